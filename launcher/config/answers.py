@@ -5,22 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import PLAIN
+from launcher.config.arguments import PLAIN, parse
 from launcher.config.descriptions import fields_of
-from launcher.config.known import has_setting, holders
+from launcher.config.explain import refusal
+from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import Situation, dataset_words, is_complete, is_off, to_type
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import OPTIONS, Unknown
 from launcher.config.typed import quoted
 from launcher.core.classes import locate
-from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
+from launcher.core.problems import Problem, Problems, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec
 
@@ -28,6 +29,10 @@ TRL_ANSWERS = 8
 """TRL's answers to a prompt where none are typed; rlrun has no default for GRPO."""
 LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value that is shown in a suggestion
+CHOICE_OF_SETTING = {
+    "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
+}  # fmt: skip
+"""Settings that tell which choice was meant where there is none."""
 SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
 """What may stand before a setting's name without changing its meaning."""
 _SAFE = re.compile(r"[\w@%+=:,./-]+")  # in every shell; zsh takes [...] for a pattern
@@ -63,11 +68,13 @@ class Guide:
         return [self.answer(one) for one in self.unknown]
 
     def answer(self, one: Unknown) -> Suggestion:
+        if one.dashes and one.key.startswith("no-") and one.value == "true":
+            return self.answer(replace(one, key=one.key.removeprefix("no-"), value="false"))
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
         ways = (
             self._by_name, self._by_part_of_name, self._setting_of_run, self._same_last_name, self._setting_of_others,
-            self._group_of_name, self._similar_setting, self._similar_name,
+            self._group_of_name, self._similar,
         )  # fmt: skip
         found = next((answer for way in ways if (answer := way(one))), None)
         return found or Suggestion(Problem(one.shown, self._unknown(one), self._all(one), "unknown-setting"))
@@ -78,11 +85,19 @@ class Guide:
         `values` are those of all settings that were typed.
         """
         below = [Unknown(key, value) for key, value in values.items() if f"{key}.".startswith(f"{problem.where}.")]
-        if of_others := [found.problem for one in below if (found := self._by_name(one))]:
-            return of_others
+        if of_others := [(one, found.problem) for one in below if (found := self._by_name(one))]:
+            return [
+                replace(answer, got=problem.got) if one.plain in self.holders else answer for one, answer in of_others
+            ]
         if problem.code != "unknown-setting":
-            return [problem]
+            return [next((replace(problem, fix=fix) for one in below if (fix := self._value_of_others(one))), problem)]
         return [self.answer(one).problem for one in below] or [problem]
+
+    def _value_of_others(self, one: Unknown) -> str:
+        """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
+        known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
+        words = next((to_type(meaning, one.value, self._situation()) for meaning in known), None)
+        return f"use {shell_text(words)}" if words else ""
 
     # ---- names of other projects
 
@@ -107,17 +122,6 @@ class Guide:
         meanings = table().named.get(name, ())
         fits = section in SECTIONS or section in table().sections(name)
         return name, tuple(each for each in meanings if fits or section in _groups_of(each))
-
-    def _similar_name(self, one: Unknown) -> Suggestion | None:
-        named = table().named
-        near = get_close_matches(one.plain.lower().rpartition(".")[2], list(named), n=1, cutoff=0.85)
-        found = self._translated(one, near[0], named[near[0]]) if near else None
-        if not found:
-            return None
-        problem = Problem(
-            one.shown, self._unknown(one), f"did you mean {near[0]}? {found.problem.fix}", "unknown-setting"
-        )
-        return Suggestion(problem, found.words)
 
     def _translated(self, one: Unknown, name: str, meanings: Sequence[Meaning]) -> Suggestion | None:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
@@ -249,6 +253,8 @@ class Guide:
         )
         if not known:
             return None  # it may be of something else, such as validation
+        if self._same_elsewhere(one):
+            return None  # of another choice
         if here := [name for name in self._same_leaf(one) if self._has(name)]:
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
@@ -257,16 +263,33 @@ class Guide:
 
     def _same_last_name(self, one: Unknown) -> Suggestion | None:
         """A setting of this run with the same last name, which may be another one than is meant."""
-        if here := [name for name in self._same_leaf(one) if self._has(name)]:
-            return Suggestion(Problem(one.shown, self._unknown(one), f"did you mean {here[0]}?", "unknown-setting"))
-        return None
+        here = [] if self._same_elsewhere(one) else [name for name in self._same_leaf(one) if self._has(name)]
+        if not here:
+            return None
+        return Suggestion(Problem(one.shown, self._unknown(one), f"did you mean {here[0]}?", "unknown-setting"))
 
     def _setting_of_others(self, one: Unknown) -> Suggestion | None:
         same = self._same_elsewhere(one) or (self._same_leaf(one) if len(one.plain) > 2 else [])
-        if not same:
+        top, _, rest = one.plain.partition(".")
+        of_group = [name.partition(".")[2] for name in self._of_run if name.startswith(f"{top}.")]
+        if not same or (same != [one.plain] and nearest(rest, of_group, cutoff=0.85)):
             return None
+        if choice := CHOICE_OF_SETTING.get(same[0]):
+            fix = f"use {shell_text([choice, f'{same[0]}={_readable(one.value)}'])}"
+            return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"))
         fix = f"{same[0]} is a setting {self._of_choices(same[0])}"
+        if expected := self._expected(same[0], one):
+            fix += f", and takes {expected}"
         return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"))
+
+    def _expected(self, name: str, one: Unknown) -> str:
+        """What a setting of other choices takes, where it does not take this value."""
+        (group, _, below), choices = name.partition("."), self.holders[name]
+        declared = fields_of(class_of(group, self.files[group][choices[0]])).get(below) if choices else None
+        try:
+            return refusal(declared, parse(one.argument).value(), one.value) if declared else ""
+        except Problems:  # no argument
+            return ""
 
     def _same_elsewhere(self, one: Unknown) -> list[str]:
         """The setting itself, where a choice has it that is not this run's."""
@@ -292,23 +315,40 @@ class Guide:
         got = "arguments have no dashes" if one.dashes and one.plain == top else self._unknown(one)
         return Suggestion(Problem(one.shown, got, f"did you mean {shell_text(words)}?", "unknown-setting"), words)
 
-    def _similar_setting(self, one: Unknown) -> Suggestion | None:
+    def _similar(self, one: Unknown) -> Suggestion | None:
+        """The most alike setting of this run, or name of others where that is more alike."""
+        setting, named, leaf = self._similar_setting(one), table().named, one.plain.lower().rpartition(".")[2]
+        near = next(iter(get_close_matches(leaf, list(named), n=1, cutoff=0.85)), "")
+        ours = (setting or "").rpartition(".")[2]
+        own = 1.0 if sorted(ours) == sorted(leaf) else max(_ratio(leaf, ours), _ratio(one.plain, setting or ""))
+        of_group = f"{one.plain.lower().removesuffix(leaf)}{near}"  # `data.batch_size`
+        near, ratio = of_group if of_group in named else near, _ratio(leaf, near)
+        found = self._translated(one, near, named[near]) if near and (own < ratio < 1 or not setting) else None
+        if found and (found.problem.fix != LEAVE_OUT or not setting):
+            fix = f"did you mean {near}? {found.problem.fix}"
+            return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"), found.words)
+        if not setting:
+            return None
+        words = (f"{setting}={_readable(one.value)}",)
+        return Suggestion(
+            Problem(one.shown, self._unknown(one), f"did you mean {shell_text(words)}?", "unknown-setting"), words
+        )
+
+    def _similar_setting(self, one: Unknown) -> str | None:
         """The most alike setting of this run, those of the same group first."""
         top, _, rest = one.plain.lower().partition(".")
-        here = [name for name in self.holders if self._has(name)]
+        here = self._of_run
         local = {name.partition(".")[2]: name for name in here if name.startswith(f"{top}.")}
         whole = {name: name for name in here} | {name.rpartition(".")[2]: name for name in reversed(here)}
         cls, key = owner(self.node, one.plain)
         inside = {} if cls is RunSpec else {name: f"{one.plain.removesuffix(key)}{name}" for name in fields_of(cls)}
         near = _most_alike(key, inside, 0.7) or _most_alike(rest, local, 0.7)
         near = near or (None if local else _most_alike(one.plain.lower(), whole, 0.7))
-        near = near or _most_alike(rest.rpartition(".")[2], whole, 0.75) or _most_alike(rest, local, 0.65)
-        if not near:
-            return None
-        words = (f"{near}={_readable(one.value)}",)
-        return Suggestion(
-            Problem(one.shown, self._unknown(one), f"did you mean {shell_text(words)}?", "unknown-setting"), words
-        )
+        return near or _most_alike(rest.rpartition(".")[2], whole, 0.75) or _most_alike(rest, local, 0.65)
+
+    @cached_property
+    def _of_run(self) -> list[str]:
+        return [name for name in self.holders if self._has(name)]
 
     def _has(self, name: str) -> bool:
         """Whether the run has a setting, or may have it."""
@@ -346,13 +386,14 @@ def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Suggestion
     translated = table().choices.get(group, {}).get(choice.lower().replace("-", "_"))
     words = [f"{group}={same}"] if same else translated.split() if translated else _words_of_path(group, choice)
     if words:
-        fix = f"did you mean {same}?" if same else f"use {shell_text(words)}"
+        fix = f"did you mean {shell_text(words)}?" if same else f"use {shell_text(words)}"
     else:
-        fix, near = suggest(choice, choices), nearest(choice, choices)
+        near = nearest(choice, choices)
         words = [f"{group}={near}"] if near else []
+        fix = f"did you mean {words[0]}?" if words else suggest("", choices)
     problem = Problem(group, f"no choice {short_repr(choice)}", fix, "unknown-choice")
     meant = words[0].partition("=")[2] if words else ""
-    certain = bool(same) or (abs(len(choice) - len(meant)) < 2 and SequenceMatcher(None, choice, meant).ratio() >= 0.75)
+    certain = bool(same) or (abs(len(choice) - len(meant)) < 2 and _ratio(choice, meant) >= 0.75)
     return Suggestion(problem, tuple(words) if is_complete(words) else (), certain)
 
 
@@ -367,10 +408,14 @@ def _words_of_path(group: str, choice: str) -> list[str]:
     return ["reward=python", f"reward.path={choice}"] if group == "reward" and choice.endswith(".py") else []
 
 
+def _ratio(one: str, other: str) -> float:
+    """How alike two names are, up to 1."""
+    return SequenceMatcher(None, one, other).ratio()
+
+
 def _most_alike(word: str, names: Mapping[str, str], cutoff: float) -> str | None:
-    near = get_close_matches(word, list(names), n=3, cutoff=cutoff) if word else []
-    best = max(near, key=lambda name: SequenceMatcher(None, word, name).ratio(), default=None)
-    return names[best] if best is not None else None
+    best = nearest(word, list(names), cutoff) if word else None
+    return names[best] if best else None
 
 
 def _algorithm(node: Mapping[str, Any]) -> type[Algorithm] | None:

@@ -61,7 +61,13 @@ def read_arguments(words: Sequence[str], files: Mapping[str, Mapping[str, Path]]
         word = waiting.popleft()
         key, equals, value = word.partition("=")
         key = key.lstrip("+~")
+        if equals and key.partition(".")[0] in settable and value != (plain := typed.without_scheme(key, value)):
+            word, value = f"{word.partition('=')[0]}={plain}", plain
+        elif value == "None":
+            word, value = f"{word.partition('=')[0]}=null", "null"
         problem = None if word.isascii() else typed.slip(word, key, value, settable)
+        if not problem and (value.startswith("=") or not re.fullmatch(r"[\w.@/-]*", key)):
+            problem = typed.misplaced(word, settable)
         if not problem and not equals and not word.startswith("~"):
             problem = typed.without_equals(word, known, settable)
         if problem:
@@ -82,10 +88,14 @@ def _parsed(word: str, arguments: Arguments, settable: Sequence[str]) -> Overrid
         return parse(word)
     except Problems as unreadable:
         key, _, value = word.lstrip("+~").partition("=")
+        key = key.strip()
+        if problem := typed.misplaced(word, settable):
+            _refuse(arguments, problem, problem.where)
+            return None
         named = re.fullmatch(r"[\w.]*[a-z][\w.]*", key)
         if not named or key.partition(".")[0] not in settable:
             if named and "=" in word:
-                arguments.unknown.append(Unknown(key, value))
+                arguments.unknown.append(Unknown(key, value.strip()))
             else:
                 arguments.problems.extend(unreadable.problems)
             return None

@@ -109,23 +109,21 @@ def _compose(base: list[str], words: list[str]) -> Composed:
         if words:
             with suppress(Problems, *_FAULTS):  # a config file or some word is at fault
                 return _filled(_composed([*base, *words]), words, [])
-        try:  # which one shows when each stands alone
+        try:
             node = _composed(base)
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
         problems, good = list[Problem](), list[str]()
-        if not words:
-            return _filled(node, [], [])
-        for word in words:
-            faults = _faults([*base, word], word)
-            problems += faults
-            good += [] if faults else [word]
-        if _faults([*base, *good], ""):  # each stands alone, and not all together
-            each, good = good, []
-            for word in each:
-                faults = _faults([*base, *good, word], word)
+        waiting = [words] if words else []
+        while waiting:  # halved until a word stands alone: few are at fault
+            some = waiting.pop()
+            if not (faults := _faults([*base, *good, *some], some[-1])):
+                good += some
+            elif len(some) == 1:
                 problems += faults
-                good += [] if faults else [word]
+            else:
+                half = len(some) // 2
+                waiting += [some[half:], some[:half]]
         return _filled(_composed([*base, *good]) if good else node, good, problems)
 
 

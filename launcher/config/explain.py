@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import takewhile
+from typing import Annotated, Any, get_args
 
-from pydantic import ValidationError
+from pydantic import Strict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from launcher.config.descriptions import fields_of
@@ -61,13 +64,28 @@ def _meant(kind: str, value: Any, text: str | None) -> Any:
     return None
 
 
+def refusal(declared: FieldInfo, value: Any, text: str) -> str:
+    """What a setting takes instead of `value`, typed as `text`; empty where it takes it."""
+    try:
+        kind: Any = Annotated[declared.annotation, Strict(), *declared.metadata]
+        TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        errors = [each for each in error.errors(include_url=False) if _meant(each["type"], each["input"], text) is None]
+        return " or ".join(dict.fromkeys(map(_wanted, errors)))
+    return ""
+
+
 def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
     """Several branches of a union that failed at one place make one problem."""
-    by_place: dict[str, list[ErrorDetails]] = {}
+    by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in error.errors(include_url=False):
-        place = ".".join(str(part) for part in problem["loc"] if _is_key(part))
-        by_place.setdefault(place, []).append(problem)
-    return [found for place, errors in by_place.items() for found in _problems(place, errors, node)]
+        by_place.setdefault(tuple(filter(_is_key, problem["loc"])), []).append(problem)
+    return [found for loc, errors in by_place.items() for found in _problems(_setting(loc), errors, node)]
+
+
+def _setting(loc: tuple[int | str, ...]) -> str:
+    """What is typed for a place: an item of a list has no name of its own."""
+    return ".".join(str(part) for part in takewhile(lambda part: isinstance(part, str), loc))
 
 
 def _is_key(part: int | str) -> bool:
@@ -82,6 +100,8 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         cls, key = owner(node, place)
         near = suggest(key, list(fields_of(cls)), listed="it has")
         yield Problem(place, f"{cls.__name__} has no setting {key!r}", near, "unknown-setting")
+    elif kind == "missing" and isinstance(first["loc"][-1], int):
+        yield Problem(place, f"got {short_repr(list(received))}", f"use a list of at least {first['loc'][-1] + 1}")
     elif kind == "missing":
         yield Problem(place, "has no value", f"use {place}=VALUE")
     elif kind == "value_error":
@@ -90,9 +110,21 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in problems)
     else:
         wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
-        meant = number_meant(received) if isinstance(received, str) and "number" in wants else ""
+        meant = number_meant(received, _unit(place)) if isinstance(received, str) and "number" in wants else ""
+        cls, key = owner(node, place)
+        declared = fields_of(cls).get(key)
+        if "number" in wants and declared and type(None) in get_args(declared.annotation):
+            wants += " or null"
         meant = "" if "whole" in wants and not meant.lstrip("+-").isdigit() else meant
-        yield Problem(place, f"got {short_repr(received)}", f"use {place}={meant}" if meant else f"use {wants}")
+        index = next((part for part in first["loc"] if isinstance(part, int)), None)
+        item = "" if index is None else f" as item {index + 1}"
+        fix = f"use {place}={meant}" if meant and not item else f"use {meant or wants}"
+        yield Problem(place, f"got {short_repr(received)}{item}", fix)
+
+
+def _unit(place: str) -> str:
+    """`gb` of `hardware.memory_gb`; empty for a setting without a unit in its name."""
+    return place.rpartition("_")[2]
 
 
 _WANTED = {

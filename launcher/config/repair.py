@@ -45,12 +45,13 @@ class Repair:
             if isinstance(found, RunSpec):
                 return found
             self.problems += [each for each in found if not self.follows(each) and each not in self.problems]
-            at_fault = self._at_fault(found, typed)
-            typed = [name for name in typed if name not in at_fault]
-            for key in at_fault:
-                put_back(self.node, self.plain, key)
-            if not at_fault and not (at_fault := self._fixed(found) or self._set_aside(found)):
+            at_fault = self._at_fault(found, typed) or self._fixed(found) or self._set_aside(found)
+            at_fault = at_fault or self._by_trial(found, typed)
+            if not at_fault:
                 return None
+            for key in at_fault.intersection(typed):
+                put_back(self.node, self.plain, key)
+            typed = [name for name in typed if name not in at_fault]
             lost = {key for key in self.typed if any(key.startswith(f"{name}.") for name in at_fault)}
             self.doubtful |= at_fault | lost
         return None
@@ -74,7 +75,12 @@ class Repair:
         """Typed settings that are wrong."""
         if keys := {key for problem in found for key in _settings_of(problem, typed)}:
             return keys
-        for key in list(typed)[:TRIALS]:
+        groups = {problem.where.partition(".")[0] for problem in found}
+        return self._by_trial(found, [key for key in typed if key.partition(".")[0] in groups])
+
+    def _by_trial(self, found: Sequence[Problem], typed: Sequence[str]) -> set[str]:
+        """The first of these settings without which less is wrong."""
+        for key in typed[:TRIALS]:
             other = deepcopy(self.node)
             put_back(other, self.plain, key)
             left = _problems(other)

@@ -3,6 +3,7 @@ choice; and slips of typing, with what to type instead."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import unicodedata
@@ -20,7 +21,11 @@ _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛",
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
+_HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
+_HUB_PLACE = re.compile(
+    rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{_HUB_ID.pattern})"
+    r"(?:@(?P<at>[\w.-]+))?(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+)(?:/(?P<file>[^?]+?))?)?/?(?:\?.*)?"
+)
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _VALUE_NAMES = {
     "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
@@ -64,14 +69,15 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
     `value` is neither. `files` are the choices of the group."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group == "reward" and (found := re.fullmatch(r"(.+\.py)(?::(\w+))?", value)):
+    if group == "reward" and (found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value)):
         name = [f"reward.name={found[2]}"] if found[2] else _only_function(found[1])
         return ["reward=python", argument("reward.path", found[1]), *name]
     if group == "reward" and re.match(r"https?://", value) and not _HUB_PAGE.match(value):
         return ["reward=remote", argument("reward.url", value)]
-    value = _HUB_PAGE.sub("", value.removeprefix("hf://datasets/"))
     if group not in _VALUE_NAMES or not value:
         return []
+    if of_hub := _HUB_PLACE.fullmatch(value):
+        return _of_hub(group, of_hub, files)
     if group == "data" and (of_files := _files_of(value)):
         return of_files
     if group == "model" and (folder := _run_folder(value)):
@@ -81,9 +87,28 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
     return _known_choice(group, value, files) or [_VALUE_NAMES[group][0], argument(_VALUE_NAMES[group][1], value)]
 
 
+def _of_hub(group: str, found: re.Match[str], files: Mapping[str, Path]) -> list[str]:
+    """The words for an address of a hub: its repository, and the revision and file that it names."""
+    choice, setting = _VALUE_NAMES[group]
+    words = _known_choice(group, found["id"], files) or [choice, argument(setting, found["id"])]
+    revision = found["at"] or found["revision"]
+    if revision and revision != "main":
+        words.append(argument(f"{group}.revision", revision))
+    if group == "data" and found["file"]:
+        words.append(argument("data.train_files", found["file"]))
+    return words
+
+
+def without_scheme(key: str, value: str) -> str:
+    """A value without `file://`, and of a setting that names a repository without a hub's address."""
+    value = re.sub(r"(^|[\[,'\"])file://(?:localhost(?=/))?", r"\1", value)
+    found = _HUB_PLACE.fullmatch(value) if key in [setting for _, setting in _VALUE_NAMES.values()] else None
+    return found["id"] if found and not (found["at"] or found["revision"]) else value
+
+
 def _is_place(value: str) -> bool:
     """Whether it can only be a path, or is one that is there."""
-    return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or _path(value).is_dir()
+    return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(_path(value))
 
 
 def _path(value: str) -> Path:
@@ -94,7 +119,7 @@ def _path(value: str) -> Path:
 
 
 def _run_folder(value: str) -> str:
-    if value.startswith(("/", ".", "~")) or Path(value).is_dir() or value.count("/") > 1 or not Path("runs").is_dir():
+    if value.startswith(("/", ".", "~")) or value.count("/") > 1 or os.path.isdir(value) or not os.path.isdir("runs"):
         return ""
     try:
         found = store.named(value, Path("runs"))
@@ -120,21 +145,23 @@ def _files_of(value: str) -> list[str]:
         fits = all(name.lower().endswith(ENDINGS) for name in names)
         return ["data=files", f"data.train_files=[{','.join(map(quoted, names))}]"] if fits else []
     path = _path(value)
-    if path.is_dir():
+    if os.path.isdir(path):
         names = sorted(each.name for each in path.iterdir() if each.name.lower().endswith(ENDINGS))
         held_out = [name for name in names if _HELD_OUT.search(name.lower())]
         rest = [name for name in names if name not in held_out] or held_out
         split = [("train_files", rest), ("val_files", held_out if rest != held_out else [])]
         full = {key: ",".join(quoted(f"{value.rstrip('/')}/{name}") for name in of) for key, of in split if of}
         return ["data=files", *(f"data.{key}=[{text}]" for key, text in full.items())] if full else []
-    is_file = value.lower().endswith(ENDINGS) or path.is_file() or "*" in value or value.startswith(("/", "./", "~"))
+    is_file = (
+        value.lower().endswith(ENDINGS) or os.path.isfile(path) or "*" in value or value.startswith(("/", "./", "~"))
+    )
     return ["data=files", argument("data.train_files", value)] if is_file else []
 
 
 def _only_function(path: str) -> list[str]:
     """The name of a file's only function, where that is not the one that is looked for."""
     try:
-        source = _path(path).read_text(encoding="utf-8") if _path(path).is_file() else ""
+        source = _path(path).read_text(encoding="utf-8") if os.path.isfile(_path(path)) else ""
     except (OSError, ValueError):
         return []  # the reward says so
     names = [name for name in re.findall(r"^(?:async )?def (\w+)", source, re.MULTILINE) if not name.startswith("_")]
@@ -149,10 +176,22 @@ def in_ascii(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_ASCII)
 
 
-def number_meant(text: str) -> str:
-    """The number that a text stands for, as it is typed here: `1 000`, `0,001`, `10k`, `5%`, `10^-5`; else empty."""
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "gb": {"g": 1, "gb": 1, "gib": 1, "t": 1024, "tb": 1024, "tib": 1024, "mb": 1 / 1024, "mib": 1 / 1024},
+    "mb": {"m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024},
+    "s": {"s": 1, "sec": 1, "seconds": 1, "m": 60, "min": 60, "minutes": 60, "h": 3600, "hours": 3600},
+}
+"""Of settings whose names end with a unit, what people type beside it."""
+
+
+def number_meant(text: str, unit: str = "") -> str:
+    """The number that a text stands for, as it is typed here: `1 000`, `0,001`, `10k`, `5%`, `10^-5`; in a setting's
+    `unit` also `24GiB` and `10min`; else empty."""
     plain = re.sub(r"(?<=\d)[ _'](?=\d{3}(?!\d))", "", in_ascii(text).strip(" \t\"'`;,"))
-    if found := re.fullmatch(r"([-+]?[\d.]+) ?([kKmM])", plain):
+    with_unit = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-zA-Z]+)", plain)
+    if with_unit and (times := _UNITS.get(unit, {}).get(with_unit[2].lower())):
+        plain = f"{float(with_unit[1]) * times:.10g}"
+    elif found := re.fullmatch(r"([-+]?[\d.]+) ?([kKmM])", plain):
         plain = f"{float(found[1]) * (1e3 if found[2] in 'kK' else 1e6):.0f}" if found[1].count(".") < 2 else ""
     elif found := re.fullmatch(r"([\d.]+) ?%", plain):
         plain = f"{float(found[1]) / 100:g}" if found[1].count(".") < 2 else ""
@@ -182,7 +221,7 @@ def slip(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | 
 def backslash(key: str, value: str) -> Problem | None:
     """A path as Windows writes it."""
     plain, drive = value.replace("\\", "/"), re.match(r"([A-Za-z]):/", value.replace("\\", "/"))
-    if plain == value or Path(value).exists() or not (drive or _path(plain).exists()):
+    if plain == value or os.path.exists(value) or not (drive or os.path.exists(_path(plain))):
         return None
     here = f"use one of this machine, such as /mnt/{drive[1].lower()}{plain[2:]}" if drive else ""
     return Problem(key, f"got {short_repr(value)}, a path of Windows", here or f"use {argument(key, plain)}")
@@ -195,6 +234,16 @@ def joined(words: Sequence[str], settable: Sequence[str]) -> tuple[list[str], li
         word = left.pop(0)
         key, equals, value = word.partition("=")
         follows = left[0] if left else ""
+        if not equals and re.fullmatch(r"[\w.]+:", word) and follows and "=" not in follows:
+            value = left.pop(0)  # of YAML
+            while left and value.count("{") > value.count("}"):
+                value += f" {left.pop(0)}"
+            if (name := key.rstrip(":")).partition(".")[0] not in settable:
+                rest.append(f"{name}={value}")
+                continue
+            got = f"{short_repr(f'{word} {value}')} has a colon"
+            problems.append(Problem(name, got, f"use {_in_shell(name, value)}"))
+            continue
         if key.rstrip() != key and key.strip().partition(".")[0] in settable:
             fix = f"use {argument(key.strip(), value.strip())}"
             problems.append(Problem(key.strip(), f"{short_repr(word)} has a space in it", fix))
@@ -211,6 +260,23 @@ def joined(words: Sequence[str], settable: Sequence[str]) -> tuple[list[str], li
         shown = f"{word} {follows}".strip()
         problems.append(Problem(key, f"{short_repr(shown)} has a space in it", f"use {argument(key, value)}"))
     return rest, problems
+
+
+def _in_shell(key: str, value: str) -> str:
+    word = f"{key}={value}" if value[:1] in ("[", "{") else argument(key, value)
+    return word if is_plain(word.replace("=", "")) else shlex.quote(word)
+
+
+def misplaced(word: str, settable: Sequence[str]) -> Problem | None:
+    """Signs of programs around a setting's name or its `=`: `optim[lr]=1`, `optim.lr:=1`, `optim->lr=1`, `lr==1`."""
+    whole = in_ascii(word).strip()
+    name, _, value = (whole.strip("[](){}\"'`") if whole[:1] in set("[({\"'`") else whole).partition("=")
+    key = re.sub(r"\.{2,}", ".", re.sub(r"->|\[|::?", ".", name.strip().replace("]", ""))).strip(".")
+    value = value.lstrip("= ")
+    if whole.startswith(f"{key}={value}") or not re.fullmatch(r"\w+(\.\w+)*", key):
+        return None
+    known = key.partition(".")[0] in settable and value
+    return Problem(key, f"{short_repr(word)} cannot be read", f"use {_in_shell(key, value)}") if known else None
 
 
 def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem:
@@ -236,6 +302,8 @@ def unreadable(key: str, value: str) -> Problem:
     """Why Hydra cannot read a value, and how it is typed."""
     opened, closed = (sum(value.count(sign) for sign in signs) for signs in ("[{(", "]})"))
     open_quote = next((sign for sign in "'\"" if value.count(sign) % 2), "")
+    if value != (unquoted := re.sub(r"""["'](\w+)["']\s*:""", r"\1:", value)):
+        return Problem(key, f"{short_repr(value)} has quotes around names", f"use {shlex.quote(f'{key}={unquoted}')}")
     if re.fullmatch(r"\([^()]*\)", value):
         return Problem(key, f"got {short_repr(value)}; a list has square brackets", f"use '{key}=[{value[1:-1]}]'")
     if opened != closed:

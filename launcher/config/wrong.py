@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.config.answers import Guide, Suggestion, choice_answer
+from launcher.config.answers import CHOICE_OF_SETTING, Guide, Suggestion, choice_answer
 from launcher.config.arguments import Arguments, key_of, parse, spelling
 from launcher.config.compose import STAND_INS, Composed, choices, compose_each, conf_dir, groups
 from launcher.config.explain import build
@@ -20,11 +21,6 @@ from launcher.config.repair import Repair
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
-
-CHOICE_OF_SETTING = {
-    "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
-}  # fmt: skip
-"""Settings that tell which choice was meant where there is none."""
 
 
 def examine(
@@ -65,12 +61,24 @@ def examine(
     for problem in repair.problems:
         answer = of_answers.get(problem.where)
         if answer and (first := answer.problem) in problems:  # one line for a wrong value under a wrong name
-            fix = problem.fix if "=" in problem.fix else f"use {problem.where} with {problem.fix.removeprefix('use ')}"
+            fix = _with_setting(problem)
             name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.words)})"
             problems[problems.index(first)] = replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
         else:
             problems += guide.named(problem, values)
     return run, list(dict.fromkeys(problems)), repair
+
+
+def _with_setting(problem: Problem) -> str:
+    """The fix of a wrong value, with the setting that it is of: it was typed by another name."""
+    value = problem.fix.removeprefix("use ")
+    if re.fullmatch(r"[\w.+-]+", value) and "." not in value.strip("0123456789-+"):
+        return f"use {problem.where}={value}"
+    return (
+        f"use {problem.where} with {value}"
+        if re.match(r"an? ([a-z]+ )?(number|list)|at |true or|'|null|text", value)
+        else problem.fix
+    )
 
 
 def _lacks_choice(group: str, arguments: Arguments) -> bool:

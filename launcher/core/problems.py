@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -71,10 +72,11 @@ class InvalidSettings(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
-    """`did you mean x?` when something known is near, otherwise everything that is known."""
+def suggest(word: str, known: Sequence[str], *, listed: str = "it may be", before: str = "") -> str:
+    """`did you mean x?` when something known is near, otherwise everything that is known. What is to be typed begins
+    with `before`: `model.path=models/`."""
     if near := nearest(word, known):
-        return f"did you mean {near}?"
+        return f"did you mean {shlex.quote(before + near) if before else near}?"
     return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
 
 
@@ -85,9 +87,12 @@ def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
         if name != word:
             plain.setdefault(without_style(name), name)
     typed = without_style(word)
-    near = get_close_matches(typed, list(plain), n=3, cutoff=cutoff)
-    swapped = next((name for name in near if sorted(name) == sorted(typed)), None)  # letters that changed places
-    return plain[swapped or near[0]] if near else None
+    if swapped := next((name for name in plain if sorted(name) == sorted(typed)), None):  # letters that changed places
+        return plain[swapped]
+    if len(typed) > 2 and len(begin := [name for name in plain if name.startswith(typed)]) == 1:
+        return plain[begin[0]]
+    near = get_close_matches(typed, list(plain), n=1, cutoff=cutoff)
+    return plain[near[0]] if near else None
 
 
 def without_style(name: str) -> str:

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -87,9 +88,10 @@ class Files(Dataset):
         for split in SPLITS:
             for pattern in self.patterns(split):
                 names, place = expand(pattern), f"data.{split}_files"
+                before = f"{place}=" if len(self.patterns(split)) == 1 else ""  # of several it would replace all
                 if not names:
-                    found.append(Problem(place, f"{pattern} matches no file", _near(pattern), "not-found"))
-                found += [problem for name in names if (problem := _file_problem(name, place))]
+                    found.append(Problem(place, f"{pattern} matches no file", _near(pattern, before), "not-found"))
+                found += [problem for name in names if (problem := _file_problem(name, place, before))]
         return found
 
     def fingerprint(self) -> str:
@@ -152,12 +154,17 @@ def expand(pattern: str) -> list[str]:
     return sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
 
 
-def _file_problem(name: str, setting: str) -> Problem | None:
-    """Why the file, given by `setting`, cannot be read, as far as its name and place show."""
+def _file_problem(name: str, setting: str, before: str) -> Problem | None:
+    """Why the file, given by `setting`, cannot be read, as far as its name and place show. `before` stands before the
+    name of another one."""
+    if re.match(r"\w{2,}://", name):
+        fix = f"download it and use {before or 'its name: '}{os.path.basename(name) or 'FILE'}"
+        return Problem(setting, f"{name} is an address", fix, "not-found")
     if not os.path.exists(name):
-        return Problem(setting, f"{name} is not there", _near(name), "not-found")
+        return Problem(setting, f"{name} is not there", _near(name, before), "not-found")
     if os.path.isdir(name):
-        return Problem(setting, f"{name} is a folder", f"use {os.path.join(name, '*.jsonl')}", "bad-file")
+        fix = f"use {shlex.quote(before + os.path.join(name, '*.jsonl'))}"
+        return Problem(setting, f"{name} is a folder", fix, "bad-file")
     if not os.path.isfile(name):
         return Problem(setting, f"{name} is a pipe or a device", "use files, which can be read twice", "bad-file")
     if not os.access(name, os.R_OK):
@@ -188,7 +195,7 @@ def _some_file() -> str:
     return f"use data.train_files={named}" if named else f"use data.train_files=PATH, of a {FORMS} file"
 
 
-def _near(name: str) -> str:
+def _near(name: str, before: str) -> str:
     """Names in the folder where `name` was expected: the most similar first, and a limited number."""
     folder, word = os.path.split(os.path.expanduser(name))
     try:
@@ -196,4 +203,5 @@ def _near(name: str) -> str:
     except (OSError, ValueError):
         return f"neither is the folder {folder}"
     some = get_close_matches(word, known, n=8, cutoff=0.0)
-    return suggest(word, some, listed="its folder has") if some else f"its folder has no {FORMS} file"
+    before += os.path.join(os.path.dirname(name), "")
+    return suggest(word, some, listed="its folder has", before=before) if some else f"its folder has no {FORMS} file"

@@ -89,7 +89,7 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
     name = prompt_key or _first(values, PROMPTS) or "prompt"
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
-    if conversation and response_key is None and isinstance(required(values, name), list):
+    if conversation and response_key is None and isinstance(required(values, name, prompt_key=prompt_key), list):
         turns = _messages(name, values[name])
         answers = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in answers):
@@ -104,7 +104,7 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         return _row(where, values, turns, None, None)
     prompt = _prompt_of(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
-    response = _text(answer, _reply(answer, required(values, answer)))
+    response = _text(answer, _reply(answer, required(values, answer, response_key=response_key)))
     return _row(where, values, prompt, response, None)
 
 
@@ -112,13 +112,13 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
     name = prompt_key or _first(values, ("prompt", "question", "messages", *_FORM_KEYS)) or "prompt"
     prompt: Text
     if name in ("messages", "conversations"):
-        prompt, truth = _before_last_answer(name, required(values, name))
+        prompt, truth = _before_last_answer(name, required(values, name, prompt_key=prompt_key))
         answer = response_key
     else:
         prompt, truth = _prompt_of(values, name, prompt_key), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _reply(answer, required(values, answer)))
+        truth = _truth(answer, _reply(answer, required(values, answer, response_key=response_key)))
     return _row(where, values, prompt, None, truth)
 
 
@@ -177,7 +177,7 @@ def _reply(name: str, value: Any) -> Any:
 def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
     """What the row asks, with what belongs to it."""
     if prompt_key or name in ("prompt", "question"):
-        return _prompt(name, required(values, name))
+        return _prompt(name, required(values, name, prompt_key=prompt_key))
     if name != "instruction":
         turns = _messages(name, values[name])
         if name == "conversations" and turns[-1].role == "assistant":
@@ -273,7 +273,8 @@ def _refuse_unlearned(path: str, turn: Values) -> None:
         raise UnfitRow(f"{path}.{got}; every assistant turn is learned, so leave the turn out")
 
 
-def required(values: Values, name: str) -> Any:
+def required(values: Values, name: str, **settings: str | None) -> Any:
+    """The value of `name`, which one of `settings` may have named."""
     if values.get(name) is not None:
         return values[name]
     if name in values:
@@ -285,7 +286,9 @@ def required(values: Values, name: str) -> Any:
         or "no keys"
     )
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {suggest(near[0], [name])}" if near else ""))
+    setting = next((each for each, key in settings.items() if key == name), None)
+    meant = suggest(name, near, before=f"data.{setting}=") if setting else suggest(near[0], [name]) if near else ""
+    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {meant}" if near else ""))
 
 
 def refuse_written_turns(values: Values, prompt_key: str | None) -> None:

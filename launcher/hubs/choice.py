@@ -70,7 +70,8 @@ class FromHub:
             beside = [path.name for path in folder.parent.iterdir()]
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of an unknown user
             return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
-        fix = suggest(folder.name, beside, listed="its parent holds")
+        before = f"{where}={self.path.rstrip('/').removesuffix(folder.name)}"
+        fix = suggest(folder.name, beside, listed="its parent holds", before=before)
         return [Problem(where, f"there is no folder {shown}", fix, "not-found")]
 
 

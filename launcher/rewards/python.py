@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.problems import Problem, error_message, short_repr, suggest
+from launcher.core.problems import Problem, error_message, nearest, short_repr, suggest
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
@@ -88,7 +88,12 @@ class Python(Reward):
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:
             got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
-            return [Problem("reward.path", got, "use a Python file", "bad-file")]
+            path = Path(self.path)
+            beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
+            before = f"reward.path={self.path.removesuffix(path.name)}"
+            near = nearest(path.name, beside)
+            fix = suggest(path.name, beside, before=before) if near else "use a Python file"
+            return [Problem("reward.path", got, fix, "bad-file")]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -99,7 +104,13 @@ class Python(Reward):
         if "*" in names:
             return []
         known = [name for name, found in names.items() if found and not name.startswith("_")]
-        return [Problem("reward.name", f"{self.path} has no function {self.name!r}", suggest(self.name, known))]
+        return [
+            Problem(
+                "reward.name",
+                f"{self.path} has no function {self.name!r}",
+                suggest(self.name, known, before="reward.name="),
+            )
+        ]
 
     def with_absolute_paths(self) -> Self:
         return replace(self, path=str(Path(self.path).expanduser().resolve()))

@@ -43,7 +43,7 @@ MISTAKES = [
     Mistake(("nonsense",), "'nonsense': names no setting", "nonsense"),
     # bad values
     Mistake(("optim.lr=abc",), "optim.lr: got 'abc'; use a number", "lr"),
-    Mistake(("optim.betas=[0.9,2]",), "optim.betas.1: got 2", "betas"),
+    Mistake(("optim.betas=[0.9,2]",), "optim.betas: got 2 as item 2", "betas"),
     Mistake(("trainer.keep_last=0",), "trainer.keep_last: got 0", "keep"),
     Mistake(("seed=1.5",), "seed: got 1.5; use a whole number", "seed"),
     Mistake(("sampler.n=four",), "sampler.n: got 'four'", "n", "sampler.n"),
@@ -52,10 +52,10 @@ MISTAKES = [
     Mistake(("sampler.val_n=2",), "sampler.val_n: is 2, and sampler.val_temperature 0", "val_n"),
     Mistake(("model.hidden_size=65",), "model: hidden_size 65 does not split", "model"),
     # choices
-    Mistake(("reward=exakt",), "reward: no choice 'exakt'; did you mean exact?", "reward"),
+    Mistake(("reward=exakt",), "reward: no choice 'exakt'; did you mean reward=exact?", "reward"),
     Mistake(("engine=fsdp",), "engine: no choice 'fsdp'; use engine=torch engine.strategy=fsdp2", "engine"),
     Mistake(("cluster=k8s",), "cluster: no choice 'k8s'", "cluster"),
-    Mistake(("algorithm=gropo",), "algorithm: no choice 'gropo'; did you mean grpo?", "algorithm", "algorithm"),
+    Mistake(("algorithm=gropo",), "algorithm: no choice 'gropo'; did you mean algor", "algorithm", "algorithm"),
     Mistake(("reward=code", "reward=math"), "reward: chosen twice", "reward"),
     # missing
     Mistake((), "model: not chosen", "model", "model"),

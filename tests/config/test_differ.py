@@ -94,7 +94,7 @@ def test_recipes_by_name_and_by_path():
     ("text", "lines"),
     [
         ("algorithm=grop model=tiny data=reverse",
-         ["algorithm: no choice 'grop'; did you mean grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
+         ["algorithm: no choice 'grop'; did you mean algorithm=grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
                    "'frist': is no recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
         ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"

@@ -140,7 +140,7 @@ def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, mo
 def test_words_that_make_no_run_are_problems():
     with pytest.raises(Problems) as caught:
         origins(["algorithm=grop", "model=tiny", "data=reverse", "sampler.n=4"])
-    assert caught.value.lines == ["algorithm: no choice 'grop'; did you mean grpo?"]
+    assert caught.value.lines == ["algorithm: no choice 'grop'; did you mean algorithm=grpo?"]
 
 
 def test_the_config_folder_is_named_as_in_a_clone_wherever_it_lies():

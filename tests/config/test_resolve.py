@@ -98,11 +98,11 @@ EXACT = [
     ("sampler/foo=bar", "sampler/foo: no group or setting 'sampler/foo'; did you mean sampler=bar?"),
     ("~nothing", f"nothing: no group or setting 'nothing'; it may be {TOP}"),
     # a typo in a choice
-    ("algorithm=grop", "algorithm: no choice 'grop'; did you mean grpo?"),
-    ("model=tinny", "model: no choice 'tinny'; did you mean tiny?"),
-    ("data=revers", "data: no choice 'revers'; did you mean reverse?"),
-    ("reward=exakt", "reward: no choice 'exakt'; did you mean exact?"),
-    ("hardware=h100", "hardware: no choice 'h100'; did you mean h100x8?"),
+    ("algorithm=grop", "algorithm: no choice 'grop'; did you mean algorithm=grpo?"),
+    ("model=tinny", "model: no choice 'tinny'; did you mean model=tiny?"),
+    ("data=revers", "data: no choice 'revers'; did you mean data=reverse?"),
+    ("reward=exakt", "reward: no choice 'exakt'; did you mean reward=exact?"),
+    ("hardware=h100", "hardware: no choice 'h100'; did you mean hardware=h100x8?"),
     ("cluster=k8s", f"cluster: no choice 'k8s'; it may be {choices('cluster')}"),
     ("engine=trl", f"engine: no choice 'trl'; it may be {choices('engine')}"),
     ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
@@ -114,8 +114,8 @@ EXACT = [
     ("optim.lr=-1", "optim.lr: got -1; use a number > 0.0"),
     ("optim.lr=nan", "optim.lr: got nan; use a finite number"),
     ("optim.lr=inf", "optim.lr: got inf; use a finite number"),
-    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; use a number < 1.0"),
-    ("optim.betas=[0.9]", "optim.betas.1: has no value; use optim.betas.1=VALUE"),
+    ("optim.betas=[0.9,2]", "optim.betas: got 2 as item 2; use a number < 1.0"),
+    ("optim.betas=[0.9]", "optim.betas: got [0.9]; use a list of at least 2"),
     ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin';"
                                       " use 'constant', 'linear' or 'cosine'"),
     ("trainer.save_freq=-2", "trainer.save_freq: got -2; use a number >= -1"),
@@ -237,7 +237,7 @@ SEVERAL = [
      ["model.path: 'trained' holds no config.json and no checkpoint; use model.path=trained/checkpoint-1000"]),
     (["model=hf", "model.path=trained/checkpoint-90/config.json"],
      ["model.path: 'trained/checkpoint-90/config.json' is a file; use model.path=trained/checkpoint-90"]),
-    (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean empty?"]),
+    (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean model.path=empty?"]),
     (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b';"
       " use a model's folder or hub id"]),
     (["model=hf", "model.path=[5]"], ["model.path: got [5]; use text"]),
@@ -247,8 +247,9 @@ SEVERAL = [
      ["model.path: got '~no-such-user/x', could not determine home directory; use a model's folder or hub id"]),
     (["data=files"], ["data.train_files: none is given; use data.train_files=train.jsonl"]),
     (["data=files", "data.train_files=trian.jsonl"],
-     ["data.train_files: trian.jsonl is not there; did you mean train.jsonl?"]),
-    (["data=files", "data.train_files=empty"], ["data.train_files: empty is a folder; use empty/*.jsonl"]),
+     ["data.train_files: trian.jsonl is not there; did you mean data.train_files=train.jsonl?"]),
+    (["data=files", "data.train_files=empty"],
+     ["data.train_files: empty is a folder; use 'data.train_files=empty/*.jsonl'"]),
     (["data=files", "data.train_files=gone/x.jsonl"],
      ["data.train_files: gone/x.jsonl is not there; neither is the folder gone"]),
     (["data=files", "data.train_files='empty/*.jsonl'"],
@@ -257,7 +258,7 @@ SEVERAL = [
      ["data.train_files: the ending of 'note.txt' is not known; expected .jsonl, .json, .ndjson, .csv, .tsv,"
       " .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"]),
     (["data=files", "data.train_files=5"], ["data.train_files: got 5; use a list"]),
-    (["data=files", "data.train_files=[train.jsonl,[1]]"], ["data.train_files.1: got [1]; use text"]),
+    (["data=files", "data.train_files=[train.jsonl,[1]]"], ["data.train_files: got [1] as item 2; use text"]),
     (["data=files", f"data.train_files={LONG}.jsonl"],
      [f"data.train_files: {LONG}.jsonl is not there; its folder has train.jsonl"]),
     # everything at once
@@ -275,8 +276,8 @@ SEVERAL = [
     (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
       "trainer.run_root=note.txt"],
      ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",
-      "data.train_files: empty is a folder; use empty/*.jsonl",
-      "data.val_files: gone.jsonl is not there; did you mean train.jsonl?",
+      "data.train_files: empty is a folder; use 'empty/*.jsonl'",
+      "data.val_files: gone.jsonl is not there; did you mean data.val_files=train.jsonl?",
       "model.path: 'empty' holds no config.json and no checkpoint; use a model's folder",
       "trainer.run_root: '{here}/note.txt' is a file; use a folder"]),
 ]  # fmt: skip
@@ -429,7 +430,7 @@ def test_a_config_file_of_ones_own(here: Path) -> None:
     assert run.algorithm.kl_loss_coef == 0.5
     assert from_yaml(to_yaml(run)) == run
     assert resolve([*words, "algorithm.kl_loss_coef=0.1"], config_dir).algorithm.kl_loss_coef == 0.1
-    assert problems(["algorithm=mien"], config_dir) == ["algorithm: no choice 'mien'; did you mean mine?"]
+    assert problems(["algorithm=mien"], config_dir) == ["algorithm: no choice 'mien'; did you mean algorithm=mine?"]
     assert resolve(["algorithm=mine", *words[1:]], Path("conf")) == run  # also where the folder's path is relative
 
 

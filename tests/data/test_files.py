@@ -78,7 +78,7 @@ def test_settings_come_as_a_list_or_one_name() -> None:
         ({}, ["data.train_files: none is given; use data.train_files=PATH, of a JSONL, JSON, CSV or parquet file"]),
         (
             {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
-            ["data.val_files: data/vla.jsonl is not there; did you mean val.jsonl?"],
+            ["data.val_files: data/vla.jsonl is not there; did you mean data.val_files=data/val.jsonl?"],
         ),
         ({"train_files": ("data/zzzzzzzzzzz",)}, ["data.train_files: data/zzzzzzzzzzz is not there; "
                                                   "its folder has a.jsonl, b.jsonl, val.jsonl"]),
@@ -87,7 +87,7 @@ def test_settings_come_as_a_list_or_one_name() -> None:
         ({"train_files": ("dta/a.jsonl",)}, ["data.train_files: dta/a.jsonl is not there; neither is the folder dta"]),
         ({"train_files": ("data/tr*",)}, ["data.train_files: data/tr* matches no file; "
                                           "its folder has a.jsonl, b.jsonl, val.jsonl"]),
-        ({"train_files": ("data",)}, ["data.train_files: data is a folder; use data/*.jsonl"]),
+        ({"train_files": ("data",)}, ["data.train_files: data is a folder; use 'data.train_files=data/*.jsonl'"]),
         ({"train_files": ("x.txt",)}, ["data.train_files: the ending of 'x.txt' is not known; expected "
                                        f"{ENDED}"]),
     ],

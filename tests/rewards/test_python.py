@@ -172,7 +172,7 @@ def test_memory_is_bounded_where_that_is_asked(written: Write) -> None:
         ("x = '\0'", {}, "reward.path: {path}: source code string cannot contain null bytes; use a Python file that"
          " compiles"),
         ("def compute(solution_str): pass", {},
-         "reward.name: {path} has no function 'compute_score'; did you mean compute?"),
+         "reward.name: {path} has no function 'compute_score'; did you mean reward.name=compute?"),
         ("", {"name": "fn"}, "reward.name: {path} has no function 'fn'; there is none yet"),
         ("def compute_score(a, b): pass", {}, "reward.name: {path}:1: compute_score wants a, b;"
          " expected compute_score(data_source, solution_str, ground_truth, extra_info)"),

@@ -226,7 +226,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _WEIGHTS = (
     f"{_ACTOR}.fsdp_config.param_offload", f"{_ACTOR}.fsdp_config.optimizer_offload",
     f"{_ACTOR}.fsdp_config.offload_policy", f"{_ACTOR}.megatron.param_offload", f"{_ACTOR}.megatron.optimizer_offload",
-    "fsdp_offload_params", "offload_optimizer_device", "offload_param_device",
+    "fsdp_offload_params", "fsdp_config.offload_params", "offload_optimizer_device", "offload_param_device",
 )  # fmt: skip
 _REFERENCE = ("actor_rollout_ref.ref.fsdp_config.param_offload", "actor_rollout_ref.ref.megatron.param_offload")
 _CRITIC = (
