@@ -293,7 +293,7 @@ class Guide:
 
     def _same_elsewhere(self, one: Unknown) -> list[str]:
         """The setting itself, where a choice has it that is not this run's."""
-        return [one.plain] if self.holders.get(one.plain) else []
+        return [one.plain] if self.holders.get(one.plain) and not self._has(one.plain) else []
 
     def _same_leaf(self, one: Unknown) -> list[str]:
         """Settings with the same last name, those of the same group first, and of its parts before all."""
