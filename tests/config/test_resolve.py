@@ -123,7 +123,7 @@ EXACT = [
     ("seed=-1", "seed: got -1; use a number >= 0"),
     ("seed=99999999999999999999", "seed: got 99999999999999999999; use a number < 9223372036854775808"),
     ("model.dtype=float16", "model.dtype: got 'float16'; use 'float32', 'bfloat16' or 'float64'"),
-    ("sampler.top_k=0", "sampler.top_k: 0 leaves no token to sample; use -1 for all"),
+    ("sampler.top_k=0", "sampler.top_k: 0 leaves no token to sample; use sampler.top_k=-1"),
     # a wrong type: nothing is converted
     ("sampler.n=true", "sampler.n: got True; use a whole number"),  # Python's True is 1
     ("sampler.n=four", "sampler.n: got 'four'; use a whole number"),
