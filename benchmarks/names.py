@@ -93,7 +93,7 @@ class Name:
             return False
         if self.none and re.search(self.none, line.replace(self.key, ""), re.IGNORECASE):
             return not _NEAREST.search(line)
-        line = re.sub(rf"(?<![\w.]){re.escape(self.typed)}", "", line)
+        line = re.sub(rf"(?<![\w.]){re.escape(self.typed)}(?!\w)", "", line)
         return any(re.search(_pattern(name, self.key), line) for name in self.right)
 
     def _taken(self, run: Mapping[str, Any], name: str) -> bool:
