@@ -49,7 +49,8 @@ def check_constant(mode: Aggregation, constant: float | None) -> None:
 def unread(name: str, other: str, wanted: str, value: str, instead: str) -> InvalidSettings:
     """What to raise for the setting `name`, which only one value of another setting reads."""
     got = f"belongs to {other}={wanted}, and it is {value}"
-    return InvalidSettings(Problem(name, got, f"use {instead}", "conflicting-settings", (other,)))
+    fix = f"use {instead}, or {other}={wanted}"
+    return InvalidSettings(Problem(name, got, fix, "conflicting-settings", (other,)))
 
 
 OFF_POLICY = ReadOnlyWith(

@@ -97,7 +97,7 @@ class Guide:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
         known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
         words = next((to_type(meaning, one.value, self._situation()) for meaning in known), None)
-        return f"use {shell_text(words)}" if words else ""
+        return f"use {shell_text(words)}" if words and words[0].partition("=")[0] == one.plain else ""
 
     # ---- names of other projects
 
@@ -253,9 +253,8 @@ class Guide:
         )
         if not known:
             return None  # it may be of something else, such as validation
-        if self._same_elsewhere(one):
-            return None  # of another choice
-        if here := [name for name in self._same_leaf(one) if self._has(name)]:
+        same = self._of_parts(one) if self._same_elsewhere(one) else self._same_leaf(one)  # not of another choice
+        if here := [name for name in same if self._has(name)]:
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
             return Suggestion(Problem(one.shown, got, f"use {shell_text(words)}", "unknown-setting"), words, True)
@@ -299,10 +298,15 @@ class Guide:
         """Settings with the same last name, those of the same group first, and of its parts before all."""
         top, leaf = one.plain.partition(".")[0], one.plain.rpartition(".")[2].lower()
         same = [name for name in self.holders if name == leaf or name.endswith(f".{leaf}")]
-        parts = (self.node.get(top) or {}).get("parts") if top in self.files else None
-        of_parts = [f"{top}.parts.{part}.{leaf}" for part in parts or {}]
         same.sort(key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
-        return [*(name for name in of_parts if has_setting(self.node, name)), *same]
+        return [*self._of_parts(one), *same]
+
+    def _of_parts(self, one: Unknown) -> list[str]:
+        """Settings with the same last name of the group's parts."""
+        top, leaf = one.plain.partition(".")[0], one.plain.rpartition(".")[2].lower()
+        parts = (self.node.get(top) or {}).get("parts") if top in self.files else None
+        names = (f"{top}.parts.{part}.{leaf}" for part in parts or {})
+        return [name for name in names if has_setting(self.node, name)]
 
     def _group_of_name(self, one: Unknown) -> Suggestion | None:
         """A config group that is misspelt, or whose choice follows two dashes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Annotated, Any, get_args
 
-from pydantic import Strict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -67,7 +67,7 @@ def _meant(kind: str, value: Any, text: str | None) -> Any:
 def refusal(declared: FieldInfo, value: Any, text: str) -> str:
     """What a setting takes instead of `value`, typed as `text`; empty where it takes it."""
     try:
-        kind: Any = Annotated[declared.annotation, Strict(), *declared.metadata]
+        kind: Any = Annotated[declared.annotation, *declared.metadata] if declared.metadata else declared.annotation
         TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         errors = [each for each in error.errors(include_url=False) if _meant(each["type"], each["input"], text) is None]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
 from launcher.runs import store
@@ -302,7 +303,8 @@ def unreadable(key: str, value: str) -> Problem:
     """Why Hydra cannot read a value, and how it is typed."""
     opened, closed = (sum(value.count(sign) for sign in signs) for signs in ("[{(", "]})"))
     open_quote = next((sign for sign in "'\"" if value.count(sign) % 2), "")
-    if value != (unquoted := re.sub(r"""["'](\w+)["']\s*:""", r"\1:", value)):
+    unquoted = re.sub(r"""["'](\w+)["']\s*:""", r"\1:", value)
+    if value != unquoted and TARGET not in value:
         return Problem(key, f"{short_repr(value)} has quotes around names", f"use {shlex.quote(f'{key}={unquoted}')}")
     if re.fullmatch(r"\([^()]*\)", value):
         return Problem(key, f"got {short_repr(value)}; a list has square brackets", f"use '{key}=[{value[1:-1]}]'")

@@ -47,7 +47,7 @@ def test_json_says_it_all(home: Path, commands: Any) -> None:
 def test_what_is_to_mend_ends_with_2(home: Path, commands: Any) -> None:
     ran = commands(home)(*BENCH, "reward=gsm8")
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "✗ reward: no choice 'gsm8'; did you mean gsm8k?\n"
+    assert ran.stderr == "✗ reward: no choice 'gsm8'; did you mean reward=gsm8k?\n"
 
 
 def test_a_plan_shows_what_a_reward_is_made_of(home: Path, commands: Any) -> None:

@@ -15,7 +15,7 @@ PPO = ["algorithm=ppo", "model=tiny", "data=reverse"]
     ("words", "told"),
     [
         ([*GRPO, "trainer.critic_warmup=3"], "trainer.critic_warmup: GRPO has no critic, got 3"),
-        ([*GRPO, "algorithm.loss_scale_factor=7"], "loss_scale_factor belongs to"),
+        ([*GRPO, "algorithm.loss_scale_factor=7"], "algorithm.loss_scale_factor: belongs to"),
         ([*GRPO, "engine.offload=[critic]"], "engine.offload: GRPO has no critic here"),
         ([*GRPO, "engine.offload=reference"], "engine.offload: GRPO has no reference here"),
         ([*GRPO, "engine.offload=reward"], "engine.offload: the reward is no model"),
