@@ -30,16 +30,22 @@ _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
 _LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
 """More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
-LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
+LONGEST = 2 * 2**20
+"""Bytes of a config; libraries take seconds for larger ones, and real ones have thousands."""
+LONGEST_TOKENIZER = 16 * 2**20  # the tokens that were added to it are many
 
 
 def read(folder: Path, name: str = "config.json") -> dict[str, Any] | None:
     """The JSON object in a file of the folder; None where there is none that can be read."""
     try:
-        node = parse_json(read_file(folder / name, LONGEST))
+        node = parse_json(_text(folder / name))
     except (OSError, ValueError):
         return None
     return node if isinstance(node, dict) else None
+
+
+def _text(path: Path) -> bytes:
+    return read_file(path, LONGEST_TOKENIZER if path.name == "tokenizer_config.json" else LONGEST)
 
 
 def faults(folder: Path) -> list[Problem]:
@@ -59,7 +65,7 @@ def _no_files(folder: Path) -> set[Path]:
 
 def _fault(path: Path) -> str:
     try:
-        return "" if isinstance(parse_json(read_file(path, LONGEST)), dict) else "is no JSON object"
+        return "" if isinstance(parse_json(_text(path)), dict) else "is no JSON object"
     except (OSError, ValueError) as error:
         return f"cannot be read, {error_message(error)}"
 

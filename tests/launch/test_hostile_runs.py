@@ -202,6 +202,15 @@ def test_hostile_texts_of_a_model(name: str, text: str, here: Path, within: With
     assert line.startswith(f"{here / name}: ") and line.endswith("as its publisher saved it")
 
 
+def test_a_config_of_hundreds_of_thousands_of_keys_is_no_config(here: Path) -> None:
+    """transformers needs seconds for it; of a tokenizer as many added tokens are in order."""
+    for name in ("config.json", "tokenizer_config.json"):
+        (here / name).write_text(json.dumps({f"key_{number}": number for number in range(150_000)}))
+    assert [line.partition(",")[0] for line in map(str, config.faults(here))] == [
+        f"{here / 'config.json'}: cannot be read"
+    ]
+
+
 def test_json_of_a_run_of_others_holds_no_secret(commands: Any, here: Path) -> None:
     token = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz"
     _with(here, "events.jsonl", json.dumps({"kind": "Ended", "at": 1, "how": "failed", "why": token}) + "\n")
