@@ -8,6 +8,7 @@ Copies of other versions, made when a run is resumed with them, stand beside the
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import shutil
@@ -42,7 +43,7 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
         if path not in files:
             return leaf
         copy = _copied(path.parent, files, folder, "reward").relative_to(folder.path)
-        return replace(leaf, path=str(copy / path.name), copied_from=leaf.copied_from or str(path.parent))
+        return replace(leaf, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
     if code_dir:
         _copied(Path(code_dir), list(_fit(_sources(Path(code_dir)), notes)), folder, "config")
@@ -129,17 +130,18 @@ def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
     number = size = 0
     for path in files:
         try:
-            text = read_file(path, MOST_BYTES).decode("utf-8", "replace")
+            content = read_file(path, MOST_BYTES)
+            text = content.decode("utf-8", "replace")
             why = "seems to hold a secret, which belongs in an environment variable" if redact(text) != text else ""
         except (OSError, ValueError) as error:
-            text, why = "", f"cannot be copied, {error_message(error)}"
-        if number == MOST_FILES or size + len(text) > MOST_BYTES:
+            content, why = b"", f"cannot be copied, {error_message(error)}"
+        if number == MOST_FILES or size + len(content) > MOST_BYTES:
             notes.append(f"plan: no more than {MOST_FILES} files and {MOST_BYTES >> 20} MiB of own code are copied")
             return
         if why:
             notes.append(f"plan: {path} {why}; the run's folder has no copy of it, and it is read where it is")
         else:
-            number, size = number + 1, size + len(text)
+            number, size = number + 1, size + len(content)
             yield path
 
 
@@ -147,13 +149,13 @@ def _copied(source: Path, files: Sequence[Path], folder: Folder, name: str) -> P
     """The folder with copies of these files of `source`; one that is there already where it is equal."""
     for number in count(1):
         copy = folder.code / (name if number == 1 else f"{name}-{number}")
-        if not copy.exists():
+        if not os.path.lexists(copy):
             for path in files:
                 target = copy / path.relative_to(source)
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
             return copy
-        there = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
+        there = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and not copy.is_symlink()}
         if there == {path.relative_to(source) for path in files} and not _changed(copy, source):
             return copy
     raise AssertionError("there is always another number")

@@ -175,13 +175,10 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
         elif isinstance(leaf, Python):
             path = Path(leaf.path).expanduser()
             try:
-                files = {
-                    str(file.relative_to(path.parent)): checkpoints.sha256(file)
-                    for file in imported(path.parent, [path])
-                }
-                file = str(Path(leaf.copied_from or path.parent, path.name))
-                digest = _digest(files) if len(files) > 1 else checkpoints.sha256(path)
-                origins.append({"file": file, "files": digest})
+                imports = {str(file.relative_to(path.parent)): checkpoints.sha256(file)
+                           for file in imported(path.parent, [path])[1:]}  # fmt: skip
+                origin = {"file": str(leaf.original), "files": checkpoints.sha256(path)}
+                origins.append(origin | ({"imports": _digest(imports)} if imports else {}))
             except OSError as error:
                 got = f"{path} cannot be read, {error_message(error)}"
                 raise Problems(Problem("reward.path", got, "use a Python file", "bad-file")) from error
@@ -193,7 +190,8 @@ def same_files(recorded: object, now: object) -> bool:
     if isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
         return all(same_files(one, other) for one, other in zip(recorded, now, strict=True))
     if isinstance(recorded, dict) and isinstance(now, dict):
-        return recorded.get("files") == now.get("files")
+        imports = recorded.get("imports", now.get("imports"))  # older versions recorded none
+        return recorded.get("files") == now.get("files") and imports == now.get("imports")
     return recorded is None or recorded == now
 
 

@@ -199,7 +199,8 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
         alerts = supervise.rollback_to(checkpoint, faults, run, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if run.reward != _as_prepared(asked, folder).reward:
-            run = _with_newer_code(run, folder)
+            run, notes = _with_newer_code(run, folder)
+            alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in notes]
         if words or not provenance.spec_is_as_written(folder, provenance.read(folder)):
             write_atomic(folder.spec, to_yaml(asked))
             provenance.amend(folder, to_yaml(asked), run.reward)
@@ -214,13 +215,14 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
     return hand_over(run, folder, sinks)
 
 
-def _with_newer_code(run: RunSpec, folder: Folder) -> RunSpec:
-    """The run with copies of the files that its reward names now."""
+def _with_newer_code(run: RunSpec, folder: Folder) -> tuple[RunSpec, list[str]]:
+    """The run with copies of the files that its reward names now, and why a file has none."""
     found = read_prepared(folder.path)
     assert found
-    found = replace(found, reward=code_copy.keep(run.reward, None, folder)[0])
+    reward, notes = code_copy.keep(run.reward, None, folder)
+    found = replace(found, reward=reward)
     write_atomic(folder.prepared, found.to_json())
-    return replace(run, reward=found.within(folder.path).reward)
+    return replace(run, reward=found.within(folder.path).reward), notes
 
 
 def _check_data(run: RunSpec, folder: Folder) -> int | None:

@@ -63,7 +63,7 @@ def _kind_problems(folder: Path) -> list[Problem]:
 
 def _name_problems(folder: Path) -> list[Problem]:
     """Of LoRA: matrices that peft would leave out without an error, so that the adapters do nothing, or half."""
-    node, names = _read(folder), [name for name in _shapes(folder) if ".lora_A." in name or ".lora_B." in name]
+    node, names = _read(folder), [name for name in _shapes(folder) if re.search(r"\.lora_[AB]\.(?!bias$)", name)]
     if node.get("peft_type") != "LORA" or not names:
         return []
     layers = {name: found["layer"] for name in names if (found := _MATRIX.fullmatch(name))}

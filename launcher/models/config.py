@@ -194,6 +194,8 @@ def _scaled(config: Mapping[str, Any], known: int) -> int:
     """`known` positions, or those that rotary embeddings are scaled to, as vLLM also counts them: of yarn
     max_position_embeddings may be the scaled ones already; of llama3 and longrope they always are."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if str(config.get("model_type")).startswith("gemma3"):  # whose are scaled already
+        return known
     if not isinstance(scaling, dict) or (kind := scaling.get("rope_type", scaling.get("type"))) not in _SCALED:
         return known
     factor, before = scaling.get("factor"), scaling.get("original_max_position_embeddings")

@@ -190,6 +190,13 @@ class ByStyle(Weighted):
             if servers := [name for name, part in self.parts.items() if isinstance(part, Remote)]:
                 fix = f"use reward.parts.{servers[0]}.kind=model"
             found.append(Problem("reward.parts", "none is a model, which rows of style model need", fix))
+        for what, kind in (("rules", False), ("models", True)):
+            weights = {
+                name: weight for name, weight in self.weight_by_name().items() if self.parts[name].learned is kind
+            }
+            if weights and not any(weights.values()) and any(self.weight_by_name().values()):
+                fix = f"use reward.weights.{next(iter(weights))}=1"
+                found.append(Problem("reward.weights", f"all parts that are {what} weigh 0", fix))
         if all(learned):
             found.append(Problem("reward.parts", "none is a rule", "use reward=weighted, or add one such as gsm8k:1.0"))
         return found

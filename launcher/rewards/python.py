@@ -17,7 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.problems import Problem, error_message, nearest, short_repr, suggest
+from launcher.core.files import expand_user
+from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
@@ -26,6 +27,9 @@ from launcher.rewards.worker.python import MANY, ONE
 from launcher.spec.reward import Answer, Reward, Scores
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+CODE = "code"  # of a run's folder, as runs.folder.Folder has it
 
 
 @settings
@@ -85,7 +89,9 @@ class Python(Reward):
     def _unusable(self) -> list[Problem]:
         """Why the function cannot be called."""
         try:
-            tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
+            tree = ast.parse(expand_user(self.path).read_bytes(), filename=self.path)
+        except Problems as error:
+            return [problem.within("reward.path") for problem in error.problems]
         except OSError as error:
             got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
             path = Path(self.path)
@@ -113,7 +119,13 @@ class Python(Reward):
         ]
 
     def with_absolute_paths(self) -> Self:
-        return replace(self, path=str(Path(self.path).expanduser().resolve()))
+        return replace(self, path=str(expand_user(self.path).resolve()))
+
+    @property
+    def original(self) -> Path:
+        """The file that was written by a person: `path`, but for a copy in a run's folder, code."""
+        path = Path(self.path).expanduser().resolve()
+        return Path(self.copied_from, path.name) if self.copied_from and path.parent.parent.name == CODE else path
 
     def within(self, folder: Path) -> Self:
         return replace(self, path=str(folder.absolute() / self.path))
@@ -122,7 +134,7 @@ class Python(Reward):
     def _pool(self) -> Pool:
         memory = int(self.memory_gb * 2**30) if self.memory_gb else 0
         path = Path(self.path).expanduser().resolve()
-        file = Path(self.copied_from or path.parent, path.name)
+        file = self.original
         settings = {"path": str(path), "file": str(file), "name": self.name, "kwargs": self.kwargs,
                     "memory_bytes": memory}  # fmt: skip
         return Pool("python", settings, self.workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,35 @@ def test_what_it_imports_from_its_folder_is_copied_with_it(mine: Path, folder: F
     assert names(folder.code) == [f"reward/{name}" for name in COPIED]
     assert score_safely(reward, [WORDS]).total == [6.0]
     assert names(mine) == sorted(MINE), "no bytecode is left beside the originals"
+
+
+def test_the_copies_are_read_where_originals_became_packages_or_lost_modules(mine: Path, folder: Folder) -> None:
+    (mine / "my.py").write_text(MINE["my.py"].replace("from rules.marks", "from pkg import sub\nfrom rules.marks"))
+    (mine / "pkg").mkdir()
+    (mine / "pkg" / "__init__.py").write_text("")
+    (mine / "pkg" / "sub.py").write_text("")
+    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
+    (mine / "pkg" / "sub.py").unlink()
+    (mine / "helpers").mkdir()
+    (mine / "helpers" / "__init__.py").write_text("def half(text):\n    return 100\n")
+    assert score_safely(reward, [WORDS]).total == [6.0]
+
+
+def test_another_file_is_no_copy(mine: Path, folder: Folder, tmp_path: Path) -> None:
+    stored = code_copy.keep(Python(path=str(mine / "my.py"), name="f"), None, folder)[0]
+    assert isinstance(stored, Python)
+    other = tmp_path / "other.py"
+    other.write_text("def f(data_source, solution_str, ground_truth, extra_info=None):\n    return 2.0\n")
+    reward = replace(stored, path=str(other))  # with copied_from as it was
+    assert reward.original == other and score_safely(reward, [WORDS]).total == [2.0]
+
+
+def test_a_lock_without_the_imports_is_that_of_the_same_files(mine: Path) -> None:
+    (now,) = provenance.reward_origin(Python(path=str(mine / "my.py"), name="f")) or []
+    before = {name: value for name, value in now.items() if name != "imports"}
+    assert provenance.same_files([before], [now])
+    (mine / "late.py").write_text("ZERO = 1\n")
+    assert not provenance.same_files([now], provenance.reward_origin(Python(path=str(mine / "my.py"), name="f")))
 
 
 def test_the_copies_are_read_whatever_becomes_of_the_originals(

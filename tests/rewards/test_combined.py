@@ -156,6 +156,8 @@ MODEL = "reward.parts.model.path=REWARD_MODEL"
         (["reward.parts={model:1}", "reward.parts.model.path=o/r"],
          ["reward.parts: none is a rule; use reward=weighted, or add one such as gsm8k:1.0"]),
         (["reward.parts={auto:1,model:2}", "reward.parts.model.path=o/r"], []),
+        (["reward.parts={exact:0,model:1}", "reward.parts.model.path=o/r"],
+         ["reward.weights: all parts that are rules weigh 0; use reward.weights.exact=1"]),
         (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1"], []),
         (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1", "reward.parts.remote.kind=rule"],
          ["reward.parts: none is a model, which rows of style model need; use reward.parts.remote.kind=model"]),

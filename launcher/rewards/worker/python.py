@@ -7,16 +7,10 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
+from functools import partial
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, SupportsFloat
 
 from launcher.spec.reward import is_metric_name, to_score
@@ -56,16 +50,14 @@ def _module(path: Path, file: Path) -> Any:
     Where `path` is a copy of `file`, all of them are loaded from their copies but know the place of the original: what
     they open beside themselves is there, and errors name it.
     """
-    folder = str(file.parent)
-    sys.path[:0] = [folder] if path == file else [folder, str(path.parent)]
+    sys.path[:0] = dict.fromkeys([str(path.parent), str(file.parent)])
     loader = None
     if path != file:
-        of_copies = type("OfCopies", (_FromCopy,), {"folder": folder, "copies": str(path.parent)})
-        loader = of_copies(path.stem, str(file))
-        compiled = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES)
-        sys.path_hooks.insert(0, FileFinder.path_hook(compiled[0], (of_copies, SOURCE_SUFFIXES), compiled[1]))
+        of_copies = type("OfCopies", (_FromCopy,), {"copies": str(path.parent), "folder": str(file.parent)})
+        loader = of_copies(path.stem, str(path))
+        sys.path_hooks.insert(0, partial(_finder, of_copies))
         sys.path_importer_cache.clear()
-    spec = importlib.util.spec_from_file_location(path.stem, file, loader=loader)
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -75,23 +67,24 @@ def _module(path: Path, file: Path) -> Any:
 
 
 class _FromCopy(SourceFileLoader):
-    """Loads each module of `folder` from its copy below `copies`, where there is one."""
+    """Loads a module of `copies` as if it were that of `folder`; a package has what was not copied from there."""
 
-    folder: ClassVar[str]
     copies: ClassVar[str]
+    folder: ClassVar[str]
 
-    def get_data(self, path: str) -> bytes:
-        return super().get_data(self._copy(path) or path)
+    def exec_module(self, module: ModuleType) -> None:
+        original = Path(self.folder, Path(self.path).relative_to(self.copies))
+        module.__file__ = str(original)
+        if hasattr(module, "__path__"):
+            module.__path__ = [*module.__path__, str(original.parent)]
+        exec(self.source_to_code(self.get_data(self.path), str(original)), vars(module))
 
-    def path_stats(self, path: str) -> Any:
-        if self._copy(path):
-            raise OSError("no bytecode is read or written: it would be that of the original")
-        return super().path_stats(path)
 
-    def _copy(self, path: str) -> str:
-        place = Path(path)
-        copy = Path(self.copies, place.relative_to(self.folder)) if place.is_relative_to(self.folder) else place
-        return str(copy) if copy != place and copy.is_file() else ""
+def _finder(of_copies: type[_FromCopy], path: str) -> FileFinder:
+    """A hook of sys.path_hooks for the copies' folders."""
+    if not Path(path).is_relative_to(of_copies.copies):
+        raise ImportError(path)
+    return FileFinder(path, (of_copies, SOURCE_SUFFIXES))
 
 
 async def _awaited(found: Any) -> Any:

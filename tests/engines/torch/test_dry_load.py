@@ -209,6 +209,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131072),
         ({"max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", "factor": 32.0}}, 131072),
         ({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": "8"}}, 2048),
+        ({"model_type": "gemma3_text", "max_position_embeddings": 131072,
+          "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 131072),  # scaled already, as vLLM also has it
     ],
 )  # fmt: skip
 def test_positions_by_the_names_of_families(node: dict[str, Any], positions: int | None) -> None:
