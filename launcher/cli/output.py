@@ -106,7 +106,5 @@ def printable(text: str) -> str:
 
 
 def say_json(node: Any) -> None:
-    plain = (
-        not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    )  # what it lacks would be escaped as in Python
-    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=plain, allow_nan=False))
+    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # else the stream's escapes are no JSON
+    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=not unicode, allow_nan=False))

@@ -63,13 +63,11 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
     if name not in known:
         return [Problem(path, "no such setting", suggest(name, known), "unknown-setting")]
     group[name] = value
-    if _is_own_file(node, path):
-        group["copied_from"] = None
     return []
 
 
 def _is_own_file(node: Any, path: str) -> bool:
-    """Whether it names a Python file with a reward, whose newer version a run may be told to read."""
+    """Whether the setting names the Python file of a reward, which may be replaced when a run resumes."""
     *above, name = path.split(".")
     for key in above:
         node = node.get(key) if isinstance(node, dict) else None

@@ -1,4 +1,4 @@
-"""A run keeps copies of its own Python files and reads those: edits outside change nothing until it is told to."""
+"""A run reads copies of its own Python files: edits outside change nothing until a resume names the file."""
 
 from __future__ import annotations
 
@@ -185,11 +185,12 @@ def test_a_run_goes_on_with_its_copies(
     assert ran.returncode == 0, ran.stderr
     (events, *weights), (before, *others) = result(again, 2), result(done, 2)
     assert [line for line in events if '"Alert"' not in line] == before and weights == others
-    told = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
+    alerts = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
     assert any("mine/helpers.py has changed or gone since the run began; it goes on with its copy in code/reward/my.py;"
-               f" reward.path={home}/mine/my.py takes the new version" in text for text in told)  # fmt: skip
+               f" reward.path={home}/mine/my.py takes the new version" in text for text in alerts)  # fmt: skip
     assert any(
-        "own/mute.py has changed or gone since the run began, and is read as it is now; cp -r" in text for text in told
+        "own/mute.py has changed or gone since the run began, and is read as it is now; cp -r" in text
+        for text in alerts
     )
 
     ran = rlrun("train", "--resume", "newer", f"reward.path={home}/mine/my.py")
