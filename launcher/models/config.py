@@ -123,8 +123,9 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
     for name, value in (*config.items(), *(item for of in inner for item in of.items())):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if name.endswith(("dropout", "pdrop")) and not 0 <= value <= 1:
-            yield Problem("", f"{name} is {short_repr(value, 30)} in config.json", f"use {name} of 0 to 1", "bad-file")
+        if name.endswith(("dropout", "pdrop")) and not 0 <= value < 0.9:  # hardly anything would be left
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {name} as its publisher has it, such as 0 or 0.1", "bad-file")
         if name.endswith(("norm_eps", "norm_epsilon")) and not 0 <= value <= 0.1:
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use {name} of about 1e-6, as its publisher has it", "bad-file")

@@ -17,6 +17,8 @@ MANY = 10
 """Passes over the same answers after which they are of another policy."""
 LEAST_P, COLDEST, HOTTEST = 0.1, 0.05, 2.5
 """Of top_p, and of temperature: less is nearly greedy, more is noise."""
+LARGEST_RATIO = 20
+"""Of importance sampling: a bound beyond it bounds nothing, and single tokens rule the update."""
 DECAYED = 1e-3
 """Part of each weight that one step may take away."""
 EPSILON = 1e-8
@@ -59,6 +61,9 @@ def _unlike(run: RunSpec) -> Iterator[Problem]:
     if sampler.temperature < COLDEST:
         got = f"{sampler.temperature:g} is nearly greedy, so that answers to a prompt are alike"
         yield Problem("sampler.temperature", got, "use 1")
+    if (ratio := sampler.importance_sampling) is not None and ratio > LARGEST_RATIO:
+        got = f"{ratio:g} lets one token weigh as much as {ratio:g} others"
+        yield Problem("sampler.importance_sampling", got, "use 2")
     if (passes := run.trainer.ppo_epochs) > MANY:
         got = f"{passes} updates on the same answers leave the policy that gave them far behind"
         yield Problem("trainer.ppo_epochs", got, "use 1")

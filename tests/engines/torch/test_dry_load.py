@@ -97,6 +97,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"model_type": "mixtral", "num_local_experts": 400_000}}, "experts is 400000.*no tensor.*size of 4"),
     ({"config": {"rms_norm_eps": float("nan"), "other": 10**400}}, "rms_norm_eps is nan.*use a finite rms_norm_eps"),
     ({"config": {"architectures": 5, "rope_theta": 0, "attention_dropout": 5}}, "rope_theta is 0.*above 0"),
+    ({"config": {"attention_dropout": 0.95}}, "attention_dropout is 0.95.*such as 0 or 0.1"),
     ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
     ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
     ({"config": {"hidden_size": float("inf")}}, "hidden_size is inf.*whole number"),
