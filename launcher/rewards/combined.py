@@ -21,6 +21,7 @@ from launcher.spec.routes import ROUTES, route
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
+_WITHOUT = {False: "no part of reward.parts is a rule", True: "no part of reward.parts is a model"}
 
 
 @settings
@@ -182,6 +183,12 @@ class ByStyle(Weighted):
     """Rows whose `reward_model.style` is model are scored by the parts that are models, all others by those that are
     rules: of each the weighted sum. A row without a style is a rule's where it has a ground truth."""
 
+    @property
+    def span(self) -> float | None:  # type: ignore[override]
+        """The larger one: each row has one style."""
+        spans = [of.span for of in self._of_style.values() if of.span is not None]
+        return max(spans) if len(spans) == len(self._of_style) else None
+
     def problems(self) -> list[Problem]:
         learned = [part.learned for part in self.parts.values()]
         found = super().problems()
@@ -208,28 +215,31 @@ class ByStyle(Weighted):
                 found = score_safely(reward, [answers[place] for place in places])
                 parts = {name: values for name, values in found.parts.items() if name != SUMS[not learned]}
                 scored.append((places, replace(found, parts=parts)))
-        return _scattered(scored, [""] * len(answers))
+        return _scattered(scored, ["" if answer.asks_model in self._of_style else _WITHOUT[answer.asks_model]
+                                   for answer in answers])  # fmt: skip
 
     def unscorable_reason(self, answer: Answer) -> str:
-        return self._of_style[answer.asks_model].unscorable_reason(answer)
+        reward = self._of_style.get(answer.asks_model)
+        return reward.unscorable_reason(answer) if reward else _WITHOUT[answer.asks_model]
 
     def cheap_for(self, answer: Answer) -> bool:
-        return self._of_style[answer.asks_model].cheap
+        return answer.asks_model in self._of_style and self._of_style[answer.asks_model].cheap
 
     def reference_response(self, answer: Answer) -> str | None:
-        return self._of_style[answer.asks_model].reference_response(answer)
+        reward = self._of_style.get(answer.asks_model)
+        return reward.reference_response(answer) if reward else None
 
     def format_response(self, text: str) -> str:
-        return self._of_style[False].format_response(text)
+        return self._of_style[False].format_response(text) if False in self._of_style else text
 
     def extract_answer(self, response: str) -> str:
-        return self._of_style[False].extract_answer(response)
+        return self._of_style[False].extract_answer(response) if False in self._of_style else response.strip()
 
     @cached_property
     def _of_style(self) -> dict[bool, Weighted]:
-        """The sum for rows of style model (True) and the one for all others."""
+        """The sum for rows of style model (True) and the one for all others, as far as there are parts for them."""
         found = {}
-        for learned in (False, True):
+        for learned in sorted({part.learned for part in self.parts.values()}):
             parts = {name: part for name, part in self.parts.items() if part.learned == learned}
             found[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
         return found

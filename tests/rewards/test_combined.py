@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,6 +144,32 @@ def test_models_score_rows_of_style_model_and_rules_all_others() -> None:
     assert by_style().unscorable_reason(answers[1]) == ""
     assert by_style().unscorable_reason(Answer("", None, style="rule")).startswith("has no ground truth")
     assert by_style().reference_response(answers[0]) == "4" and by_style().reference_response(answers[1]) is None
+
+
+def test_the_span_of_by_style_is_the_larger_of_both_sums() -> None:
+    learned, rule = FakeModel(), Exact()
+    spans = {"right": rule, "also": rule, "short": Length(high=1, margin=1)}
+    assert ByStyle(parts=spans, weights={"right": 3.0}).span == Weighted(parts=spans, weights={"right": 3.0}).span
+    assert ByStyle(parts={**spans, "model": learned}).span is None  # a model's is not known
+
+    @settings
+    class Bounded(FakeModel):
+        span = 2.5
+
+    both = ByStyle(parts={"right": rule, "also": rule, "model": Bounded()})
+    assert both.span == 2.5 and replace(both, weights={"also": 4.0}).span == 5.0
+
+
+@pytest.mark.parametrize(("part", "style", "what"), [(Exact(), "model", "model"), (FakeModel(), "rule", "rule")])
+def test_a_style_without_parts_has_no_score_and_no_traceback(part: Reward, style: str, what: str) -> None:
+    reward, answer = ByStyle(parts={"only": part}), Answer("4", "4", style=style)
+    other = replace(answer, style={"model": "rule", "rule": "model"}[style])
+    why = f"no part of reward.parts is a {what}"
+    assert reward.unscorable_reason(answer) == why and reward.unscorable_reason(other) == ""
+    found = score_safely(reward, [answer, other])
+    assert list(found.faults) == [why, ""] and found.total[1] in (1.0, 4.0)
+    assert reward.reference_response(answer) is None and not reward.cheap_for(answer)
+    assert (reward.format_response("4"), reward.extract_answer("4")) == ("4", "4")
 
 
 MODEL = "reward.parts.model.path=REWARD_MODEL"
