@@ -359,6 +359,20 @@ def test_a_rows_own_solution_is_gold() -> None:
     assert REWARD.reference_response(Answer("", PROGRAM)) is None
 
 
+@pytest.mark.skipif(not USER_NAMESPACES, reason="this system has no user namespaces for this user")
+def test_a_root_that_is_half_open_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.open
+
+    def without_mounts(path: Any, *of: Any, **more: Any) -> int:
+        if str(path).endswith("/ns/mnt"):
+            raise OSError("too many open files")
+        return really(path, *of, **more)
+
+    monkeypatch.setattr(os, "open", without_mounts)
+    before = os.listdir("/proc/self/fd")
+    assert root.make(["/dev/null"]) is None and os.listdir("/proc/self/fd") == before
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_a_user_without_rights_has_the_same_sandbox() -> None:
     """Python itself must be readable to that user, so a system without one in a common place skips."""

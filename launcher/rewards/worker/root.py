@@ -46,8 +46,12 @@ def _made(folder: str, paths: Collection[str]) -> Root | None:
     try:
         if not os.read(made[0], 1):
             return None
-        user, mounts = (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt"))
-        return user, mounts
+        user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return user, os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(user)
+            raise
     except OSError:
         return None
     finally:
