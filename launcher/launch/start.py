@@ -217,8 +217,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
 
 def _with_newer_code(run: RunSpec, folder: Folder) -> tuple[RunSpec, list[str]]:
     """The run with copies of the files that its reward names now, and why a file has none."""
-    found = read_prepared(folder.path)
-    assert found
+    found = read_prepared(folder.path) or Prepared.from_local(run)
     reward, notes = code_copy.keep(run.reward, None, folder)
     found = replace(found, reward=reward)
     write_atomic(folder.prepared, found.to_json())

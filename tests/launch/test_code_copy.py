@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Step, events_of
 from launcher.launch import code_copy, provenance, rerun, start
 from launcher.rewards.combined import Weighted
@@ -17,6 +18,7 @@ from launcher.rewards.exact import Exact
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.stored import Prepared, read_prepared
 
 MINE = {
     "my.py": "from helpers import half\nfrom rules.marks import full\n\ndef f(data_source, solution_str, ground_truth,"
@@ -161,6 +163,14 @@ def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
 def words(small: list[str]) -> list[str]:
     return ["--config-dir", "own", "algorithm=mute", *small, "sampler.n=4", "reward=mine/my.py",
             "trainer.total_training_steps=2", "trainer.save_freq=1", "hardware.nproc_per_node=2"]  # fmt: skip
+
+
+def test_newer_code_of_a_run_that_has_no_prepared_json(mine: Path, folder: Folder) -> None:
+    run = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2", f"reward={mine / 'my.py'}"])
+    found, notes = start._with_newer_code(run, folder)
+    assert notes == [] and names(folder.path / "code") == [f"reward/{name}" for name in COPIED]
+    assert isinstance(found.reward, Python) and Path(found.reward.path).is_relative_to(folder.path.absolute())
+    assert read_prepared(folder.path) == replace(Prepared.from_local(found), rows=None)
 
 
 @pytest.mark.slow
