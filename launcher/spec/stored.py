@@ -2,7 +2,7 @@
 
 spec.yaml      hub ids and paths as they were typed
 prepared.json  {"directory": where paths were meant from, "model", "data", "reward": the same with local, absolute
-                paths, "rows": rows of the training data, where they were counted}
+                paths, "rows": rows of the training data, where they were counted, "rows_have_styles"}
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Prepared:
     """The reward, with its models in local folders, and its own code in the run's: paths relative to that."""
     rows: Count | None = None
     """Good rows of the training data; None if they have not been counted."""
+    rows_have_styles: bool = False
+    """Whether `reward_model.style` of rows is regarded; a run of an older version goes on without it."""
 
     @classmethod
     def from_local(cls, run: RunSpec) -> Prepared:
@@ -52,6 +54,7 @@ class Prepared:
             model=run.model.with_absolute_paths(),
             data=run.data.with_absolute_paths(),
             reward=run.reward.with_absolute_paths(),
+            rows_have_styles=True,
         )
 
     def applied_to(self, run: RunSpec) -> RunSpec:
