@@ -18,9 +18,9 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row, Text
 from launcher.spec.model import Model
+from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
 from launcher.text.encoder import Encoder, Tokens, Unwritable, prompt_and_response, turns_of
 from launcher.text.lengths import Lengths
-from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 
 WRITTEN = 2**20

@@ -32,19 +32,10 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
+from launcher.text.bounds import RENDER_S, Count
 
-RENDER_S = 2.0
-"""CPU seconds that a chat template may take at all; each turn that it writes adds `TURN_S`, each character `SIGN_S`."""
-TURN_S = 0.005
-SIGN_S = 1e-6
-RENDER_BYTES = 2**30
-"""Memory that a template may take for one row."""
 WHOLE_S = 300
 """CPU seconds of one question after which a tokenizer is given up on."""
-TOKENIZER = "tokenizer.json"
-"""The file that holds all of a tokenizer but its special tokens and its chat template."""
-MOSTLY = 0.5
-"""Share of a text without tokens of its own from which on too little is left to learn from."""
 IDLE_S = 120.0
 """Seconds without any computation after which the process is given up on."""
 STUCK = "run it again; where Python code with threads plans, use rlrun plan in a shell"
@@ -53,8 +44,6 @@ KEPT = "text"
 FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
 """All of a model's folder that tokenizer and template may depend on."""
 PACKAGES = ("transformers", "tokenizers", "jinja2", "regex")
-Count = tuple[int, int] | str
-"""Tokens of a row's prompt and of its answer, or why the row cannot be written."""
 
 
 class TextProcess:

@@ -15,7 +15,7 @@ from launcher.core.user_code import CallFailure, try_call
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
-from launcher.text.process import TOKENIZER
+from launcher.text.bounds import TOKENIZER
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:

@@ -12,7 +12,7 @@ from launcher.core.problems import short_repr
 from launcher.models import config
 from launcher.models.pretrained import LAYOUTS, Pretrained
 from launcher.preflight.checks.context import Context
-from launcher.text.process import TOKENIZER
+from launcher.text.bounds import TOKENIZER
 
 PIECES = "tokenizer.model"  # SentencePiece's name, and that of lines in base64 for tiktoken
 _CONVERTED = (("vocab.json", "merges.txt"), ("vocab.txt",), ("tekken.json",))
