@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from transformers import PreTrainedTokenizerFast
 
@@ -44,6 +44,11 @@ class Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, data: Dataset) -> None:
         self.tokenizer, self.data = tokenizer, data
         self.templated = data.chat_template == "auto" and tokenizer.chat_template is not None
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        """Tokens beside those of the vocabulary; to list thousands of them for each row would take long."""
+        return frozenset(self.tokenizer.added_tokens_decoder)
 
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
@@ -122,7 +127,7 @@ class Encoder:
         """The answer's tokens up to the one that ends it."""
         rendered = self.rendered_answer(turns_of(prompt), response) if self.templated else None
         ids = self._ids(response if rendered is None else rendered)
-        if rendered is not None and ids and ids[-1] in self.tokenizer.added_tokens_decoder:
+        if rendered is not None and ids and ids[-1] in self._added:
             return ids  # the template closes an answer with a token of its own
         return [*ids, self.tokenizer.eos_token_id]
 

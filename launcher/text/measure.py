@@ -164,7 +164,7 @@ class Ends:
         return {self.tokenizer.eos_token_id, *named} - {None}
 
     def name(self, number: int) -> str:
-        return str(self.tokenizer.convert_ids_to_tokens(number))
+        return shortened(str(self.tokenizer.convert_ids_to_tokens(number)))
 
     def beyond_the_model(self, produced: Callable[[], set[int]]) -> Iterator[CheckResult]:
         """Ids that the model has no embedding for. Added tokens that nothing makes may have them: Gemma 3's text
@@ -316,7 +316,7 @@ class _Template:
         """What the template writes after an answer must be what sampling stops at."""
         tokenizer, stops = self.encoder.tokenizer, self.ends.stops
         ids = tokenizer(after.strip(), add_special_tokens=False).input_ids
-        eos = tokenizer.eos_token
+        eos = None if tokenizer.eos_token is None else shortened(tokenizer.eos_token)
         if not ids or ids[-1] not in tokenizer.added_tokens_decoder:
             message = "the chat template writes no token at the end of an answer"
             yield self._warning(message, f"end each turn of the assistant with {eos} in {self.file}")

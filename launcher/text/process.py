@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
 import os
 import resource
 import signal
@@ -32,8 +33,10 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import RENDER_S, Count
+from launcher.text.bounds import RENDER_S, TOKENIZER, Count
 
+LOAD_S, LOAD_S_PER_BYTE = 3.0, 1 / 2**23
+"""CPU seconds that a tokenizer may take to load, and for each byte of tokenizer.json; the largest take a quarter."""
 WHOLE_S = 300
 """CPU seconds of one question after which a tokenizer is given up on."""
 IDLE_S = 120.0
@@ -55,6 +58,7 @@ class TextProcess:
         self._channel: Connection[Any, Any] | None = None
         self._pid = 0
         self._spent = ""
+        self._loaded = False
         self._of = b"" if exact else _fingerprint(model, data)
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
@@ -110,6 +114,7 @@ class TextProcess:
         if self._pid:
             theirs.close()
             self._asked(("templated",))  # short enough for a pipe that nobody reads: the process may be stuck
+            self._loaded = True
             return
         try:
             self._channel.close()
@@ -124,6 +129,9 @@ class TextProcess:
             return self._problem(f"computes for more than {RENDER_S:g} s on the first rows", "chat template")
         if ended == signal.SIGVTALRM:
             return self._problem(f"computes for more than {RENDER_S:g} s on one word", "tokenizer")
+        if ended == signal.SIGXCPU and not self._loaded:
+            fix = "use one with fewer added tokens in tokenizer_config.json and tokenizer.json, or another model"
+            return self._problem("takes too long to load", "tokenizer", fix)
         if ended == signal.SIGXCPU:
             return self._problem(f"computes for more than {WHOLE_S} s", "tokenizer")
         how = f"by {signal.Signals(ended).name}" if ended > 0 else f"with {-ended}"
@@ -200,8 +208,11 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
         try:
             from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, here only
 
+            if not settings.exact:  # which loads torch
+                _allow(_load_s(settings.model))
             return Measure(settings.model, settings.data, settings.exact)
         finally:
+            _allow(WHOLE_S)
             gc.freeze()
             gc.enable()
 
@@ -220,6 +231,11 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
             _allow(WHOLE_S)
             reply = try_call(partial(answer, *question))
             channel.send((reply, []) if isinstance(reply, CallFailure) else reply)
+
+
+def _load_s(model: Model) -> int:
+    file = Path(weights_of(model.path)) / TOKENIZER if isinstance(model, Pretrained) else None
+    return math.ceil(LOAD_S + LOAD_S_PER_BYTE * (file.stat().st_size if file and file.is_file() else 0))
 
 
 def _allow(seconds: int) -> None:
