@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
+
+import regex
 
 from launcher.core.problems import Problem, short_repr
 from launcher.models import config, weights
@@ -19,6 +23,7 @@ _OTHERS = {
 }
 """Kinds of adapters that are no change of a language model's weights."""
 CONFIG = LAYOUTS[1]
+MATCH_S = 0.5  # of a pattern and one name: some patterns take for ever
 _LAYER = re.compile(r"layers\.\d+\..+")
 
 
@@ -36,8 +41,33 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def problems(folder: Path) -> list[Problem]:
     """Why the adapters cannot be put onto their weights."""
+    if found := [*_entry_problems(_read(folder))]:
+        return found
     of_matrices = _rank_problems(folder) or _name_problems(folder) or _shape_problems(folder)
     return [*_kind_problems(folder), *_base_problems(folder), *of_matrices]
+
+
+def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
+    """Entries that peft could not use."""
+    kind, rank, targets = (node.get(name) for name in ("peft_type", "r", "target_modules"))
+    if not isinstance(kind, str) or not _known_to_peft(kind):
+        yield Problem("", f"peft_type is {short_repr(kind, 60)} in {CONFIG}", "use LoRA adapters (LORA)", "bad-file")
+    if kind == "LORA" and rank is not None and (type(rank) is not int or rank < 1):
+        fix = "use r as it was when they were saved"
+        yield Problem("", f"r is {short_repr(rank, 30)} in {CONFIG}, which is no rank", fix, "bad-file")
+    listed = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if not listed and not isinstance(targets, str | None):
+        fix = "use a list of the names of layers"
+        yield Problem("", f"target_modules is {short_repr(targets, 60)} in {CONFIG}", fix, "bad-file")
+
+
+def _known_to_peft(kind: str) -> bool:
+    """Whether the installed peft has adapters of this kind; it is not loaded."""
+    library = find_spec("peft")
+    for root in (library.submodule_search_locations if library else None) or ():
+        with suppress(OSError):
+            return f'"{kind}"' in (Path(root) / "utils" / "peft_types.py").read_text()
+    return True
 
 
 def _base_problems(folder: Path) -> list[Problem]:
@@ -71,16 +101,24 @@ def _name_problems(folder: Path) -> list[Problem]:
         got = f"{other} is no name of peft's (base_model.model.LAYER.lora_A.weight), so it would be left out"
         return [Problem("", got, "save them by save_pretrained of peft's model", "bad-file")]
     targets = node.get("target_modules")
-    if isinstance(targets, list):
-        lost = [name for name, layer in layers.items() if not _among(layer, targets)]
+    if isinstance(targets, list) or (isinstance(targets, str) and targets != "all-linear"):
+        try:
+            lost = [name for name, layer in layers.items() if not _among(layer, targets)]
+        except (regex.error, TimeoutError) as error:
+            got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}, a pattern that cannot be used: {error}"
+            return [Problem("", got, "use a list of the names of layers", "bad-file")]
         if lost:
-            named = sorted({layers[name].rpartition(".")[2] for name in lost} | {*map(str, targets)})
+            before = targets if isinstance(targets, list) else ()
+            named = sorted({layers[name].rpartition(".")[2] for name in lost} | {*map(str, before)})
             got = f"target_modules in {CONFIG} leaves out {lost[0]}"
             return [Problem("", got, f"use target_modules {short_repr(named, 200)} in {CONFIG}", "bad-file")]
     return _without_base_layer(folder, layers)
 
 
-def _among(layer: str, targets: Iterable[object]) -> bool:
+def _among(layer: str, targets: Sequence[object]) -> bool:
+    """As peft matches: a text is a pattern."""
+    if isinstance(targets, str):
+        return regex.fullmatch(targets, layer, timeout=MATCH_S) is not None
     return any(layer == target or layer.endswith(f".{target}") for target in targets)
 
 

@@ -23,11 +23,20 @@ _PLAIN = (
 )  # fmt: skip
 TEXTS = (
     "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json",
 )  # fmt: skip
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "model_type": ("a text", (str,)), "dtype": ("a text", (str, dict)), "torch_dtype": ("a text", (str, dict)),
+    "rope_theta": ("a number", (int, float)), "rope_scaling": ("an object", (dict,)),
+    "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
+}  # fmt: skip
+"""What stands in a config.json where anything does."""
+_NAME = 200  # characters of a model_type at most
 _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
+_MOST_SCALED = 2**20
 _LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
 """More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
 LONGEST = 2 * 2**20
@@ -52,8 +61,24 @@ def faults(folder: Path) -> list[Problem]:
     """Which of the folder's small texts no loader could, or should, read, and what lies there that is no file."""
     texts = {path for path in (folder / name for name in TEXTS) if path.exists()}
     wrong = {path: fault for path in sorted(texts | _no_files(folder)) if (fault := _fault(path))}
+    wrong |= {path: fault for path, fault in _template_faults(folder) if path not in wrong}
     fix = "use the file as its publisher saved it"
     return [Problem(str(path), fault, fix, "bad-file") for path, fault in wrong.items()]
+
+
+def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Chat templates that are no text."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            read_file(path, LONGEST_TOKENIZER).decode("utf-8")
+        except (OSError, ValueError) as error:
+            yield path, f"the chat template cannot be read, {error_message(error)}"
+    given = (read(folder, "tokenizer_config.json") or {}).get("chat_template")
+    named = given if isinstance(given, list) else []
+    texts = all(isinstance(one, dict) and {type(one.get("name")), type(one.get("template"))} == {str} for one in named)
+    if not texts or not isinstance(given, str | list | dict | None):
+        yield folder / "tokenizer_config.json", f"its chat_template is {short_repr(given, 60)}, which is no text"
 
 
 def _no_files(folder: Path) -> set[Path]:
@@ -73,8 +98,8 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    numbers = (fault for part in parts(config) for fault in (*_impossible(part), *_out_of_range(part)))
-    return [*_quantized(config), *numbers]
+    checks = (_of_other_kinds, _impossible, _out_of_range)
+    return [*_quantized(config), *(fault for part in parts(config) for check in checks for fault in check(part))]
 
 
 def parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -96,6 +121,15 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
         fix = "use the unquantized checkpoint (bfloat16); model.lora_rank trains adapters on that in less memory"
         yield Problem("", got, fix, "not-supported")
         return
+
+
+def _of_other_kinds(config: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, (kind, kinds) in _KINDS.items():
+        value = config.get(name)
+        long = name == "model_type" and isinstance(value, str) and len(value) > _NAME
+        if value is not None and (long or not isinstance(value, kinds) or isinstance(value, bool)):
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {kind} for {name}, as its publisher has it", "bad-file")
 
 
 def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -132,9 +166,12 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
         if name == "sliding_window" and value == 0 and config.get("use_sliding_window") is not False:
             got = f"sliding_window is {short_repr(value, 30)} in config.json, so that no token would be seen"
             yield Problem("", got, "use null where all tokens are seen", "bad-file")
-        if name in ("rope_theta", "factor") and not 0 < value < inf:
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")
+        if name in ("rope_theta", "factor") and not 0 < value < (inf if name == "rope_theta" else _MOST_SCALED):
+            within = next((f"{key}." for key in ("rope_parameters", "rope_scaling") if name not in config
+                           and isinstance(of := config.get(key), dict) and name in of), "")  # fmt: skip
+            got = f"{within}{name} is {short_repr(value, 30)} in config.json"
+            bound = "" if name == "rope_theta" else f" and of at most {_MOST_SCALED:,}"
+            yield Problem("", got, f"use {name} above 0{bound}, as its publisher has it", "bad-file")
         elif value != value or (name.endswith(("eps", "epsilon")) and not 0 <= value < inf):  # NaN
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use a finite {name}, as its publisher has it", "bad-file")
@@ -201,7 +238,7 @@ def _scaled(config: Mapping[str, Any], known: int) -> int:
         return known
     factor, before = scaling.get("factor"), scaling.get("original_max_position_embeddings")
     start = before if kind == "yarn" and isinstance(before, int) else known
-    if not isinstance(factor, int | float) or not 1 <= factor <= 2**20 or not 0 < start <= 2**40:
+    if not isinstance(factor, int | float) or not 1 <= factor <= _MOST_SCALED or not 0 < start <= 2**40:
         return known
     return max(known, int(start * factor))
 

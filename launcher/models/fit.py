@@ -6,12 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from launcher.core.problems import Problem, shortened
 from launcher.models.config import parts
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers", "decoder_layers")
+_SIZES = ("hidden_size", "intermediate_size", "vocab_size", "moe_intermediate_size", "head_dim")
+"""Of which each is a dimension of a tensor, or divides one."""
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
 _PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_scale_inv|absmax|quant_state)\b")
@@ -85,10 +88,11 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 
 def absent(config: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where: str) -> list[Problem]:
-    """More layers or experts in config.json than the weights have, by far: the model is not made, which would take
-    long."""
+    """More layers or experts in config.json than the weights have, by far, or a size of more numbers than any tensor
+    has: the model is not made, which would take long, or more than torch can count."""
     numbers = [of for name in shapes if (of := _layer(name)) is not None]
     held, sizes = max(numbers, default=0) + 1, {size for shape in shapes.values() for size in shape}
+    largest = max([*map(prod, shapes.values()), 2**20])  # others are named by tensors of other shapes
     found = []
     for name, count in ((name, count) for part in parts(config) for name, count in part.items()):
         if type(count) is not int:
@@ -99,6 +103,9 @@ def absent(config: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where
             found.append(Problem(where, got, fix, "bad-file"))
         elif "experts" in name and count > max(len(shapes), 1000) and count not in sizes:  # a router has a row for each
             got = f"{name} is {count} in config.json, and no tensor of the weights has a size of {count}"
+            found.append(Problem(where, got, f"use {name} as its publisher has it", "bad-file"))
+        elif name in _SIZES and shapes and count > largest:
+            got = f"{name} is {count} in config.json, and no tensor of the weights has more than {largest:,} numbers"
             found.append(Problem(where, got, f"use {name} as its publisher has it", "bad-file"))
     return found
 
@@ -276,5 +283,4 @@ def _sizes(report: LoadReport, config: Mapping[str, Any]) -> list[str]:
         return ["num_key_value_heads"]
     differing = {wanted for _, found, expected in report.mismatched
                  for here, wanted in zip(found, expected, strict=False) if here != wanted}  # fmt: skip
-    known = ("hidden_size", "intermediate_size", "vocab_size", "moe_intermediate_size", "head_dim")
-    return [name for name in known if config.get(name) in differing] or ["the sizes"]
+    return [name for name in _SIZES if config.get(name) in differing] or ["the sizes"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ PICKLES = (
 _TEXTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".gitattributes", "LICENSE", "NOTICE")
 """How files end that lie beside weights."""
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
+_FORMAT = re.compile(r"(?:BF|F|I|U|C)(\d{1,3})(?:_E\w+)?")  # of numbers, with their bits
 _LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins, which stands for a file that was not fetched
 
 
@@ -86,7 +89,7 @@ def cut_faults(folder: Path) -> list[Problem]:
                 continue
             real = path.parent.resolve() / path.name  # as `tensors` has it
             node, held = _header(real, _state(real)), _tensors_of(real, _state(real))
-            ends = [node[name]["data_offsets"][1] for name in held]
+            ends = _ends(node, held)
             if (size := path.stat().st_size) != begin + max(ends, default=0):
                 sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
                 found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
@@ -96,6 +99,19 @@ def cut_faults(folder: Path) -> list[Problem]:
         except (ValueError, KeyError, TypeError, IndexError):
             found.append(Problem(str(path), "cannot be read as safetensors", "use the whole file", code="bad-file"))
     return found
+
+
+def _ends(header: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[int]:
+    """Where the values of each tensor end, in their order. Raises `ValueError` where they do not take what shape and
+    number format need, or not one after the other, as safetensors asks."""
+    places, end = sorted((header[name]["data_offsets"], name) for name in tensors), 0
+    for (begin, stop), name in places:
+        dtype, shape = tensors[name]
+        bits = 8 if dtype == "BOOL" else int(found[1]) if (found := _FORMAT.fullmatch(dtype)) else 0
+        if begin != end or not bits or min(shape, default=0) < 0 or stop - begin != (bits * prod(shape) + 7) // 8:
+            raise ValueError(f"{name} is no tensor")
+        end = stop
+    return [stop for (_, stop), _ in places]
 
 
 def read_by_a_loader(folder: Path) -> list[str]:
