@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
-	clean merge downloads secrets launches ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
+	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
+
+hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
+	$(VENV)/bin/python benchmarks/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seeds, and 12 healthy ones: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py
