@@ -29,7 +29,7 @@ _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "model_type": ("a text", (str,)), "dtype": ("a text", (str, dict)), "torch_dtype": ("a text", (str, dict)),
-    "rope_theta": ("a number", (int, float)), "rope_scaling": ("an object", (dict,)),
+    "rope_theta": ("a number", (int, float, list)), "rope_scaling": ("an object", (dict,)),
     "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
 }  # fmt: skip
 """What stands in a config.json where anything does."""
