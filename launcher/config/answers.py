@@ -121,7 +121,8 @@ class Guide:
         section, _, name = key.rpartition(".")
         meanings = table().named.get(name, ())
         fits = section in SECTIONS or section in table().sections(name)
-        return name, tuple(each for each in meanings if fits or section in _groups_of(each))
+        found = tuple(each for each in meanings if fits or section in _groups_of(each))
+        return (name, found) if found else table().above(key)
 
     def _translated(self, one: Unknown, name: str, meanings: Sequence[Meaning]) -> Suggestion | None:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
@@ -172,7 +173,8 @@ class Guide:
             if group in self.files and choice not in self.files[group]:
                 near = nearest(choice, list(self.files[group]))
                 certain &= near is None or without_style(near) == without_style(choice)
-                found.append(f"{group}={near or 'CHOICE'}")
+                unknown = ["data=files", "data.train_files=FILE"] if group == "data" else [f"{group}=CHOICE"]
+                found += [f"{group}={near}"] if near else unknown
             else:
                 found.append(word)
         return found, certain

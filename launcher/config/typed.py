@@ -272,7 +272,7 @@ def misplaced(word: str, settable: Sequence[str]) -> Problem | None:
     """Signs of programs around a setting's name or its `=`: `optim[lr]=1`, `optim.lr:=1`, `optim->lr=1`, `lr==1`."""
     whole = in_ascii(word).strip()
     name, _, value = (whole.strip("[](){}\"'`") if whole[:1] in set("[({\"'`") else whole).partition("=")
-    key = re.sub(r"\.{2,}", ".", re.sub(r"->|\[|::?", ".", name.strip().replace("]", ""))).strip(".")
+    key = re.sub(r"\.{2,}", ".", re.sub(r"->|\[|::?|,", ".", name.strip().replace("]", ""))).strip(".")
     value = value.lstrip("= ")
     if whole.startswith(f"{key}={value}") or not re.fullmatch(r"\w+(\.\w+)*", key):
         return None

@@ -60,7 +60,8 @@ def words_of(meaning: Meaning) -> Iterator[list[str]]:
 CONVERTED = {
     "dataset": ["data.jsonl", "owner/name"], "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
     "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"], "epochs": ["3.0"],
-    "lora": ["true", "32"], "lora_twice": ["lora", "32"], "warmup": ["10", "0.1"], "lengths": ["64"],
+    "lora": ["true", "32"], "lora_twice": ["lora", "32"], "functions": ["owner/name"],
+    "min_rate": ["{min_lr_rate: 0.1}"], "warmup": ["10", "0.1"], "lengths": ["64"],
     **{name: ["8"] for name in ("lora_verl", "lora_peft", "step_batch", "accumulation", "process_batch", "per_group")},
     **{name: ["8"] for name in ("per_process", "mini_batches", "steps_per_generation", "gpus", "all_gpus")},
     **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],
@@ -216,6 +217,24 @@ EXACT = [
                            " use trainer.ppo_epochs=2"),
     ("actor.kl_loss_type=low_var_kl", "actor.kl_loss_type: actor_rollout_ref.actor.kl_loss_type is verl's name;"
                                       " use algorithm.kl_loss_type=k3"),
+    # options of what has no counterpart, and values that say more than the name
+    ("actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4",
+     "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space: actor_rollout_ref.rollout.engine_kwargs is verl's name;"
+     " rlrun sets that up for vLLM by itself; leave it out"),
+    ("critic.fsdp.model_dtype=fp32", "critic.fsdp.model_dtype: critic.fsdp is verl's name; engine.strategy,"
+                                     " engine.mixed_precision and model.dtype hold for all networks; leave it out"),
+    ("optim.foo.bar=1", "optim.foo.bar: Optim has no setting 'foo.bar'; it has betas, clip_grad, lr,"
+                        " lr_scheduler_type, lr_warmup_steps, min_lr_ratio, weight_decay"),
+    ("rollout=vllm", "rollout: no group or setting 'rollout'; use sampler=vllm"),
+    ("trainer.resume_mode=disable", "trainer.resume_mode: is verl's name; leave it out"),
+    ("overwrite_output_dir=true", "overwrite_output_dir: is Hugging Face's name; each run has a folder of its own,"
+                                  " and nothing is overwritten; leave it out"),
+    ("lr_scheduler_kwargs={min_lr_rate:0.1}", "lr_scheduler_kwargs: is Hugging Face's name;"
+                                              " use optim.min_lr_ratio=0.1"),
+    ("dataset=alpaca_en_demo", "dataset: is LLaMA-Factory's name; use data=files data.train_files=FILE"),
+    ("reward_funcs=my.rewards.score", "reward_funcs: is TRL's name; use reward=python reward.path=my/rewards.py"
+     " reward.name=score (a function of your own has verl's signature:"
+     " compute_score(data_source, solution_str, ground_truth))"),
     # ours, without a group or with another one, or of another choice
     ("train_batch_size=64", "train_batch_size: no group or setting 'train_batch_size'; use data.train_batch_size=64"),
     ("trainer.lr=1e-3", "trainer.lr: Trainer has no setting 'lr'; use optim.lr=1e-3"),

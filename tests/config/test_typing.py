@@ -28,6 +28,7 @@ def lines(*words: str) -> list[str]:
     [
         (["optim[lr]=1e-4"], "use optim.lr=1e-4"),
         (["optim->lr=1e-4"], "use optim.lr=1e-4"),
+        (["optim,lr=1e-4"], "use optim.lr=1e-4"),
         (["optim..lr=1e-4"], "use optim.lr=1e-4"),
         (["optim.lr.=1e-4"], "use optim.lr=1e-4"),
         (["[optim.lr=1e-4]"], "use optim.lr=1e-4"),

@@ -382,10 +382,22 @@ def _warmup(value: str, known: Situation) -> list[str]:
 
 
 def _functions(value: str, known: Situation) -> list[str] | None:
-    """One function of a person's own; several are choices of the group with their weights."""
-    if value.startswith("["):
+    """A function of a person's own, also by its module, or a reward model; several are choices with their weights."""
+    name = value.strip("'\"")
+    if name.startswith("["):
         return None
-    return ["reward=python", "reward.path=FILE.py", f"reward.name={value}"]
+    if name == "accuracy_reward":  # TRL's own
+        return ["reward=math"]
+    if _HUB_ID.fullmatch(name):
+        return ["reward=model", f"reward.path={value}"]
+    module, _, function = name.rpartition(".")
+    return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
+
+
+def _min_rate(value: str, known: Situation) -> list[str] | None:
+    """Of the options of a schedule."""
+    found = re.search(r"min_lr_rate['\"]?\s*[:=]\s*([\d.]+(?:[eE]-?\d+)?)", value)
+    return [f"optim.min_lr_ratio={found[1]}"] if found else None
 
 
 def _epochs(value: str, known: Situation) -> list[str]:
@@ -403,6 +415,7 @@ RULES: Mapping[str, Callable[[str, Situation], list[str] | None]] = {
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
     "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions,
+    "min_rate": _min_rate,
     "save_every": partial(_fraction, setting="trainer.save_freq"),
     "test_every": partial(_fraction, setting="trainer.test_freq"),
 }  # fmt: skip

@@ -82,6 +82,13 @@ class Table:
         means = {meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}
         return (ends[0], self.named[ends[0]]) if len(means) == 1 else (key, ())
 
+    def above(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+        """The nearest name that `key` is an option of, and its meanings where nothing here is of that kind."""
+        while key := key.rpartition(".")[0]:
+            if meanings := self.named.get(key, ()):
+                return (key, meanings) if not any(meaning.ours for meaning in meanings) else (key, ())
+        return key, ()
+
     def sections(self, name: str) -> set[str]:
         """What the projects that have this name write before others of their names: axolotl's `trl`."""
         keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
