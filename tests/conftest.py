@@ -259,7 +259,8 @@ Within = Callable[[float], AbstractContextManager[None]]
 def within() -> Within:
     """`with within(1.0):` fails where its body takes more CPU seconds than that on a quiet machine.
 
-    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, done after it.
+    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, done before and
+    after it, as the load may begin or end meanwhile.
     """
 
     def piece() -> float:
@@ -270,11 +271,11 @@ def within() -> Within:
 
     @contextmanager
     def limit(seconds: float) -> Iterator[None]:
-        begin = time.process_time()
+        before, begin = piece(), time.process_time()
         yield
         took = time.process_time() - begin
         if took > seconds:
-            allowed = 2 * seconds * max(1.0, piece() / PIECE)  # the load may have ended meanwhile
+            allowed = seconds * max(1.0, max(before, piece()) / PIECE)
             assert took <= allowed, f"{took:.2f} CPU s, at most {allowed:.2f}"
 
     return limit

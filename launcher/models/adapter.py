@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
-import regex
-
 from launcher.core.problems import Problem, short_repr
 from launcher.models import config, weights
 from launcher.models.pretrained import BASE, LAYOUTS, Pretrained, base_folder
@@ -54,7 +52,7 @@ def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("", f"peft_type is {short_repr(kind, 60)} in {CONFIG}", "use LoRA adapters (LORA)", "bad-file")
     if kind == "LORA" and rank is not None and (type(rank) is not int or rank < 1):
         fix = "use r as it was when they were saved"
-        yield Problem("", f"r is {short_repr(rank, 30)} in {CONFIG}, which is no rank", fix, "bad-file")
+        yield Problem("", f"r is {short_repr(rank, 30)} in {CONFIG}, and a rank is at least 1", fix, "bad-file")
     listed = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
     if not listed and not isinstance(targets, str | None):
         fix = "use a list of the names of layers"
@@ -102,6 +100,8 @@ def _name_problems(folder: Path) -> list[Problem]:
         return [Problem("", got, "save them by save_pretrained of peft's model", "bad-file")]
     targets = node.get("target_modules")
     if isinstance(targets, list) or (isinstance(targets, str) and targets != "all-linear"):
+        import regex  # noqa: PLC0415  late: most folders have no adapters
+
         try:
             lost = [name for name, layer in layers.items() if not _among(layer, targets)]
         except (regex.error, TimeoutError) as error:
@@ -116,8 +116,10 @@ def _name_problems(folder: Path) -> list[Problem]:
 
 
 def _among(layer: str, targets: Sequence[object]) -> bool:
-    """As peft matches: a text is a pattern."""
+    """As peft matches: a string is a regular expression."""
     if isinstance(targets, str):
+        import regex  # noqa: PLC0415  late: most folders have no adapters
+
         return regex.fullmatch(targets, layer, timeout=MATCH_S) is not None
     return any(layer == target or layer.endswith(f".{target}") for target in targets)
 

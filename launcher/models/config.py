@@ -28,11 +28,11 @@ TEXTS = (
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "model_type": ("a text", (str,)), "dtype": ("a text", (str, dict)), "torch_dtype": ("a text", (str, dict)),
+    "model_type": ("a string", (str,)), "dtype": ("a string", (str, dict)), "torch_dtype": ("a string", (str, dict)),
     "rope_theta": ("a number", (int, float, list)), "rope_scaling": ("an object", (dict,)),
     "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
 }  # fmt: skip
-"""What stands in a config.json where anything does."""
+"""Types of entries of a config.json, where they are not null."""
 _NAME = 200  # characters of a model_type at most
 _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
@@ -67,7 +67,7 @@ def faults(folder: Path) -> list[Problem]:
 
 
 def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Chat templates that are no text."""
+    """Chat templates that are not UTF-8, or not strings."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -78,7 +78,7 @@ def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
     named = given if isinstance(given, list) else []
     texts = all(isinstance(one, dict) and {type(one.get("name")), type(one.get("template"))} == {str} for one in named)
     if not texts or not isinstance(given, str | list | dict | None):
-        yield folder / "tokenizer_config.json", f"its chat_template is {short_repr(given, 60)}, which is no text"
+        yield folder / "tokenizer_config.json", f"its chat_template is {short_repr(given, 60)}, which is not a string"
 
 
 def _no_files(folder: Path) -> set[Path]:

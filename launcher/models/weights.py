@@ -109,7 +109,7 @@ def _ends(header: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int,
         dtype, shape = tensors[name]
         bits = 8 if dtype == "BOOL" else int(found[1]) if (found := _FORMAT.fullmatch(dtype)) else 0
         if begin != end or not bits or min(shape, default=0) < 0 or stop - begin != (bits * prod(shape) + 7) // 8:
-            raise ValueError(f"{name} is no tensor")
+            raise ValueError(f"the data offsets of {name} do not fit its shape and dtype")
         end = stop
     return [stop for (_, stop), _ in places]
 

@@ -1,4 +1,4 @@
-"""What the processes that ask about texts and the one that answers share: bounds, and the form of a count."""
+"""Limits of rendering and counting, shared by the process that asks about texts and the one that answers."""
 
 RENDER_S = 2.0
 """CPU seconds that a chat template may take at all; each turn that it writes adds `TURN_S`, each character `SIGN_S`."""
