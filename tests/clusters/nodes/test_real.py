@@ -105,7 +105,7 @@ def test_two_users_of_one_machine_do_not_meet(users: list[User]) -> None:
 def test_nobody_else_enters_the_ray_of_a_run(users: list[User], small: list[str], until: Callable[..., None]) -> None:
     """The folder that a run of `cluster=ray` keeps its own Ray in, in the temporary folder that all users share."""
     one, two = users
-    words = ["train", *small, "cluster=ray", "algorithm=grpo", "trainer.total_training_steps=3000"]
+    words = ["train", *small, "cluster=ray", "algorithm=grpo", "trainer.total_training_steps=100000"]
 
     def trains() -> bool:
         return any('"Step"' in path.read_text() for path in one.home.glob("runs/*/*/events.jsonl"))
