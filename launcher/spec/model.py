@@ -70,6 +70,9 @@ class Model(ABC):
     target_modules: Annotated[Names, ADAPTED] = ("all-linear",)
     """Modules that get adapters, by the end of their names; `all-linear` selects every linear layer but the output
     layer."""
+    dropout: bool | None = None
+    """Whether weights are trained with the dropout of the model's config.json. Where it is not given: in SFT only.
+    Preference and RL losses compare with probabilities that are computed without, which dropout would change."""
     enable_gradient_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations: less memory, about a third more
     time. Where it is not given, true if memory on a GPU is too small without."""

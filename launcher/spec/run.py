@@ -44,16 +44,38 @@ class Optim:
     about a thousand."""
     weight_decay: NonNegative = 0.01
     """Decoupled weight decay, times the learning rate; 0 disables it."""
+    weight_decay_on: Literal["matrices", "all"] = "matrices"
+    """`matrices` spares norms and biases, as transformers' Trainer does; `all` does not, as in verl."""
+    adam_eps: Positive = 1e-8
+    """Added to the square root of the gradient's mean square: it bounds the steps of weights whose gradients are
+    tiny."""
     clip_grad: Positive = 1.0
     """Maximum norm of the gradient; the norm before clipping is reported."""
     lr_warmup_steps: Count = 0
-    """Steps over which the learning rate rises from 0."""
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """Schedule after the warm-up: constant, or a linear or cosine decay to `min_lr_ratio` at the last step."""
+    """Steps over which the learning rate rises from 0, the rate of the first."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine", "polynomial", "inverse_sqrt", "warmup_stable_decay"] = (
+        "constant"
+    )
+    """Schedule after the warm-up, as in transformers: constant; a linear, cosine or polynomial decay towards
+    `min_lr_ratio`, which would be reached one step after the last; 1 / sqrt(step); or constant with a cosine decay over
+    the last `lr_decay_steps` (arXiv:2404.06395, section 4)."""
     min_lr_ratio: Annotated[
-        Share, ReadOnlyWith("lr_scheduler_type", "linear", "cosine", fix="optim.lr_scheduler_type=cosine")
-    ] = 0.0
-    """Learning rate of the last step, as a fraction of `lr`; 1 keeps it constant."""
+        Share,
+        ReadOnlyWith(
+            "lr_scheduler_type", "linear", "cosine", "polynomial", "warmup_stable_decay",
+            fix="optim.lr_scheduler_type=cosine",
+        ),
+    ] = 0.0  # fmt: skip
+    """Learning rate at the end of the decay, as a fraction of `lr`; 1 keeps it constant."""
+    lr_power: Annotated[
+        Positive, ReadOnlyWith("lr_scheduler_type", "polynomial", fix="optim.lr_scheduler_type=polynomial")
+    ] = 1.0
+    """Exponent of the polynomial decay; 1 is linear."""
+    lr_decay_steps: Annotated[
+        AtLeastOne | None,
+        ReadOnlyWith("lr_scheduler_type", "warmup_stable_decay", fix="optim.lr_scheduler_type=warmup_stable_decay"),
+    ] = None
+    """Steps of the decay at the end; by default a tenth of all."""
 
 
 @settings
@@ -236,6 +258,11 @@ class RunSpec:
     def mini_batches(self) -> int:
         """Parts that a step is cut into; each is one optimizer update in each of `ppo_epochs`."""
         return self.data.train_batch_size // self.mini_batch_size
+
+    @property
+    def dropout(self) -> bool:
+        """Whether weights are trained with dropout."""
+        return self.model.dropout if self.model.dropout is not None else self.algorithm.data == "answers"
 
     @property
     def on_policy(self) -> bool:

@@ -143,7 +143,7 @@ def _policy(
         run.algorithm, TrainedNetwork(model, run.optim, steps, parallel),
         Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu), parallel,
         temperature=run.sampler.temperature, reference=reference, critic=critic,
-        critic_warmup=run.trainer.critic_warmup,
+        critic_warmup=run.trainer.critic_warmup, dropout=run.dropout,
         mismatch=None if run.sampler.logprobs_match_trainer else Mismatch(run.sampler.importance_sampling),
     )  # fmt: skip
 

@@ -290,10 +290,20 @@ def everything() -> dict[str, Any]:
             found[f"validation {kind} fsdp2"] = validated(kind, parallel=fsdp2())
     found["filled"] = [filled(step) for step in (1, 2, 3)]
     found["mixed"] = mixed()
+    found["experts"] = experts()
     if world.SIZE > 1:
         found["filled fsdp2"] = [filled(step, parallel=fsdp2()) for step in (1, 2, 3)]
         found["mixed fsdp2"] = mixed(fsdp2())
     return found
+
+
+def experts() -> list[float | None]:
+    """The summed gradient of three weights, of which one is used by the first process, and one by none."""
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
+    for number in range(6)[world.RANK :: world.SIZE]:
+        (weights[0] * number + (weights[1] if number == 0 else 0)).sum().backward()
+    Parallel().reduce_gradients(weights)
+    return [None if weight.grad is None else weight.grad.item() for weight in weights]
 
 
 def compared(size: int, kind: str, dtype: str) -> bool:

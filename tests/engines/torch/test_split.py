@@ -90,6 +90,14 @@ def test_processes_do_not_change_the_result(
     assert found[0][name]["weights"] == pytest.approx(single[f"{kind} {dtype}"]["weights"], rel=0, abs=near)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_expert_that_a_process_did_not_use_takes_the_gradient_of_the_others(
+    size: int, together: Callable[[int], list[dict[str, Any]]]
+) -> None:
+    assert [found["experts"] for found in together(size)] == [[15.0, 1.0, None]] * size
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("kind", KINDS)

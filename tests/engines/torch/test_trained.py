@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import get_scheduler
 
 from launcher.algorithms.sft import SFT
 from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.run import Optim
 
 Tiny = Callable[..., CausalLM]
@@ -24,22 +26,63 @@ Tiny = Callable[..., CausalLM]
     ("values", "rates"),
     [
         ({}, {1: 1.0, 5: 1.0, 10: 1.0}),  # constant by default
-        ({"lr_warmup_steps": 4}, {1: 0.25, 2: 0.5, 3: 0.75, 4: 1.0, 5: 1.0, 10: 1.0}),
-        ({"lr_warmup_steps": 20}, {1: 0.05, 10: 0.5}),  # a run shorter than its warm-up
-        ({"lr_scheduler_type": "linear"}, {1: 0.9, 5: 0.5, 9: 0.1, 10: 0.0}),
-        ({"lr_scheduler_type": "linear", "min_lr_ratio": 0.2}, {5: 0.6, 10: 0.2}),  # 0.2 + 0.8 x 0.5
-        ({"lr_scheduler_type": "linear", "lr_warmup_steps": 2}, {1: 0.5, 2: 1.0, 3: 7 / 8, 6: 0.5, 10: 0.0}),
-        ({"lr_scheduler_type": "cosine"}, {5: 0.5, 10: 0.0}),  # (1 + cos(pi / 2)) / 2
+        ({"lr_warmup_steps": 4}, {1: 0.0, 2: 0.25, 3: 0.5, 4: 0.75, 5: 1.0, 10: 1.0}),
+        ({"lr_warmup_steps": 20}, {1: 0.0, 2: 0.05, 10: 0.45}),  # a run shorter than its warm-up
+        ({"lr_scheduler_type": "linear"}, {1: 1.0, 6: 0.5, 10: 0.1}),
+        ({"lr_scheduler_type": "linear", "min_lr_ratio": 0.2}, {1: 1.0, 6: 0.6, 10: 0.28}),  # 0.2 + 0.8 x 0.1
+        ({"lr_scheduler_type": "linear", "min_lr_ratio": 1.0}, {1: 1.0, 10: 1.0}),
+        ({"lr_scheduler_type": "linear", "lr_warmup_steps": 2}, {1: 0.0, 2: 0.5, 3: 1.0, 4: 7 / 8, 10: 1 / 8}),
         # after 2 of 8 steps: (1 + cos(pi / 4)) / 2 = 0.8536
-        ({"lr_scheduler_type": "cosine", "lr_warmup_steps": 2}, {2: 1.0, 4: 0.5 + math.sqrt(0.5) / 2, 6: 0.5, 10: 0}),
-        ({"lr_scheduler_type": "cosine", "min_lr_ratio": 0.1}, {5: 0.55, 10: 0.1}),  # 0.1 + 0.9 x 0.5
-        ({"lr_scheduler_type": "cosine", "lr_warmup_steps": 10}, {9: 0.9, 10: 1.0}),  # nothing left to fall
+        ({"lr_scheduler_type": "cosine", "lr_warmup_steps": 2}, {3: 1.0, 5: 0.5 + math.sqrt(0.5) / 2, 7: 0.5}),
+        ({"lr_scheduler_type": "cosine", "min_lr_ratio": 0.1}, {6: 0.55}),  # 0.1 + 0.9 x 0.5
+        ({"lr_scheduler_type": "polynomial", "lr_power": 2.0}, {1: 1.0, 6: 0.25, 10: 0.01}),
+        ({"lr_scheduler_type": "inverse_sqrt", "lr_warmup_steps": 4}, {5: 1.0, 10: 2 / 3}),  # sqrt(4 / 9)
+        ({"lr_scheduler_type": "warmup_stable_decay", "lr_decay_steps": 4}, {1: 1.0, 7: 1.0, 9: 0.5}),
     ],
 )
-def test_learning_rate(values: dict[str, Any], rates: dict[int, float], tiny: Tiny, jobs: ModuleType) -> None:
-    policy = jobs.policy_of(tiny(), optim=Optim(lr=0.003, **values))
-    found = {step: policy.actor.learning_rate(step) for step in rates}
-    assert found == pytest.approx({step: 0.003 * rate for step, rate in rates.items()}, abs=1e-18)
+def test_learning_rate(values: dict[str, Any], rates: dict[int, float]) -> None:
+    of = learning_rates(Optim(lr=0.003, **values), 10)
+    assert {step: of(step) for step in rates} == pytest.approx({k: 0.003 * x for k, x in rates.items()}, abs=1e-15)
+
+
+SCHEDULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # transformers' name, its settings, ours
+    "constant": ("constant_with_warmup", {}, {}),
+    "linear": ("linear", {}, {}),
+    "cosine": ("cosine", {}, {}),
+    "cosine to a tenth": ("cosine_with_min_lr", {"min_lr_rate": 0.1}, {"min_lr_ratio": 0.1}),
+    "polynomial": ("polynomial", {"power": 3.0, "lr_end": 6e-5}, {"lr_power": 3.0, "min_lr_ratio": 0.02}),
+    "inverse_sqrt": ("inverse_sqrt", {}, {}),
+    "warmup_stable_decay": ("warmup_stable_decay", {"num_decay_steps": 1}, {"lr_decay_steps": 1}),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10, 1000])
+@pytest.mark.parametrize("warm", [0, 1, 7])
+@pytest.mark.parametrize("kind", SCHEDULES, ids=str)
+def test_rates_are_those_that_transformers_sets(kind: str, warm: int, steps: int) -> None:
+    """Of a scheduler that is really stepped."""
+    name, theirs, ours = SCHEDULES[kind]
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=0.003)
+    scheduler: Any = get_scheduler(name, optimizer, warm, steps, theirs)
+    of = learning_rates(Optim(lr=0.003, lr_warmup_steps=warm, lr_scheduler_type=kind.split()[0], **ours), steps)
+    for step in range(1, steps + 1):
+        assert of(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12, abs=1e-18)
+        optimizer.step()
+        if step < steps:  # it need not be defined behind the last
+            scheduler.step()
+
+
+def test_norms_and_biases_have_no_weight_decay_unless_asked(tiny: Tiny, jobs: ModuleType) -> None:
+    for spared, optim in ((True, Optim()), (False, Optim(weight_decay_on="all"))):
+        model = tiny()
+        groups = jobs.policy_of(model, optim=optim).actor.optimizer.param_groups
+        decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+        for name, weight in model.module.named_parameters():
+            assert decay[id(weight)] == (0.0 if spared and ("norm" in name or "bias" in name) else 0.01), name
+
+
+def test_eps_is_that_of_the_settings(tiny: Tiny, jobs: ModuleType) -> None:
+    assert jobs.policy_of(tiny(), optim=Optim(adam_eps=1e-5)).actor.optimizer.defaults["eps"] == 1e-5
 
 
 @pytest.mark.parametrize(("limit", "shortened"), [(0.01, True), (1e9, False)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from launcher.engines.torch.model import head
 from launcher.engines.torch.model.attention import NAME, NO_MASK
@@ -58,6 +59,18 @@ class Network(nn.Module):
         """Whether prompts shared by several answers are computed once. Not in float64: transformers' norms still round
         to float32 there, and a gradient that is rounded once instead of per answer differs in the seventh digit."""
         return self.supports_packing and next(self.parameters()).dtype != torch.float64
+
+    def prepare_update(self, *, dropout: bool) -> None:
+        """Into training mode, or without dropout: in evaluation mode, but that layers are still recomputed in the
+        backward pass where that is enabled, which transformers does in training mode only."""
+        self.train(dropout)
+        if dropout:
+            return
+        for layer in self.modules():
+            if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
+                layer.training = True  # not the modules in it
+                for name in [name for name, value in vars(layer).items() if "dropout" in name and type(value) is float]:
+                    setattr(layer, name, 0.0)
 
     def pack(self, batch: Batch) -> Packed:
         return pack(batch, share=self.shares_prompts, ragged=self.supports_packing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -22,7 +23,14 @@ class Parallel:
         """Distribute the network's weights over the processes."""
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Sum the gradients over all processes; each holds the sum, or its shard of it."""
+        """Sum the gradients over all processes; each holds the sum, or its shard of it. A weight that this process
+        did not use, as an expert that no token chose, takes the gradient of the others."""
+        used = world.all_reduce_max(
+            torch.tensor([float(weight.grad is not None) for weight in weights], device=weights[0].device)
+        )
+        for weight, somewhere in zip(weights, used.tolist(), strict=True):
+            if somewhere and weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
         world.all_reduce_sum_in_place([weight.grad for weight in weights if weight.grad is not None])
 
     @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from launcher.engines.torch.model.network import Network
 from launcher.engines.torch.model.reference import moved_to
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
+from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.run import Optim
 
 
@@ -32,15 +33,19 @@ class TrainedNetwork:
     def __init__(
         self, network: Network, optim: Optim, steps: int, parallel: Parallel, *, offloaded: bool = False
     ) -> None:
-        self.network, self.optim, self.steps, self.parallel = network, optim, steps, parallel
+        self.network, self.optim, self.parallel = network, optim, parallel
+        self.learning_rate = learning_rates(optim, steps)
         self.offloaded, self.device = offloaded, network.device
         self.steps_taken = 0
         """In this process's life: whoever holds a copy of the weights sees by it that they have changed."""
         self.start: Mapping[str, Tensor] | None = None
         """Elements of the weights as the run began (`movement.sample`); None where that is not known."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
+        decayed = [weight for weight in self.weights if weight.ndim > 1 or optim.weight_decay_on == "all"]
+        spared = [weight for weight in self.weights if weight.ndim < 2 and optim.weight_decay_on == "matrices"]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
-            self.weights, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
+            groups, lr=optim.lr, betas=optim.betas, eps=optim.adam_eps, weight_decay=optim.weight_decay, fused=True
         )
 
     @contextmanager
@@ -78,14 +83,3 @@ class TrainedNetwork:
             self.steps_taken += 1
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(norm.item(), rate, nonfinite_source)
-
-    def learning_rate(self, step: int) -> float:
-        """Rate of a step (1-based): linear warm-up from 0, then constant, linear or half a cosine down."""
-        optim, warm = self.optim, self.optim.lr_warmup_steps
-        if step <= warm:
-            return optim.lr * step / warm
-        if optim.lr_scheduler_type == "constant":
-            return optim.lr
-        done = (step - warm) / max(self.steps - warm, 1)
-        left = 1 - done if optim.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)

@@ -36,12 +36,12 @@ class Policy:
     def __init__(
         self, algorithm: Algorithm, actor: TrainedNetwork, limits: Limits, parallel: Parallel, *,
         temperature: float = 1.0, reference: Reference | None = None, critic: TrainedNetwork | None = None,
-        critic_warmup: int = 0, mismatch: Mismatch | None = None,
+        critic_warmup: int = 0, dropout: bool = False, mismatch: Mismatch | None = None,
     ) -> None:  # fmt: skip
         assert isinstance(actor.network, CausalLM)
         self.algorithm, self.actor, self.critic, self.reference = algorithm, actor, critic, reference
         self.model: CausalLM = actor.network
-        self.limits, self.parallel, self.critic_warmup = limits, parallel, critic_warmup
+        self.limits, self.parallel, self.critic_warmup, self.dropout = limits, parallel, critic_warmup, dropout
         self.mismatch = mismatch
         self.sampled = algorithm.sampled
         self.temperature = temperature if self.sampled else 1.0
@@ -107,7 +107,7 @@ class Policy:
         self, trained: TrainedNetwork, batch: Batch, parts: Sequence[Rows], loss_of: LossOf, units: Tensor, step: int,
         name: str,
     ) -> tuple[dict[str, float], str]:  # fmt: skip
-        trained.network.train()
+        trained.network.prepare_update(dropout=self.dropout)
         divisor = world.all_reduce_sum(units.double()).item()
         sums: dict[str, Tensor] = {}  # [2] total and count
         finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
@@ -123,7 +123,9 @@ class Policy:
                 finite[what] &= torch.isfinite(values).all()
         taken = trained.optimizer_step(step, finite, idle=not divisor)
         skipped = float(bool(taken.nonfinite_source))
-        reported = {f"{name}/grad_norm": taken.norm, f"{name}/lr": taken.rate, f"{name}/skipped_nonfinite": skipped}
+        reported = {f"{name}/lr": taken.rate, f"{name}/skipped_nonfinite": skipped}
+        if divisor or skipped:  # else there was no gradient
+            reported[f"{name}/grad_norm"] = taken.norm
         return _reduced_means(sums) | reported, taken.nonfinite_source
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
@@ -203,8 +205,8 @@ def _add(sums: dict[str, Tensor], means: Mapping[str, Mean]) -> None:
 
 
 def _reduced_means(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
+    """Each total over its count, over all processes; nothing of what counts none."""
     names = sorted({name for names in world.all_gather_object(sorted(sums)) for name in names})
     nothing = next(iter(sums.values())).new_zeros(2)
     totals = world.all_reduce_sum(torch.stack([sums.get(name, nothing) for name in names]))
-    return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}
+    return {name: total / count for name, (total, count) in zip(names, totals.tolist(), strict=True) if count}
