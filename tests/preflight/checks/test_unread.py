@@ -44,8 +44,8 @@ Hardware: device nnodes n_gpus_per_node nproc_per_node
 Hub: repo revision holds source
 Length: low high margin unit
 Math: boxed timeout_s workers memory_gb
-Model: dtype lora_rank enable_gradient_checkpointing
-Optim: lr betas weight_decay clip_grad lr_warmup_steps lr_scheduler_type
+Model: dtype lora_rank dropout enable_gradient_checkpointing
+Optim: lr betas weight_decay weight_decay_on adam_eps clip_grad lr_warmup_steps lr_scheduler_type
 Overlong: longest buffer unit
 PPO: gamma lam cliprange_value kl_coef entropy_coeff loss_agg_mode loss_scale_factor
 Pretrained: path trust_remote_code gated architecture
