@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import takewhile
+from operator import itemgetter
 
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.user_code import CallFailure, try_call
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
+from launcher.text.stop_tokens import StopTokens, stop_tokens
 
 TEMPLATE = "<template>"
 """What Jinja calls the file of a template, so that errors name its line."""
@@ -46,9 +49,11 @@ class Encoder:
         self.templated = data.chat_template == "auto" and tokenizer.chat_template is not None
 
     @cached_property
-    def _added(self) -> frozenset[int]:
-        """Tokens beside those of the vocabulary; to list thousands of them for each row would take long."""
-        return frozenset(self.tokenizer.added_tokens_decoder)
+    def stop_tokens(self) -> StopTokens:
+        """The tokens that end an answer."""
+        if self.templated:
+            return stop_tokens(self.tokenizer, self.render)
+        return StopTokens(self.tokenizer.eos_token_id, (self.tokenizer.eos_token_id,))
 
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
@@ -124,19 +129,18 @@ class Encoder:
         return self._ids(text) if self.templated else self.tokenizer(text).input_ids
 
     def _closing(self, prompt: Text, response: str) -> list[int]:
-        """The answer's tokens up to the one that ends it."""
+        """The answer's tokens with the one that ends it."""
         rendered = self.rendered_answer(turns_of(prompt), response) if self.templated else None
-        ids = self._ids(response if rendered is None else rendered)
-        if rendered is not None and ids and ids[-1] in self._added:
-            return ids  # the template closes an answer with a token of its own
-        return [*ids, self.tokenizer.eos_token_id]
+        if rendered is None:
+            return [*self._ids(response), self.stop_tokens.end]
+        ids = self._ids(rendered)
+        return ids if {*ids} & {*self.stop_tokens.ids} else [*ids, self.stop_tokens.end]
 
     def rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
         """What the template writes for the answer; None where it changes the turns before it."""
         before = self.render(turns, open_answer=True)
         whole = self.render([*turns, {"role": "assistant", "content": response}])
-        # a line's end after the end token is not the answer's
-        return whole[len(before) :].rstrip() if whole.startswith(before) else None
+        return whole[len(before) :] if whole.startswith(before) else None
 
     def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
         """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
@@ -146,13 +150,20 @@ class Encoder:
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
-                start, end = self.render(turns[:place], open_answer=True), self.render(turns[: place + 1]).rstrip()
+                start, end = self.render(turns[:place], open_answer=True), self.render(turns[: place + 1])
                 if not (whole.startswith(start) and whole.startswith(end)):
                     raise Unwritable("the chat template rewrites earlier turns; use one row for each answer")
                 spans.append((len(start), len(end)))
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
-        return encoded["input_ids"], mask
+        ids, stops = encoded["input_ids"], self.stop_tokens.ids
+        within = [any(a <= first and last <= b for a, b in spans) for first, last in encoded["offset_mapping"]]
+        # where a template writes no end, an answer ends with the next turn's first token
+        ends = [before and number in stops for before, number in zip([False, *within], ids, strict=False)]
+        mask = [int(one or end) for one, end in zip(within, ends, strict=True)]
+        last = takewhile(itemgetter(1), zip(reversed(ids), reversed(mask), strict=True))
+        if mask and mask[-1] and not any(number in stops for number, _ in last):
+            return [*ids, self.stop_tokens.end], [*mask, 1]
+        return ids, mask
 
     def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
         if not turns:

@@ -61,7 +61,8 @@ class Measure:
             ends = Ends(self.encoder.tokenizer, folder)
             found += [*ends.beyond_the_model(lambda: _produced(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:
-                found += _Template(self.encoder, ends, rows, folder).results()
+                found += _Template(self.encoder, rows, folder).results()
+            found += ends.stops(self.encoder.stop_tokens.ids)
         return found
 
 
@@ -157,11 +158,13 @@ class Ends:
         self.by_file = {name: found for name in TEXTS
                         if (found := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
-    @property
-    def stops(self) -> set[int]:
-        """Where sampling stops."""
+    def stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
+        """Where sampling stops: at tokens `found` in the chat template, and at those that the folder names."""
         named = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
-        return {self.tokenizer.eos_token_id, *named} - {None}
+        known = [number for number in dict.fromkeys([*found, *named]) if self.name(number) != "None"]
+        if self.tokenizer.eos_token_id is not None:
+            listed = " or ".join(f"{self.name(number)} ({number})" for number in known)
+            yield CheckResult("OK", "model.path", f"answers end with {listed}")
 
     def name(self, number: int) -> str:
         return shortened(str(self.tokenizer.convert_ids_to_tokens(number)))
@@ -222,8 +225,8 @@ def _end_ids(node: Mapping[str, Any]) -> list[int]:
 class _Template:
     """What a chat template writes of rows, against what it should. Rows that it cannot write are left out."""
 
-    def __init__(self, encoder: Encoder, ends: Ends, rows: Sequence[Row], folder: Path) -> None:
-        self.encoder, self.ends = encoder, ends
+    def __init__(self, encoder: Encoder, rows: Sequence[Row], folder: Path) -> None:
+        self.encoder = encoder
         single = folder / "chat_template.jinja"
         self.file = single if single.is_file() else folder / "tokenizer_config.json"
         self.written = list[tuple[Row, list[dict[str, str]], str]]()
@@ -313,18 +316,17 @@ class _Template:
             yield self._warning(message, "use data.chat_template=never, or prompts without it")
 
     def _end(self, after: str) -> Iterator[CheckResult]:
-        """What the template writes after an answer must be what sampling stops at."""
-        tokenizer, stops = self.encoder.tokenizer, self.ends.stops
-        ids = tokenizer(after.strip(), add_special_tokens=False).input_ids
-        eos = None if tokenizer.eos_token is None else shortened(tokenizer.eos_token)
-        if not ids or ids[-1] not in tokenizer.added_tokens_decoder:
-            message = "the chat template writes no token at the end of an answer"
-            yield self._warning(message, f"end each turn of the assistant with {eos} in {self.file}")
-        elif not stops & {*ids} and eos is not None:
-            end, every = self.ends.name(ids[-1]), sorted({*stops, ids[-1]})
-            message = f"the chat template ends answers with {end} ({ids[-1]}), and sampling stops only at {eos}"
-            fix = f"set eos_token_id to {every} in generation_config.json, or eos_token to {end!r}"
-            yield self._warning(message, fix)
+        """An end is put after a row's last answer; those before it have only what the template writes."""
+        tokenizer, stops = self.encoder.tokenizer, self.encoder.stop_tokens
+        if stops.ids != (stops.end,) or stops.end in tokenizer(after, add_special_tokens=False).input_ids:
+            return
+        earlier = [row for row, turns, _ in self.written if any(turn["role"] == "assistant" for turn in turns)]
+        if earlier:
+            message = (
+                f"the chat template writes no token at the end of an answer, so those that another turn follows, as in"
+                f" {earlier[0].where}, do not end"
+            )
+            yield self._warning(message, f"end each turn of the assistant with {tokenizer.eos_token} in {self.file}")
 
     def _warning(self, message: str, fix: str) -> CheckResult:
         return CheckResult("WARN", "model.path", message, fix)

@@ -143,8 +143,8 @@ def test_a_conversation_is_written_turn_by_turn() -> None:
 def test_of_a_demonstration_the_answer_and_its_end_are_imitated(prompt: Text) -> None:
     chat = encoder(chat_tokenizer())
     found = good(chat.demonstration(0, row(prompt, "it is 2")))
-    assert text(chat, found.ids) == "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\nit is 2<|im_end|>"
-    assert learnt_texts(chat, found) == ["it is 2<|im_end|>"]  # not the line's end that the template puts behind it
+    assert text(chat, found.ids) == "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\nit is 2<|im_end|>\n"
+    assert learnt_texts(chat, found) == ["it is 2<|im_end|>\n"]  # as TRL's templates for training say
 
 
 def test_prompt_and_demonstration_begin_alike() -> None:
@@ -158,7 +158,7 @@ def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
     chat = encoder(chat_tokenizer())
     turns = talk("system: s", "user: a\nassistant", "assistant: one", "user: b", "tool: t", "assistant: two  ")
     found = good(chat.demonstration(0, row(turns)))
-    assert learnt_texts(chat, found) == ["one<|im_end|>", "two  <|im_end|>"]
+    assert learnt_texts(chat, found) == ["one<|im_end|>\n", "two  <|im_end|>\n"]
     whole = chat.tokenizer.apply_chat_template(
         [{"role": turn.role, "content": turn.content} for turn in turns], tokenize=False
     )
@@ -187,7 +187,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
 def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_answer() -> None:
     chat = encoder(chat_tokenizer(REWRITES.replace("| upper", ".split('>')[-1]")))
     found = good(chat.demonstration(0, row(talk("user: a", "assistant: t>one", "user: b"), "t>two")))
-    assert learnt_texts(chat, found) == ["t>two<|im_end|>"]
+    assert learnt_texts(chat, found) == ["t>two<|im_end|>\n"]
     assert "\none<|im_end|>" in text(chat, found.ids)
 
 

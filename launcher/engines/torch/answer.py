@@ -62,6 +62,7 @@ class Answerer:
         settings = Pretrained(path=str(folder), dtype=dtype, trust_remote_code=trust_remote_code)
         self.model = load_model(settings, sampling.seed, device)
         self.encoder = Encoder(self.model.tokenizer, data)
+        self.model.stop_at(self.encoder.stop_tokens.ids)
         self.sampling = sampling
 
     def check(self, prompts: Sequence[Text], names: Sequence[str]) -> None:

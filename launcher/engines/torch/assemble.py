@@ -94,7 +94,9 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / "policy", mixed=mixed)
     parallel.shard(model)
     _check_length(run, model)
-    train_rows, held_out = _read(run, Encoder(model.tokenizer, run.data), refused)
+    encoder = Encoder(model.tokenizer, run.data)
+    model.stop_at(encoder.stop_tokens.ids)
+    train_rows, held_out = _read(run, encoder, refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         got = f"{order.batch} rows, and the data has {order.rows}"

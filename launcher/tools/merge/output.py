@@ -150,7 +150,7 @@ def read_back(folder: Path, shapes: Sequence[TensorShape], sha256: Mapping[str, 
 
 def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:
     """Copy a model's config, tokenizer, templates, code and licence; no weights and no index of them."""
-    names = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template")
+    names = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template", "generation_config")
     for path in [*source.iterdir(), *(source / "additional_chat_templates").glob("*.jinja")]:
         belongs = path.suffix in BESIDE or path.name.startswith(_OWN)
         if not path.is_file() or path.name in _NOT or path.name.startswith(".") or not belongs:

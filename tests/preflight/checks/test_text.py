@@ -72,7 +72,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "small"
 
 
-WELL = ["OK lengths train: prompts of at most 7 and responses of at most 2 tokens"]
+WELL = [
+    "OK model.path: answers end with <eos> (1)",
+    "OK lengths train: prompts of at most 7 and responses of at most 2 tokens",
+]
 
 
 @pytest.mark.parametrize("template", [
@@ -84,6 +87,17 @@ WELL = ["OK lengths train: prompts of at most 7 and responses of at most 2 token
 ])  # fmt: skip
 def test_templates_that_are_well(folder: Path, template: str) -> None:
     assert [line for line in lines_of_model(folder, {"template": template}) if not line.startswith("OK")] == []
+
+
+@pytest.mark.parametrize(("given", "kind", "expected"), [
+    ({"template": turns(CONTENT, end="")}, "rounds", "<|user|> (3) or <eos> (1)"),
+    ({"tokens": ["<|im_end|>"], "template": turns(CONTENT, end="<|im_end|>")}, "chats", "<|im_end|> (6) or <eos> (1)"),
+    ({"template": turns(CONTENT, head="{{ turn.role }}: ", end="\n")}, "chats", "<eos> (1)"),
+    ({"tokens": ["<stop>"], "config": {"eos_token_id": [1, 6]}}, "chats", "<eos> (1) or <stop> (6)"),
+])  # fmt: skip
+def test_the_tokens_that_end_an_answer_are_named(folder: Path, given: dict[str, Any], kind: str, expected: str) -> None:
+    found = lines_of_model(folder, given, kind)
+    assert [line for line in found if "lengths" not in line] == [f"OK model.path: answers end with {expected}"]
 
 
 def test_limits_that_a_tokenizer_was_saved_with_are_not_applied(folder: Path) -> None:
@@ -123,9 +137,8 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
     ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
     ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),
     ({"tokenizer": {"eos_token": "<other>"}}, "chats", "makes ids up to 92, and the model knows 92"),
-    ({"template": turns(CONTENT, end="")}, "chats", "WARN model.path: the chat template writes no token at the end"),
-    ({"tokens": ["<|im_end|>"], "template": turns(CONTENT, end="<|im_end|>")}, "chats",
-     "set eos_token_id to [1, 6] in generation_config.json, or eos_token to '<|im_end|>'"),
+    ({"template": turns(CONTENT, head="{{ turn.role }}: ", end="\n").replace("<|assistant|>", "assistant: ")}, "rounds",
+     "WARN model.path: the chat template writes no token at the end"),
     ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),
     ({"template": turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")}, "systems", "out system turns"),
     ({"template": "<|user|>hi<|assistant|>"}, "chats", "FAIL model.path: the chat template writes the same,"),

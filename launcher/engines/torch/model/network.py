@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -102,6 +102,11 @@ class CausalLM(Network):
         ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
         found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
         return sorted(cast("set[int]", found))
+
+    def stop_at(self, ids: Sequence[int]) -> None:
+        """End answers at these tokens, too; saved with the model, so that others also stop there."""
+        config = self.base.generation_config
+        config.eos_token_id = sorted({*self.eos, *ids})
 
     def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> TokenScores:
         """[B, T] log-probability of each predicted token, and entropy if requested; 0 elsewhere."""

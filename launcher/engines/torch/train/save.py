@@ -153,6 +153,8 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
     more = {"save_embedding_layers": False} if model.has_adapters else {}  # else peft asks the hub if they have changed
     model.module.save_pretrained(str(folder / "policy"), state_dict=dict(tensors["policy"]), **more)
     model.tokenizer.save_pretrained(folder / "policy")
+    if model.has_adapters:  # the tokens that end an answer; peft leaves them out
+        model.base.generation_config.save_pretrained(folder / "policy")
     if tensors["base"]:
         model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(tensors["base"]))
     (folder / "state").mkdir()

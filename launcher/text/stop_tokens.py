@@ -1,0 +1,94 @@
+"""The tokens that end an answer, found from what a chat template writes after one.
+
+A base model's template may end turns with `<|im_end|>` while its tokenizer's EOS is `<|endoftext|>`. Some templates
+write no end: an answer ends where the next turn begins, as with GLM's `<|user|>`. Others have several ends: gpt-oss
+ends an answer with `<|return|>` and a tool call with `<|call|>`, while `<|end|>` stands between the parts of an answer.
+So the template writes short conversations, and what it also writes within an answer ends none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerFast
+
+Turn = dict[str, Any]
+
+ANSWER, THOUGHT, NEXT, RESULT = "Forty-one.", "Forty-two.", "Forty-three.", "Forty-four."
+WORDS = "forty-five", "forty-six"
+ASKED: Turn = {"role": "user", "content": "Forty?"}
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names by which templates know what was thought before an answer."""
+
+
+class StopTokens(NamedTuple):
+    end: int
+    """What is put after an answer where the template writes no end."""
+    ids: tuple[int, ...]
+    """All tokens that end an answer; the tokenizer's EOS always does."""
+
+
+def stop_tokens(tokenizer: PreTrainedTokenizerFast, render: Callable[[list[Turn]], str]) -> StopTokens:
+    """Of a chat template; `render` writes turns with it, and raises ValueError where it refuses them."""
+    template = _Turns(tokenizer, render)
+    eos = tokenizer.eos_token_id
+    answer = template.after_answer()
+    calls = template.after_tool_calls({eos, *answer})
+    ids = dict.fromkeys(number for number in (*answer, *calls, eos) if number is not None)
+    return StopTokens(answer[0] if answer else eos, tuple(ids))
+
+
+class _Turns:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, render: Callable[[list[Turn]], str]) -> None:
+        self.tokenizer, self.render = tokenizer, render
+        self.added = {
+            number for number, token in tokenizer.added_tokens_decoder.items() if token.content.strip(" \n\t▁")
+        }  # Gemma has runs of blanks among them
+
+    def after_answer(self) -> list[int]:
+        """What ends an answer that is the last turn, and one that a user's turn follows."""
+        thought = {"role": "assistant", "content": ANSWER, **dict.fromkeys(REASONING, THOUGHT)}
+        within = self._tokens(self._between([ASKED, thought], THOUGHT, ANSWER))
+        turns = [ASKED, {"role": "assistant", "content": ANSWER}]
+        last = self._tokens(self._between(turns, ANSWER), within)
+        followed = self._between([*turns, {"role": "user", "content": NEXT}], ANSWER, NEXT)
+        return list(dict.fromkeys([*last[:1], *self._tokens(followed, within, first=not last)[:1]]))
+
+    def after_tool_calls(self, known: set[int]) -> list[int]:
+        """What ends tool calls, where it is none of the `known` ends."""
+        for count, as_text in product((2, 1), (False, True)):
+            given = [{"word": word} for word in WORDS[:count]]
+            calls = [
+                {"type": "function", "id": f"call0000{number}",
+                 "function": {"name": "look", "arguments": json.dumps(words) if as_text else words}}
+                for number, words in enumerate(given)
+            ]  # fmt: skip
+            turns = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
+            if (closing := self._between(turns, WORDS[count - 1])) is None:
+                continue
+            within = self._tokens(self._between(turns, *WORDS)) if count == 2 else []
+            if not (ends := self._tokens(closing, within)):
+                result = {"role": "tool", "name": "look", "tool_call_id": calls[-1]["id"], "content": RESULT}
+                ends = self._tokens(self._between([*turns, result], WORDS[count - 1], RESULT), within)
+            return [] if known & {*ends} else ends[:1]
+        return []
+
+    def _between(self, turns: list[Turn], start: str, end: str = "") -> str | None:
+        """What is written after `start`, up to `end`; None where the template leaves one of them out."""
+        try:
+            _, found, rest = self.render(turns).rpartition(start)
+        except ValueError:
+            return None
+        between, ended, _ = rest.partition(end) if end else (rest, rest, "")
+        return between if found and (ended or not end) else None
+
+    def _tokens(self, text: str | None, within: Sequence[int] = (), *, first: bool = False) -> list[int]:
+        """The added tokens in a text, without those `within` an answer; with `first`, none where others precede."""
+        ids = self.tokenizer(text or "", add_special_tokens=False).input_ids
+        places = [place for place, number in enumerate(ids) if number in self.added and number not in within]
+        if first and places and self.tokenizer.decode(ids[: places[0]]).strip():
+            return []
+        return [ids[place] for place in places]
