@@ -16,8 +16,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
+.PHONY: help equality setup demo test test-device lint chaos bench oracles peers trajectory compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
+	clean merge downloads secrets launches ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,9 @@ oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL again
 peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU second, start, memory
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
+
+trajectory: $(VENV)/ready-dev $(PEERS)/ready  ## whole SFT and DPO trainings against TRL: losses, gradient norms, learning rates, weights
+	$(VENV)/bin/python benchmarks/trajectory.py --peer $(PEERS)/bin/python
 
 data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
 	$(VENV)/bin/python benchmarks/data_prepare.py --peer $(PEERS)/bin/python

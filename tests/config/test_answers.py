@@ -64,7 +64,7 @@ def test_only_a_known_group_before_a_name_leaves_its_meaning(word: str, fix: str
 @pytest.mark.parametrize("words", [("--optim", "adamw_torch"), ("optim=paged_adamw_8bit",)])
 def test_the_optimizer_of_others_is_answered(words: tuple[str, ...]) -> None:
     (line,) = lines(*GRPO, *words)
-    assert line.endswith("the optimizer is AdamW with eps=1e-8; leave it out")
+    assert line.endswith("the optimizer is AdamW; leave it out")
 
 
 @pytest.mark.parametrize("name", ["train.tsv", "a/train.TSV", "train.csv.gz", "train.ndjson"])

@@ -42,7 +42,7 @@ def zsh(line: str) -> list[str]:
         (["train", "algorithm=dpo", "algorithm="], groups()["algorithm"]),
         (["train", "engine.strategy=f"], ["fsdp2"]),
         (["train", "trainer.val_before_train="], ["true", "false"]),
-        (["train", "critic.optim.lr_"], ["critic.optim.lr_warmup_steps=", "critic.optim.lr_scheduler_type="]),
+        (["train", "critic.optim.lr_w"], ["critic.optim.lr_warmup_steps="]),
         (["train", "optim.lr="], []),  # any number
         (["train", "see"], ["seed="]),
         (["train", "nothing.of"], []),

@@ -116,8 +116,8 @@ EXACT = [
     ("optim.lr=inf", "optim.lr: got inf; use a finite number"),
     ("optim.betas=[0.9,2]", "optim.betas: got 2 as item 2; use a number < 1.0"),
     ("optim.betas=[0.9]", "optim.betas: got [0.9]; use a list of at least 2"),
-    ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin';"
-                                      " use 'constant', 'linear' or 'cosine'"),
+    ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin'; use 'constant', 'linear', 'cosine',"
+                                      " 'polynomial', 'inverse_sqrt' or 'warmup_stable_decay'"),
     ("trainer.save_freq=-2", "trainer.save_freq: got -2; use a number >= -1"),
     ("trainer.keep_last=0", "trainer.keep_last: got 0; use a number >= 1"),
     ("seed=-1", "seed: got -1; use a number >= 0"),
@@ -135,7 +135,7 @@ EXACT = [
     ("optim.lr=fast", "optim.lr: got 'fast'; use a number"),
     ("optim.lr=true", "optim.lr: got True; use a number"),
     ("optim.betas=0.9", "optim.betas: got 0.9; use a list"),
-    ("optim=adam", "optim: is Hugging Face's name; the optimizer is AdamW with eps=1e-8; leave it out"),
+    ("optim=adam", "optim: is Hugging Face's name; the optimizer is AdamW; leave it out"),
     ("trainer=null", "trainer: got None, and it is a group of settings; use trainer.SETTING=VALUE"),
     ("trainer.val_before_train=bf16", "trainer.val_before_train: got 'bf16'; use true or false"),
     ("trainer.run_root=[5]", "trainer.run_root: got [5]; use text"),

@@ -23,6 +23,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},  # three kinds of 0.1
     "opt": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 48, "dropout": 0.1,
             "word_embed_proj_dim": 32, "attention_dropout": 0.1, "max_position_embeddings": 64},
+    "falcon": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_dropout": 0.1,
+               "attention_dropout": 0.1},  # its layers read the shares in the config
 }  # fmt: skip
 
 
@@ -70,6 +72,8 @@ def test_layers_are_recomputed_without_dropout(family: str, jobs: ModuleType) ->
     assert kept[1] < 0.7 * kept[0]
 
 
-def test_dropout_that_is_asked_for(jobs: ModuleType) -> None:
-    found = first(DPO(), model_of("gpt2"), jobs, dropout=True)["actor/dpo_loss"]
-    assert abs(found - math.log(2)) > 1e-3
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", SIZES)
+def test_dropout_that_is_asked_for(family: str, checkpointing: bool, jobs: ModuleType) -> None:
+    found = first(DPO(), model_of(family, checkpointing=checkpointing), jobs, dropout=True)["actor/dpo_loss"]
+    assert abs(found - math.log(2)) > 1e-6

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, get_scheduler
 
 from launcher.algorithms.sft import SFT
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.run import Optim
+from launcher.text.tokenizer import character_tokenizer
 
 Tiny = Callable[..., CausalLM]
 
@@ -72,13 +73,20 @@ def test_rates_are_those_that_transformers_sets(kind: str, warm: int, steps: int
             scheduler.step()
 
 
-def test_norms_and_biases_have_no_weight_decay_unless_asked(tiny: Tiny, jobs: ModuleType) -> None:
-    for spared, optim in ((True, Optim()), (False, Optim(weight_decay_on="all"))):
-        model = tiny()
+@pytest.mark.parametrize(
+    "family", ["qwen3", "gpt2", "gpt_oss"]
+)  # gpt-oss has biases of two dimensions, and sinks of one
+def test_weight_decay_spares_what_transformers_spares(family: str, jobs: ModuleType) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(family, vocab_size=48, **sizes, intermediate_size=16, head_dim=8, num_local_experts=4)
+    model = CausalLM(AutoModelForCausalLM.from_config(config), character_tokenizer("abc"))
+    decayed = set(Trainer.get_decay_parameter_names(None, model.module))
+    for optim in (Optim(), Optim(weight_decay_on="all")):
         groups = jobs.policy_of(model, optim=optim).actor.optimizer.param_groups
         decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
         for name, weight in model.module.named_parameters():
-            assert decay[id(weight)] == (0.0 if spared and ("norm" in name or "bias" in name) else 0.01), name
+            expected = 0.01 if name in decayed or optim.weight_decay_on == "all" else 0.0
+            assert decay[id(weight)] == expected, name
 
 
 def test_eps_is_that_of_the_settings(tiny: Tiny, jobs: ModuleType) -> None:

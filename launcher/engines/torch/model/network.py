@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -64,13 +65,11 @@ class Network(nn.Module):
         """Into training mode, or without dropout: in evaluation mode, but that layers are still recomputed in the
         backward pass where that is enabled, which transformers does in training mode only."""
         self.train(dropout)
-        if dropout:
-            return
         for layer in self.modules():
             if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
                 layer.training = True  # not the modules in it
-                for name in [name for name, value in vars(layer).items() if "dropout" in name and type(value) is float]:
-                    setattr(layer, name, 0.0)
+                if getattr(layer._gradient_checkpointing_func, "func", None) is not _in_mode_of_parts:
+                    layer._gradient_checkpointing_func = partial(_in_mode_of_parts, layer._gradient_checkpointing_func)
 
     def pack(self, batch: Batch) -> Packed:
         return pack(batch, share=self.shares_prompts, ragged=self.supports_packing)
@@ -143,6 +142,20 @@ class CriticNetwork(Network):
         exact = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
         value = linear(hidden.to(exact), self.head.weight.to(exact), self.head.bias.to(exact))
         return packed.unpack(value[:, 0])
+
+
+def _in_mode_of_parts(checkpoint: Callable[..., Any], forward: partial[Any], *args: Any) -> Any:
+    """A layer that is recomputed in the backward pass, in training mode only where the modules in it are."""
+    layer: nn.Module = forward.args[0]
+
+    def compute(*args: Any) -> Any:
+        layer.training = any(part.training for part in layer.children())
+        try:
+            return forward(*args)
+        finally:
+            layer.training = True
+
+    return checkpoint(compute, *args)
 
 
 def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.trainer_pt_utils import get_parameter_names
 
 from launcher.engines.torch.model.network import Network
 from launcher.engines.torch.model.reference import moved_to
@@ -16,6 +17,9 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.run import Optim
+
+SPARED = (r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)")
+"""Names of norms and biases, as transformers' `Trainer.get_decay_parameter_names` has them."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,10 @@ class TrainedNetwork:
         self.start: Mapping[str, Tensor] | None = None
         """Elements of the weights as the run began (`movement.sample`); None where that is not known."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
-        decayed = [weight for weight in self.weights if weight.ndim > 1 or optim.weight_decay_on == "all"]
-        spared = [weight for weight in self.weights if weight.ndim < 2 and optim.weight_decay_on == "matrices"]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
-            groups, lr=optim.lr, betas=optim.betas, eps=optim.adam_eps, weight_decay=optim.weight_decay, fused=True
-        )
+            _groups(network, optim), lr=optim.lr, betas=optim.betas, eps=optim.adam_eps,
+            weight_decay=optim.weight_decay, fused=True,
+        )  # fmt: skip
 
     @contextmanager
     def on_device(self, *, learning: bool = False) -> Iterator[Network]:
@@ -83,3 +85,13 @@ class TrainedNetwork:
             self.steps_taken += 1
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(norm.item(), rate, nonfinite_source)
+
+
+def _groups(network: Network, optim: Optim) -> list[dict[str, Any]]:
+    """The trained weights with weight decay, and those without."""
+    named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
+    decayed = {name for name, _ in named}
+    if optim.weight_decay_on == "matrices":
+        decayed &= set(get_parameter_names(network, [nn.LayerNorm], SPARED))
+    spared = [weight for name, weight in named if name not in decayed]
+    return [{"params": [weight for name, weight in named if name in decayed]}, {"params": spared, "weight_decay": 0.0}]
