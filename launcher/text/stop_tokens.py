@@ -44,9 +44,9 @@ def stop_tokens(tokenizer: PreTrainedTokenizerFast, render: Callable[[list[Turn]
 class _Turns:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, render: Callable[[list[Turn]], str]) -> None:
         self.tokenizer, self.render = tokenizer, render
-        self.added = {
+        self.added = {  # Gemma has runs of blanks among them
             number for number, token in tokenizer.added_tokens_decoder.items() if token.content.strip(" \n\t▁")
-        }  # Gemma has runs of blanks among them
+        } - {tokenizer.unk_token_id}
 
     def after_answer(self) -> list[int]:
         """What ends an answer that is the last turn, and one that a user's turn follows."""
@@ -55,7 +55,7 @@ class _Turns:
         turns = [ASKED, {"role": "assistant", "content": ANSWER}]
         last = self._tokens(self._between(turns, ANSWER), within)
         followed = self._between([*turns, {"role": "user", "content": NEXT}], ANSWER, NEXT)
-        return list(dict.fromkeys([*last[:1], *self._tokens(followed, within, first=not last)[:1]]))
+        return list(dict.fromkeys([*last[:1], *self._tokens(followed, within, at_once=True)[:1]]))
 
     def after_tool_calls(self, known: set[int]) -> list[int]:
         """What ends tool calls, where it is none of the `known` ends."""
@@ -85,10 +85,10 @@ class _Turns:
         between, ended, _ = rest.partition(end) if end else (rest, rest, "")
         return between if found and (ended or not end) else None
 
-    def _tokens(self, text: str | None, within: Sequence[int] = (), *, first: bool = False) -> list[int]:
-        """The added tokens in a text, without those `within` an answer; with `first`, none where others precede."""
+    def _tokens(self, text: str | None, within: Sequence[int] = (), *, at_once: bool = False) -> list[int]:
+        """The added tokens in a text, without those `within` an answer; `at_once`: none if anything precedes."""
         ids = self.tokenizer(text or "", add_special_tokens=False).input_ids
         places = [place for place, number in enumerate(ids) if number in self.added and number not in within]
-        if first and places and self.tokenizer.decode(ids[: places[0]]).strip():
+        if at_once and places and self.tokenizer.decode(ids[: places[0]]).strip():
             return []
         return [ids[place] for place in places]

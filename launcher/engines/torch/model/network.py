@@ -94,6 +94,10 @@ class CausalLM(Network):
         self.module, self.tokenizer, self.has_adapters = module, tokenizer, base is not None
         self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
         self.has_linear_head = _has_linear_head(self.base)
+        self.vocabulary = max(tokenizer.get_vocab().values()) + 1
+        """Ids that the tokenizer has. An output layer may have more rows (Qwen has 267 more): they are never sampled.
+        Log-probabilities are of all rows, so that training lowers those of the others: programs that read the saved
+        model sample from them, too. Their share of the probability is what sampling's differ by."""
 
     @property
     def eos(self) -> list[int]:

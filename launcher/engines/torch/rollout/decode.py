@@ -34,7 +34,6 @@ class Decoder(Generator):
         super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
-        self.known = max(model.tokenizer.get_vocab().values()) + 1  # an embedding may have more rows than tokens
         self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
 
     @torch.no_grad()
@@ -121,7 +120,7 @@ class Decoder(Generator):
 
     def _next_tokens(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
         """[R] one token for each row, by the inverse of its cumulative probability."""
-        logits = logits[:, : self.known]
+        logits = logits[:, : self.model.vocabulary]
         if temperature == 0:
             return logits.argmax(-1)
         probability = (logits.float() / temperature).softmax(-1)  # [R, V]
