@@ -66,7 +66,8 @@ class Optim:
             fix="optim.lr_scheduler_type=cosine",
         ),
     ] = 0.0  # fmt: skip
-    """Learning rate at the end of the decay, as a fraction of `lr`; 1 keeps it constant."""
+    """Learning rate at the end of the decay, as a fraction of `lr`; 1 keeps it constant. With 0 a polynomial decay ends
+    at a rate of 1e-7, as in transformers."""
     lr_power: Annotated[
         Positive, ReadOnlyWith("lr_scheduler_type", "polynomial", fix="optim.lr_scheduler_type=polynomial")
     ] = 1.0

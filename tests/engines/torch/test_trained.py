@@ -36,7 +36,7 @@ Tiny = Callable[..., CausalLM]
         # after 2 of 8 steps: (1 + cos(pi / 4)) / 2 = 0.8536
         ({"lr_scheduler_type": "cosine", "lr_warmup_steps": 2}, {3: 1.0, 5: 0.5 + math.sqrt(0.5) / 2, 7: 0.5}),
         ({"lr_scheduler_type": "cosine", "min_lr_ratio": 0.1}, {6: 0.55}),  # 0.1 + 0.9 x 0.5
-        ({"lr_scheduler_type": "polynomial", "lr_power": 2.0}, {1: 1.0, 6: 0.25, 10: 0.01}),
+        ({"lr_scheduler_type": "polynomial", "lr_power": 2.0, "min_lr_ratio": 0.2}, {1: 1.0, 6: 0.4, 10: 0.208}),
         ({"lr_scheduler_type": "inverse_sqrt", "lr_warmup_steps": 4}, {5: 1.0, 10: 2 / 3}),  # sqrt(4 / 9)
         ({"lr_scheduler_type": "warmup_stable_decay", "lr_decay_steps": 4}, {1: 1.0, 7: 1.0, 9: 0.5}),
     ],
@@ -51,7 +51,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # transfor
     "linear": ("linear", {}, {}),
     "cosine": ("cosine", {}, {}),
     "cosine to a tenth": ("cosine_with_min_lr", {"min_lr_rate": 0.1}, {"min_lr_ratio": 0.1}),
-    "polynomial": ("polynomial", {"power": 3.0, "lr_end": 6e-5}, {"lr_power": 3.0, "min_lr_ratio": 0.02}),
+    "polynomial": ("polynomial", {}, {}),
+    "polynomial to a fiftieth": ("polynomial", {"power": 3.0, "lr_end": 6e-5}, {"lr_power": 3.0, "min_lr_ratio": 0.02}),
     "inverse_sqrt": ("inverse_sqrt", {}, {}),
     "warmup_stable_decay": ("warmup_stable_decay", {"num_decay_steps": 1}, {"lr_decay_steps": 1}),
 }

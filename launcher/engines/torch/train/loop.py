@@ -70,7 +70,6 @@ class Training:
     validated: LastValidation
     clock: measure.Clock = field(default_factory=measure.Clock)
     bad_steps: int = 0  # in a row
-    idle: bool = False  # whether the step before this had nothing to learn from
 
     def __post_init__(self) -> None:
         self.phase = self._phase_before()
@@ -137,14 +136,9 @@ class Training:
         if not bad:  # a number that is not finite would stay in it for ever
             self.algorithm_state = state
         metrics = measure.mean_metrics([update.metrics for update in updates])
-        self.note_idle(step, idle=not bad and not any(name.endswith("/grad_norm") for name in metrics))
-        return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
-
-    def note_idle(self, step: int, *, idle: bool) -> None:
-        """Alert at the first of several steps that have nothing to learn from."""
-        if idle and not self.idle:
+        if not bad and not any(name.endswith("/grad_norm") for name in metrics):
             self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
-        self.idle = idle
+        return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
 
     def check_finite(self, step: int, nonfinite_source: str) -> None:
         """Raises `Problems` after `max_bad_steps` consecutive bad steps."""

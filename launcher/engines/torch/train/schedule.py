@@ -10,6 +10,8 @@ from transformers import get_scheduler
 
 from launcher.spec.run import Optim
 
+POLYNOMIAL_END = 1e-7  # transformers' default, a rate
+
 
 def learning_rates(optim: Optim, steps: int) -> Callable[[int], float]:
     """The learning rate of each step of a run, from 1 to `steps`: the first is that of transformers' step 0, so a
@@ -28,8 +30,11 @@ def _scheduler(optim: Optim, steps: int) -> tuple[str, Mapping[str, Any]]:
         return "constant_with_warmup", {}
     if kind == "cosine" and least:
         return "cosine_with_min_lr", {"min_lr_rate": least}
-    if kind == "polynomial" or (kind == "linear" and least):
-        return "polynomial", {"lr_end": least * optim.lr, "power": optim.lr_power if kind == "polynomial" else 1.0}
+    if kind == "linear" and least:
+        return "polynomial", {"lr_end": least * optim.lr, "power": 1.0}
+    if kind == "polynomial":
+        end = least * optim.lr if least or optim.lr <= POLYNOMIAL_END else POLYNOMIAL_END
+        return kind, {"lr_end": end, "power": optim.lr_power}
     if kind == "warmup_stable_decay":
         decay = min(optim.lr_decay_steps or -(-steps // 10), max(steps - optim.lr_warmup_steps, 0))
         return kind, {"num_decay_steps": decay, "min_lr_ratio": least}
