@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from launcher.data import columns, parquet_layout
 from launcher.data.chunks import Chunk, OpenedFile, open_rows
 from launcher.data.files import Files
+from launcher.data.formats import TEMPLATE_FIELDS
 from launcher.data.refused import RefusedLog
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
@@ -48,6 +49,8 @@ class Converter:
     read: Callable[[int, int], None]
     extra: Any = None
     """Arrow type of extra_info. Rows that need a wider one raise `parquet_layout.Wider`."""
+    templated: bool = False
+    """Whether the files have `template_fields`. A row that needs it where they have not raises `Wider`, too."""
     rows: int = 0
     """Rows written so far, of all splits."""
 
@@ -76,7 +79,7 @@ class Converter:
                 if isinstance(chunk, RefusedRow):
                     self.log.keep(chunk)
                     continue
-                if first:
+                if first and not self.templated:
                     shape, first = columns.column_shape(columns.chunk_types(chunk), self.files, self.kind), False
                 yield from self._converted(chunk, shape)
                 if isinstance(source, OpenedFile):
@@ -94,7 +97,7 @@ class Converter:
             while rows := list(islice(good, _TABLE_ROWS)):
                 fitting = self._fitting(rows)
                 extras = pa.array([row.extra for row in fitting], self.extra)
-                yield parquet_layout.table([row.columns for row in fitting], self.kind), extras
+                yield parquet_layout.table([row.columns for row in fitting], self.kind, self.templated), extras
         else:
             for half in chunk.halves():
                 yield from self._converted(half, shape, halvings - 1)
@@ -114,7 +117,8 @@ class Converter:
     def _fitting(self, rows: list[_Row]) -> list[_Row]:
         """The rows whose extra_info fits the column's type. Raises `Wider` where they need a wider one."""
         extras = [row.extra for row in rows]
-        if not any(extras):
+        templated = self.templated or any(row.columns[TEMPLATE_FIELDS] for row in rows)
+        if not any(extras) and templated == self.templated:
             return rows
         fitting = rows
         try:
@@ -127,8 +131,8 @@ class Converter:
                     fitting.append(row)
                 except UnfitRow as unfit:
                     self.log.keep(row.raw.refused(str(unfit)))
-        if wider != self.extra:
-            raise parquet_layout.Wider(wider)
+        if (wider, templated) != (self.extra, self.templated):
+            raise parquet_layout.Wider(wider, templated)
         return fitting
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, suggest
@@ -21,7 +21,7 @@ from launcher.data.chunks import FORMS, ending_problem, read_rows
 from launcher.data.encodings import other_content
 from launcher.data.formats import refuse_written_turns, to_row
 from launcher.data.known_datasets import Format, to_standard_row
-from launcher.data.rows import RawRow, UnfitRow
+from launcher.data.rows import RawRow, UnfitRow, without_nulls
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
 
@@ -139,10 +139,13 @@ class Files(Dataset):
         try:
             if found.only_texts:
                 refuse_written_turns(found.values, self.prompt_key)
-            values = to_standard_row(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
+            values: dict[str, Any] = found.values
+            if found.line is None:  # parquet gives each turn and each tool the fields of all others
+                values = {key: without_nulls(it) if isinstance(it, list) else it for key, it in values.items()}
+            row_values = to_standard_row(self.format, values, self.instruction, self.data_source, self.prompt_key)
         except UnfitRow as unscorable:
             return found.refused(str(unscorable))
-        row = to_row(found.where, values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
+        row = to_row(found.where, row_values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         return found.refused(row) if isinstance(row, str) else row
 
 

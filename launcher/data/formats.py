@@ -18,12 +18,15 @@ and as pairs:
     and a prompt, conversations or an instruction with both answers
 "mixed" rows are pairs where they have `chosen` or `rejected`, prompts otherwise.
 `prompt` may be text or messages wherever it stands; a turn may have `from` and `value`; null counts as missing.
-Each may have `system` (or `system_prompt`), the text of a system turn. A row is refused for what would change its
-meaning and is not read: `tools` and the like, a `label` or `kto_tag` that is false, a turn that is not to be learned.
+Each may have `system` (or `system_prompt`), the text of a system turn, and what the chat template reads beside the
+turns: `tools` (a list, or its JSON) and `chat_template_kwargs`. What else a turn has (tool_calls, reasoning_content,
+name) goes to the template as it is. A row is refused for what would change its meaning and is not read: images and the
+like, a `label` or `kto_tag` that is false, a turn that is not to be learned.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -32,7 +35,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.rows import UnfitRow, type_name
+from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES, Message, Row, Text
 
@@ -54,17 +57,24 @@ _FORM_KEYS = ("conversations", "instruction")
 """Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
 PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _SYSTEM = ("system", "system_prompt")
-_NOT_READ = ("tools", "functions", "chat_template_kwargs", "images", "image", "videos", "video", "audios", "audio")
+_NOT_READ = {
+    **dict.fromkeys(("images", "image", "videos", "video", "audios", "audio"), "use rows without it"),
+    "functions": "use tools: a list of objects with type and function",
+}
+_TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
+TEMPLATE_FIELDS = "template_fields"
+"""Column of prepared rows: JSON of what the chat template reads of a row, apart from roles and contents."""
 _VERDICTS = ("label", "kto_tag")
 """Whether the answer is a good one: of TRL, of LLaMA-Factory."""
-MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS))
+MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS, *_TEMPLATE_ARGS, TEMPLATE_FIELDS))
 """Keys of a row that change what its prompt and answer mean."""
-_TURN_NOT_READ = frozenset(("tool_calls", "function_call", "reasoning_content", "thinking"))
 WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
 """How turns begin that are written as text: as JSON, or as pandas writes a list."""
 _LEARNED = ("weight", "train", "training", "loss")
 """Whether a turn is to be learned: of OpenAI, axolotl and ms-swift."""
 _TURN_VERDICTS = frozenset((*_LEARNED, "train_detail"))
+_OWN_TURN_KEYS = frozenset(("role", "content", "from", "value", *_TURN_VERDICTS))
+"""Of a turn, the keys that are read here; the chat template may read the others."""
 
 
 def to_row(
@@ -72,6 +82,8 @@ def to_row(
 ) -> Row | str:
     """The row that `values` hold, or the reason why they hold none."""
     try:
+        if values.get(TEMPLATE_FIELDS) is not None:
+            values = _with_template_fields(values)
         if kind == "answers":
             row = _demonstration(where, values, prompt_key, response_key)
         elif kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
@@ -91,21 +103,21 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(required(values, name, prompt_key=prompt_key), list):
         turns = _messages(name, values[name])
-        answers = [turn.content for turn in turns if turn.role == "assistant"]
-        if not any(content.strip() for content in answers):
+        answers = [turn for turn in turns if turn.role == "assistant"]
+        if all(turn.says_nothing for turn in answers):
             missing = f"the assistant turns of {name} are empty" if answers else f"no assistant turn in {name}"
             raise UnfitRow(f"{missing}; add one with content")
         for place, turn in enumerate(turns):
-            if turn.role in ("user", "assistant") and not turn.content.strip():
-                raise UnfitRow(f"{name}[{place}].content is empty")
+            if turn.role in ("user", "assistant") and turn.says_nothing:
+                raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
         for place, given in enumerate(values[name]):
             if not _TURN_VERDICTS.isdisjoint(given) and turns[place].role == "assistant":
                 _refuse_unlearned(f"{name}[{place}]", given)
         return _row(where, values, turns, None, None)
     prompt = _prompt_of(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
-    response = _text(answer, _reply(answer, required(values, answer, response_key=response_key)))
-    return _row(where, values, prompt, response, None)
+    response, extra = _reply(answer, required(values, answer, response_key=response_key))
+    return replace(_row(where, values, prompt, _text(answer, response, extra), None), response_extra=extra)
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
@@ -118,14 +130,15 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
         prompt, truth = _prompt_of(values, name, prompt_key), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _reply(answer, required(values, answer, response_key=response_key)))
+        truth = _truth(answer, _reply(answer, required(values, answer, response_key=response_key))[0])
     return _row(where, values, prompt, None, truth)
 
 
 def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", *_FORM_KEYS))
     prompt = _prompt_of(values, name, prompt_key) if name else None
-    (before, chosen), (other, rejected) = (_answered(side, required(values, side)) for side in ("chosen", "rejected"))
+    sides = [_answered(side, required(values, side)) for side in ("chosen", "rejected")]
+    (before, chosen, with_chosen), (other, rejected, with_rejected) = sides
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
@@ -135,20 +148,21 @@ def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     opening = prompt if prompt is not None else before
     if not opening:
         raise UnfitRow("prompt is missing, and chosen is no conversation that holds it; add a prompt")
-    if chosen == rejected:
+    if (chosen, with_chosen) == (rejected, with_rejected):
         raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
-    return replace(_row(where, values, opening, chosen, None), rejected=rejected)
+    row = _row(where, values, opening, chosen, None)
+    return replace(row, rejected=rejected, response_extra=with_chosen, rejected_extra=with_rejected)
 
 
-def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
-    """The turns before an answer, if it comes with any, and the answer."""
+def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[str, Any]]:
+    """The turns before an answer, if it comes with any, the answer, and its `Message.extra`."""
     if isinstance(value, str):
-        return (), _text(path, value)
+        return (), _text(path, value), {}
     turns = _messages(path, [value] if isinstance(value, dict) else value, "text or a list of messages")
     place, last = f"{path}[{len(turns) - 1}]", turns[-1]
     if last.role != "assistant":
         raise UnfitRow(f"{place}.role is {short_repr(last.role)}; the last turn must be the assistant's")
-    return turns[:-1], _text(f"{place}.content", last.content)
+    return turns[:-1], _text(f"{place}.content", last.content, last.extra), last.extra
 
 
 def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str | None]:
@@ -160,15 +174,15 @@ def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str
     return turns[:last], turns[last].content if last < len(turns) else None
 
 
-def _reply(name: str, value: Any) -> Any:
-    """An answer; a completion may be the assistant's turn."""
+def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
+    """An answer and its `Message.extra`; a completion may be the assistant's turn."""
     if name != "completion" or not isinstance(value, list):
-        return value
-    before, answer = _answered(name, value)
+        return value, {}
+    before, answer, extra = _answered(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
     _refuse_unlearned(f"{name}[0]", value[0])
-    return answer
+    return answer, extra
 
 
 # ---- Alpaca and ShareGPT
@@ -253,16 +267,55 @@ def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
 
     Raises `UnfitRow` for a key without which the row says something else, or where its answer is a bad one.
     """
-    for key in _NOT_READ:
+    for key, fix in _NOT_READ.items():
         value = others.get(key)
         if value and not (isinstance(value, str) and value.strip() in ("", "[]", "{}", "null")):
-            raise UnfitRow(f"{key} cannot be read yet; use rows without it")
+            raise UnfitRow(f"{key} cannot be read yet; {fix}")
     given = kind == "answers" or (row.ground_truth and not _first(others, ("reward_model", "ground_truth")))
     for key in _VERDICTS if given and row.rejected is None else ():
         value = others.get(key)
         if value is False or (isinstance(value, str) and value.strip().lower() == "false"):  # text in CSV
             raise UnfitRow(f"{key} is false: the answer is one to avoid; use rows where {key} is true")
-    return replace(row, prompt=_with_system(others, row.prompt))
+    args = dict(row.template_args)
+    if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
+        args["tools"] = tools
+    args |= _json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
+    return replace(row, prompt=_with_system(others, row.prompt), template_args=args)
+
+
+def _json_value(key: str, value: Any, kind: type, expected: str) -> Any:
+    """A value that may also be written as JSON, as in columns that hold text; None where there is none."""
+    if isinstance(value, str):
+        try:
+            value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"))["it"]
+        except UnfitRow as unfit:
+            raise UnfitRow(f"{key} is text that is no JSON; it must be {expected}") from unfit
+    return None if value is None else _expect(key, value, kind, expected)
+
+
+def template_fields(row: Row) -> str | None:
+    """The JSON that `TEMPLATE_FIELDS` holds of a row; None where the template reads roles and contents alone."""
+    turns = () if isinstance(row.prompt, str) else row.prompt
+    fields = {
+        "turns": {str(place): dict(turn.extra) for place, turn in enumerate(turns) if turn.extra},
+        "args": dict(row.template_args), "response": dict(row.response_extra), "rejected": dict(row.rejected_extra),
+    }  # fmt: skip
+    return json.dumps(fields, ensure_ascii=False) if any(fields.values()) else None
+
+
+def _with_template_fields(values: Values) -> Values:
+    """The row as it was before `template_fields` wrote a part of it as JSON."""
+    fields = _json_value(TEMPLATE_FIELDS, values[TEMPLATE_FIELDS], dict, "an object")
+    if not fields:
+        return values
+    name = "messages" if "messages" in values else "prompt"
+    turns = [turn | fields["turns"].get(str(place), {}) for place, turn in enumerate(values[name])]
+    sides = {
+        side: [{"role": "assistant", "content": values[side], **fields[part]}]
+        for side, part in (("chosen", "response"), ("rejected", "rejected"))
+        if fields[part]
+    }
+    return {**values, name: turns, "chat_template_kwargs": fields["args"], **sides}
 
 
 def _refuse_unlearned(path: str, turn: Values) -> None:
@@ -308,9 +361,9 @@ def _expect(path: str, value: Any, kind: type, expected: str) -> Any:
     return value
 
 
-def _text(path: str, value: Any) -> str:
+def _text(path: str, value: Any, extra: Mapping[str, Any] | None = None) -> str:
     text: str = _expect(path, value, str, "text")
-    if not text.strip():
+    if not text.strip() and not (extra and extra.get("tool_calls")):
         raise UnfitRow(f"{path} is empty")
     return text
 
@@ -332,20 +385,21 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
+    if value.get("function_call"):
+        raise UnfitRow(f"{path}.function_call cannot be read yet; use tool_calls")
+    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and each is not None}
     role = value.get("role")
     if role is None and value.get("from") is not None:
-        turn = _sharegpt_turn(path, value)
-    else:
-        for key in ("role", "content"):
-            if key not in value:
-                raise UnfitRow(f"{path}.{key} is missing")
-        if role not in ROLES:
-            raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
-        turn = Message(role, _expect(f"{path}.content", value["content"], str, "text"))
-    if not _TURN_NOT_READ.isdisjoint(value):  # without one of them the turn would say something else than it did
-        for key in sorted(key for key in _TURN_NOT_READ if value.get(key)):
-            raise UnfitRow(f"{path}.{key} cannot be read yet; put the whole turn in content")
-    return turn
+        return replace(_sharegpt_turn(path, value), extra=extra)
+    if role is not None and extra.get("tool_calls") and value.get("content") is None:
+        value = {**value, "content": ""}  # as OpenAI writes a turn of calls alone
+        extra["content"] = None
+    for key in ("role", "content"):
+        if key not in value:
+            raise UnfitRow(f"{path}.{key} is missing")
+    if role not in ROLES:
+        raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
+    return Message(role, _expect(f"{path}.content", value["content"], str, "text"), extra)
 
 
 def _sharegpt_turn(path: str, value: Values) -> Message:

@@ -5,18 +5,22 @@
     pairs     data_source, prompt [{role, content}], chosen, rejected, ability, extra_info
     mixed     the columns of prompts and of pairs; chosen and rejected are null where a row is a prompt
 
-`extra_info` holds split, index (from 0, among the rows written), and what the row brought of its own.
+Where a row has tools, tool calls or reasoning, all files have `template_fields` too: JSON of what the chat template
+reads beside roles and contents. `extra_info` holds split, index (from 0, among the rows written), and what the row
+brought of its own.
 Only `columns`, `convert` and this file load arrow; they are imported late, as it takes half a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from launcher.data.formats import TEMPLATE_FIELDS, template_fields
 from launcher.data.rows import UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row, Text
@@ -33,22 +37,26 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 
 
 class Wider(Exception):
-    """`extra_info` needs a wider type than expected: writing starts again with this one."""
+    """The columns take more than expected: writing starts again with this type of `extra_info`, and with
+    `template_fields` where `templated`."""
 
-    def __init__(self, extra: pa.StructType) -> None:
-        self.extra = extra
+    def __init__(self, extra: pa.StructType, templated: bool) -> None:
+        self.extra, self.templated = extra, templated
 
 
-def types(kind: Kind) -> dict[str, pa.DataType]:
+def types(kind: Kind, templated: bool = False) -> dict[str, pa.DataType]:
     """Each column's arrow type, without extra_info."""
-    return {name: _TYPES.get(name, pa.string()) for name in COLUMNS[kind]}
+    return {name: _TYPES.get(name, pa.string()) for name in (*COLUMNS[kind], *[TEMPLATE_FIELDS] * templated)}
 
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
     """The row's columns, without extra_info. Raises `UnfitRow` where they cannot represent it."""
-    columns: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
     if kind == "answers":
-        return {**columns, "messages": _chat(_demonstrated(row))}
+        row = replace(row, prompt=_demonstrated(row), response=None, response_extra={})
+    columns: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
+    columns[TEMPLATE_FIELDS] = template_fields(row)
+    if kind == "answers":
+        return {**columns, "messages": _chat(_turns(row.prompt))}
     columns["prompt"] = _chat(_turns(row.prompt))
     if kind != "prompts":
         columns |= {"chosen": row.response, "rejected": row.rejected}
@@ -65,7 +73,7 @@ def _demonstrated(row: Row) -> tuple[Message, ...]:
         return turns
     if any(turn.role == "assistant" for turn in turns):
         raise UnfitRow("prompt holds assistant turns, which as messages would be imitated, too; use messages")
-    return (*turns, Message("assistant", row.response))
+    return (*turns, Message("assistant", row.response, row.response_extra))
 
 
 def _turns(text: Text) -> tuple[Message, ...]:
@@ -76,9 +84,9 @@ def _chat(turns: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": turn.role, "content": turn.content} for turn in turns]
 
 
-def table(rows: Sequence[dict[str, Any]], kind: Kind) -> Any:
+def table(rows: Sequence[dict[str, Any]], kind: Kind, templated: bool) -> Any:
     """Rows of `values_of` as a table."""
-    return pa.table({name: pa.array([row[name] for row in rows], of) for name, of in types(kind).items()})
+    return pa.table({name: pa.array([row[name] for row in rows], of) for name, of in types(kind, templated).items()})
 
 
 def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:

@@ -189,16 +189,17 @@ def _convert(
 
     splits = [split for split in SPLITS if names[split]]
     meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
+    templated = False
     while True:
         meter.done, rows = 0, dict[Split, int]()
         with RefusedLog(draft / "refused.jsonl") as log:
-            converter = Converter(files, known.kind, log, meter.read, extra)
+            converter = Converter(files, known.kind, log, meter.read, extra, templated)
             try:
                 for split in splits:
                     rows[split] = converter.write(names[split], split, draft / f"{split}.parquet")
                 break
-            except Wider as wider:  # a row has extra_info that does not fit the file that was begun
-                extra = wider.extra
+            except Wider as wider:  # a row has what does not fit the file that was begun
+                extra, templated = wider.extra, wider.templated
     nothing = Problem(known.name, f"no row can be prepared for {known.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [nothing]
     on_bad_row = "error" if empty else files.on_bad_row

@@ -18,16 +18,13 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.core.problems import Problem, Problems
-from launcher.core.settings import AtLeastOne, Count, ReadOnlyWith, Share, settings
+from launcher.core.settings import AtLeastOne, Count, Share, settings
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, RefusedRow, Row, Split
+from launcher.spec.data import IMITATED, Dataset, RefusedRow, Row, Split
 
 LETTERS = "abcdefghij"
 SHORTEST, LONGEST = 4, 8
 DISTINCT = sum(len(LETTERS) ** length for length in range(SHORTEST, LONGEST + 1))
-IMITATED = ReadOnlyWith(
-    "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
-)
 
 
 @settings

@@ -141,6 +141,13 @@ def check(values: dict[str, Any]) -> None:
         raise UnfitRow(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
 
 
+def without_nulls(value: Any) -> Any:
+    """The value without the keys of its objects that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 def _check_text(trail: _Trail, text: str) -> None:
     if "\0" in text:
         raise UnfitRow(f"{_path(trail)} holds a NUL character")

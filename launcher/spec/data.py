@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from launcher.core.problems import Problem
-from launcher.core.settings import AtLeastOne, settings
+from launcher.core.settings import AtLeastOne, ReadOnlyWith, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.reward import Answer
 
@@ -18,12 +18,23 @@ ROLES = ("system", "user", "assistant", "tool")
 _TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
 ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
 """Of the names of files of rows, in lower case."""
+IMITATED = ReadOnlyWith(
+    "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
+)
 
 
 @dataclass(frozen=True)
 class Message:
+    """A turn. `extra` holds what else the chat template may read of it, as its row has it: tool_calls,
+    reasoning_content, name; also a content that is null."""
+
     role: str
     content: str
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def says_nothing(self) -> bool:
+        return not (self.content.strip() or self.extra.get("tool_calls"))
 
 
 Text = str | tuple[Message, ...]
@@ -47,6 +58,11 @@ class Row:
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     style: str = ""
+    template_args: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template reads beside the turns, such as tools."""
+    response_extra: Mapping[str, Any] = field(default_factory=dict)
+    """What a `Message` has as `extra`, of `response`."""
+    rejected_extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_answer(row: Row, text: str = "") -> Answer:
@@ -115,6 +131,13 @@ class Dataset(ABC):
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` formats prompts with the tokenizer's chat template if it has one; a plain text then becomes the user's
     turn."""
+    template_args: Annotated[dict[str, Any], ReadOnlyWith("chat_template", "auto", fix="data.chat_template=auto")] = (
+        field(default_factory=dict)
+    )
+    """Arguments of the chat template, wherever it writes: `data.template_args={enable_thinking: false}`. Those of a row
+    (`chat_template_kwargs`) come before them."""
+    loss_on: Annotated[Literal["all", "last"], IMITATED] = "all"
+    """Of a conversation: learn all assistant turns, or the last alone."""
     shuffle: bool = True
     """Draw a new order for every epoch, from the seed."""
     on_bad_row: Literal["error", "skip"] = "error"

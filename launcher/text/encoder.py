@@ -1,22 +1,37 @@
-"""Rows of a dataset as token ids."""
+"""Rows of a dataset as token ids.
+
+What inference shows is the reference: a model is asked with the prompt that the chat template opens, and must write
+what the template has of the answer after it. So each assistant turn is learned behind the tokens that would stand
+before it if it were sampled. Where the template writes a turn otherwise once others follow it (most drop its
+reasoning), the turns of one conversation are several sequences.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import takewhile
-from operator import itemgetter
+from itertools import product, takewhile
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.user_code import CallFailure, try_call
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
-from launcher.text.stop_tokens import StopTokens, stop_tokens
+from launcher.text.stop_tokens import REASONING, StopTokens, stop_tokens
 
 TEMPLATE = "<template>"
 """What Jinja calls the file of a template, so that errors name its line."""
 REFUSAL = "TemplateError"
 """The class of what a template raises by `raise_exception`."""
+PROBE = "Forty-two."
+"""A text that shows what a template writes around one."""
+_OPEN_TAG = re.compile(r"<(\w+)>(\s*)\Z")
+_LEADING_TAG = re.compile(r"\s*<(\w+)>(?=[\s\S]*</\1>)")
+
+Turn = dict[str, Any]
 
 
 class Unwritable(ValueError):
@@ -30,6 +45,12 @@ class Tokens:
     row: int  # its place among the rows that were read: names its random stream
     ids: list[int]
     mask: list[int]
+    others: tuple[Tokens, ...] = ()
+    """Further sequences of the row: assistant turns that are asked with other tokens than stand in this one."""
+
+    @property
+    def sequences(self) -> tuple[Tokens, ...]:
+        return (self, *self.others)
 
 
 @dataclass(frozen=True)
@@ -41,24 +62,37 @@ class Pair:
     rejected: Tokens
 
 
+class Exchange(NamedTuple):
+    """What is read and what is learned of one answer."""
+
+    opening: str
+    """The prompt that inference shows."""
+    answer: str
+    """What the model must write after it."""
+    end: int
+    """The token that ends the answer where the template writes none."""
+
+
 class Encoder:
     """Writes rows with the tokenizer's chat template where it has one, as plain text otherwise."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, data: Dataset) -> None:
         self.tokenizer, self.data = tokenizer, data
         self.templated = data.chat_template == "auto" and tokenizer.chat_template is not None
+        self.added = {number: token.content for number, token in tokenizer.added_tokens_decoder.items()}
 
     @cached_property
     def stop_tokens(self) -> StopTokens:
         """The tokens that end an answer."""
         if self.templated:
             return stop_tokens(self.tokenizer, self.render)
-        return StopTokens(self.tokenizer.eos_token_id, (self.tokenizer.eos_token_id,))
+        eos = self.tokenizer.eos_token_id
+        return StopTokens(eos, eos, (eos,))
 
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
         try:
-            ids = self.prompt_ids(row.prompt)
+            ids = self.prompt_ids(row.prompt, row.template_args)
         except Unwritable as error:
             return self._refuse(row, str(error))
         if not ids:
@@ -67,44 +101,47 @@ class Encoder:
         return self._refuse_long(row, "prompt", len(ids)) if cut is None else Tokens(number, cut, [])
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
-        """Prompt and answer, the answer's tokens and its end marked."""
-        prompt, response = prompt_and_response(row)
+        """Prompts and answers, the answers' tokens and their ends marked."""
+        turns, places = imitated(row, self.data.loss_on)
         try:
-            if response is None:
-                ids, mask = self._conversation(turns_of(row.prompt))
+            if self.templated:
+                exchanges = (self.exchange(turns[:place], turns[place], row.template_args) for place in places)
+                found = list(self._sequences(number, exchanges))
             else:
-                opening, answer = self.prompt_ids(prompt), self._closing(prompt, response)
-                ids, mask = opening + answer, [0] * len(opening) + [1] * len(answer)
+                found = [self._plain(number, row, turns, places)] if places else []
         except Unwritable as error:
             return self._refuse(row, str(error))
-        return self._limited(row, Tokens(number, ids, mask))
+        return self._limited(row, found) if found else self._refuse(row, "answer has no tokens")
 
     def pair(self, number: int, row: Row) -> Pair | RefusedRow:
         """The chosen and the rejected answer, each as a demonstration."""
         chosen = self.demonstration(number, row)
         if isinstance(chosen, RefusedRow):
             return chosen
-        rejected = self.demonstration(number, replace(row, response=row.rejected))
+        rejected = self.demonstration(number, with_rejected(row))
         if isinstance(rejected, RefusedRow):
             return replace(rejected, reason=f"rejected: {rejected.reason}", raw=repr(row))
         return Pair(number, chosen, rejected)
 
-    def _limited(self, row: Row, tokens: Tokens) -> Tokens | RefusedRow:
-        """The answer is what follows the first imitated token; where it is cut, it loses its end."""
-        opening = tokens.mask.index(1) if 1 in tokens.mask else len(tokens.mask)
-        answer = len(tokens.ids) - opening
-        if opening == 0:
+    # ---- lengths
+
+    def _limited(self, row: Row, sequences: Sequence[Tokens]) -> Tokens | RefusedRow:
+        """Their prompt is what stands before the first answer of all; where an answer is cut, it loses its end."""
+        prompts = prompt_lengths(sequences)
+        if prompts[0] == 0:
             return self._refuse(row, "prompt has no tokens")
-        if answer == 0:
-            return self._refuse(row, "answer has no tokens")
-        cut = self._cut_prompt(tokens.ids[:opening])
-        if cut is None:
-            return self._refuse_long(row, "prompt", opening)
-        limit = self.data.max_response_length
-        if answer > limit and self.data.truncation not in ("left", "right"):
-            return self._refuse_long(row, "answer", answer)
-        ids, mask = tokens.ids[opening : opening + limit], tokens.mask[opening : opening + limit]
-        return Tokens(tokens.row, cut + ids, [0] * len(cut) + mask)
+        longest = max(len(each.ids) - prompt for each, prompt in zip(sequences, prompts, strict=True))
+        if self._cut_prompt(sequences[0].ids[: prompts[0]]) is None:
+            return self._refuse_long(row, "prompt", prompts[0])
+        limit, found = self.data.max_response_length, list[Tokens]()
+        if longest > limit and self.data.truncation not in ("left", "right"):
+            return self._refuse_long(row, "answer", longest)
+        for each, prompt in zip(sequences, prompts, strict=True):
+            cut = self._cut_prompt(each.ids[:prompt]) or []
+            ids, mask = each.ids[prompt : prompt + limit], each.mask[prompt : prompt + limit]
+            if 1 in mask or not found:  # nothing may be left of a later turn
+                found.append(Tokens(each.row, cut + ids, [0] * len(cut) + mask))
+        return replace(found[0], others=tuple(found[1:]))
 
     def _cut_prompt(self, ids: list[int]) -> list[int] | None:
         """The prompt within data.max_prompt_length, cut where data.truncation cuts; None where it is too long."""
@@ -113,67 +150,172 @@ class Encoder:
             return ids
         return {"left": ids[-limit:], "right": ids[:limit]}.get(self.data.truncation)
 
-    def opening(self, prompt: Text) -> str:
+    # ---- plain text
+
+    def _plain(self, number: int, row: Row, turns: Sequence[Turn], places: Sequence[int]) -> Tokens:
+        """One answer without a template. Raises `Unwritable` for a conversation."""
+        prompt = row.prompt if isinstance(row.prompt, str) or row.response is not None else row.prompt[: places[0]]
+        if len(places) > 1 or places[0] != len(turns) - 1:
+            raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
+        opening, answer = self.prompt_ids(prompt), self._ids(turns[-1]["content"])
+        answer.append(self.stop_tokens.end)
+        return Tokens(number, opening + answer, [0] * len(opening) + [1] * len(answer))
+
+    # ---- with a template
+
+    def opening(self, prompt: Text, args: Mapping[str, Any] | None = None) -> str:
         """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
-            return self.render(turns_of(prompt), open_answer=True)
+            return self.render(turns_of(prompt), args, open_answer=True)
         if isinstance(prompt, str):
             return prompt
         if len(prompt) == 1 and prompt[0].role == "user":
             return prompt[0].content
         raise Unwritable("is a conversation, and the tokenizer has no chat template; use a text prompt")
 
-    def prompt_ids(self, prompt: Text) -> list[int]:
+    def prompt_ids(self, prompt: Text, args: Mapping[str, Any] | None = None) -> list[int]:
         """`opening` as token ids. Raises `Unwritable`."""
-        text = self.opening(prompt)
+        text = self.opening(prompt, args)
         return self._ids(text) if self.templated else self.tokenizer(text).input_ids
 
-    def _closing(self, prompt: Text, response: str) -> list[int]:
+    def exchange(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None = None) -> Exchange:
+        """One answer to these turns. Raises `Unwritable`."""
+        opening, whole = self.render(before, args, open_answer=True), self.render([*before, answer], args)
+        tag = _OPEN_TAG.search(opening)
+        if not whole.startswith(opening) and not tag and (plain := without_reasoning(answer)) != answer:
+            whole = self.render([*before, plain], args)  # the prompt may say that nothing is thought
+        if whole.startswith(opening):
+            written = whole[len(opening) :]
+        elif tag and whole.startswith(opening[: tag.start()]):
+            written = _continued(whole[tag.start() :], tag, answer)
+        elif answer.get("content"):
+            written = _from_content(whole, answer["content"])
+        else:
+            written = whole[_common(opening, whole) :]
+        calls = _called(answer)
+        if not all(name in written for name in calls):
+            fix = "use a model whose template writes tool calls, or rows without them"
+            raise Unwritable(f"the chat template writes nothing of the turn's tool_calls; {fix}")
+        return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end)
+
+    def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
+        """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
+        their last answer."""
+        text, ids, mask, stop, exact = "", list[int](), list[int](), 0, False
+        for opening, answer, end in exchanges:
+            asked = self._grown(text, ids, opening) if exact else self._ids(opening)
+            kept = _common(ids, asked)
+            if kept < stop:
+                yield Tokens(number, ids, mask)
+                mask = []
+            mask = [*mask[:kept], *[0] * (len(asked) - min(kept, len(mask)))]
+            written, exact = self._following(opening, asked, answer)
+            text, ids = opening + answer, [*asked, *self._ended(written, end)]
+            exact, stop = exact and len(ids) == len(asked) + len(written), self._stop(ids, len(asked))
+            mask += [1] * (len(ids) - len(asked))
+        if ids:
+            yield Tokens(number, ids, mask)
+
+    def _grown(self, known: str, ids: list[int], text: str) -> list[int]:
+        """Ids of `text`, where `ids` are those of `known`: an added token that both hold cuts each in two."""
+        place, start = self._last_added(known, ids)
+        if place < 0 or not text.startswith(known[: start + len(self.added[ids[place]])]):
+            return self._ids(text)
+        return ids[:place] + self._ids(text[start:])
+
+    def _following(self, opening: str, ids: list[int], answer: str) -> tuple[list[int], bool]:
+        """Ids of `answer` after `opening`, and whether the two together have the ids of both."""
+        tail = opening[self._last_added(opening, ids)[1] :]
+        before, whole = self._ids(tail), self._ids(tail + answer)
+        exact = whole[: len(before)] == before
+        return (whole[len(before) :] if exact else self._ids(answer)), exact
+
+    def _last_added(self, text: str, ids: Sequence[int]) -> tuple[int, int]:
+        """Where the last added token stands among `ids`, and where in their text; -1 and 0 where there is none."""
+        place = next((place for place in reversed(range(len(ids))) if ids[place] in self.added), -1)
+        start = text.rfind(self.added[ids[place]]) if place >= 0 else -1
+        return (place, start) if start >= 0 else (-1, 0)
+
+    def _ended(self, answer: list[int], end: int) -> list[int]:
         """The answer's tokens with the one that ends it."""
-        rendered = self.rendered_answer(turns_of(prompt), response) if self.templated else None
-        if rendered is None:
-            return [*self._ids(response), self.stop_tokens.end]
-        ids = self._ids(rendered)
-        return ids if {*ids} & {*self.stop_tokens.ids} else [*ids, self.stop_tokens.end]
+        return answer if {*answer} & {*self.stop_tokens.ids} else [*answer, end]
 
-    def rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
-        """What the template writes for the answer; None where it changes the turns before it."""
-        before = self.render(turns, open_answer=True)
-        whole = self.render([*turns, {"role": "assistant", "content": response}])
-        return whole[len(before) :] if whole.startswith(before) else None
+    def _stop(self, ids: Sequence[int], start: int) -> int:
+        """Where inference stops that writes these from `start` on."""
+        return next(place for place in range(start, len(ids)) if ids[place] in self.stop_tokens.ids) + 1
 
-    def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
-        """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
-        if not self.templated:
-            raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
-        whole = self.render(turns)
-        spans = []
-        for place, turn in enumerate(turns):
-            if turn["role"] == "assistant":
-                start, end = self.render(turns[:place], open_answer=True), self.render(turns[: place + 1])
-                if not (whole.startswith(start) and whole.startswith(end)):
-                    raise Unwritable("the chat template rewrites earlier turns; use one row for each answer")
-                spans.append((len(start), len(end)))
-        encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        ids, stops = encoded["input_ids"], self.stop_tokens.ids
-        within = [any(a <= first and last <= b for a, b in spans) for first, last in encoded["offset_mapping"]]
-        # where a template writes no end, an answer ends with the next turn's first token
-        ends = [before and number in stops for before, number in zip([False, *within], ids, strict=False)]
-        mask = [int(one or end) for one, end in zip(within, ends, strict=True)]
-        last = takewhile(itemgetter(1), zip(reversed(ids), reversed(mask), strict=True))
-        if mask and mask[-1] and not any(number in stops for number, _ in last):
-            return [*ids, self.stop_tokens.end], [*mask, 1]
-        return ids, mask
-
-    def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
+    def render(self, turns: list[Turn], args: Mapping[str, Any] | None = None, open_answer: bool = False) -> str:
+        """What the template writes. Raises `Unwritable`."""
         if not turns:
             raise Unwritable("begins with an answer; add a turn before it")
-        write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
-        text = try_call(write, TEMPLATE)
+        args = {**self.data.template_args, **(args or {})}
+        text = self._written(turns, args, open_answer)
         if isinstance(text, CallFailure):
-            refused = text.kind == REFUSAL  # some refuse roles, or their order
-            raise Unwritable(f"the chat template {'refuses it' if refused else 'fails'}: {text.reason}")
+            what = "refuses it" if text.kind == REFUSAL else "fails"  # some refuse roles, or their order
+            raise Unwritable(f"the chat template {what}: {text.reason}{self._remedy(turns, args, open_answer)}")
         return text
+
+    def _written(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
+        turns = [self._in_its_form(turn) if turn.get("tool_calls") else turn for turn in turns]
+        if self._in_parts:
+            turns = [_with_parts(turn) for turn in turns]
+        write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
+        return try_call(partial(write, **args), TEMPLATE)
+
+    @cached_property
+    def _in_parts(self) -> bool:
+        """Whether the template takes contents as lists of parts only, as those of vision models do."""
+        write = partial(self.tokenizer.apply_chat_template, tokenize=False)
+        turn = {"role": "user", "content": PROBE}
+        plain, parted = (try_call(partial(write, [each]), TEMPLATE) for each in (turn, _with_parts(turn)))
+        return not _shows(plain) and _shows(parted)
+
+    @cached_property
+    def _call_forms(self) -> set[tuple[bool, bool]]:
+        """How the template takes tool calls: whether with arguments as JSON, and whether beside a content of null."""
+        found = set()
+        for as_text, null in product((False, True), repeat=2):
+            arguments = json.dumps({"text": PROBE}) if as_text else {"text": PROBE}
+            function = {"name": "look", "arguments": arguments}
+            call = {"type": "function", "id": "call00001", "function": function}
+            turn = {"role": "assistant", "content": None if null else "", "tool_calls": [call]}
+            write = partial(
+                self.tokenizer.apply_chat_template, [{"role": "user", "content": "?"}, turn], tokenize=False
+            )
+            text = try_call(write, TEMPLATE)
+            if _shows(text) and "\\" not in str(text):  # the JSON of a text of JSON
+                found.add((as_text, null))
+        return found
+
+    def _in_its_form(self, turn: Turn) -> Turn:
+        """A turn with tool calls as the template takes them: some take one form only, and datasets have each."""
+        arguments = [call.get("function", call).get("arguments") for call in turn["tool_calls"] if _is_call(call)]
+        as_text, null = any(isinstance(given, str) for given in arguments), turn.get("content") is None
+        for other_type, other_content in ((False, False), (True, False), (False, True), (True, True)):
+            form = as_text != other_type, null != other_content
+            if form in self._call_forms and not (form[1] and turn.get("content")):
+                turn = _retyped(turn) if other_type else turn
+                return {**turn, "content": None if form[1] else ""} if other_content else turn
+        return turn
+
+    def _remedy(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
+        """What to change of rows that the template does not take: that without which it takes this one."""
+        calls = ("tool_calls", "tool_call_id")
+        without_tools = [
+            {key: value for key, value in turn.items() if key not in calls} | {"content": turn.get("content") or PROBE}
+            for turn in turns
+            if turn["role"] != "tool"
+        ]
+        for fix, fewer, given in (
+            ("put the system turn's text into the first user turn", [t for t in turns if t["role"] != "system"], args),
+            ("it takes no tools: leave them out", turns, {k: v for k, v in args.items() if k != "tools"}),
+            ("use a model whose template has tool calls, or rows without them", without_tools, args),
+            ("let user and assistant take turns, the user first", _alternating(turns), args),
+        ):
+            same = len(fewer) == len(turns) and given == args and not any(key in t for t in turns for key in calls)
+            if fewer and not same and not isinstance(self._written(fewer, given, open_answer), CallFailure):
+                return f"; {fix}"
+        return ""
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
@@ -188,16 +330,112 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
-def prompt_and_response(row: Row) -> tuple[Text, str | None]:
-    """Prompt and answer; of a conversation with one answer, which is its end, too."""
-    if row.response is not None or isinstance(row.prompt, str):
-        return row.prompt, row.response
-    *before, last = row.prompt
-    if last.role != "assistant" or not before or any(turn.role == "assistant" for turn in before):
-        return row.prompt, None
-    return tuple(before), last.content
+# ---- rows
 
 
-def turns_of(prompt: Text) -> list[dict[str, str]]:
+def turns_of(prompt: Text) -> list[Turn]:
     messages = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-    return [{"role": message.role, "content": message.content} for message in messages]
+    return [{"role": message.role, "content": message.content, **message.extra} for message in messages]
+
+
+def imitated(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:
+    """The turns of a row, and the places of those to be imitated."""
+    turns = turns_of(row.prompt)
+    if row.response is not None:
+        return [*turns, {"role": "assistant", "content": row.response, **row.response_extra}], [len(turns)]
+    places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
+    return turns, places[-1:] if loss_on == "last" else places
+
+
+def with_rejected(row: Row) -> Row:
+    """The row with its rejected answer in place of the other."""
+    return replace(row, response=row.rejected, response_extra=row.rejected_extra)
+
+
+def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
+    """Of each sequence of a row, how many tokens it has of what stands before the first answer."""
+    first = sequences[0].ids[: sequences[0].mask.index(1)]
+    return [_common(first, each.ids) for each in sequences]
+
+
+def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
+    """How many ids, or characters, both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
+
+
+# ---- answers
+
+
+def without_reasoning(turn: Turn) -> Turn:
+    """The turn without what was thought before it, wherever that stands."""
+    found = {key: value for key, value in turn.items() if key not in REASONING}
+    content = found.get("content")
+    if isinstance(content, str) and (tag := _LEADING_TAG.match(content)):
+        found["content"] = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
+    return found
+
+
+def _continued(rest: str, tag: re.Match[str], answer: Turn) -> str:
+    """What comes after an opened tag such as <think>, where the template writes `rest` in its place."""
+    name, blank = tag[1], tag[2]
+    opened, closing = f"<{name}>", f"</{name}>"
+    if rest.lstrip().startswith(opened):
+        return rest.partition(opened)[2].lstrip()
+    if closing in rest:
+        return rest
+    content = answer.get("content") or ""
+    within = content.rpartition(closing)[0].rpartition(opened)[2]
+    thought = next((text for key in REASONING if isinstance(text := answer.get(key), str)), within).strip("\n")
+    line = blank[:1]
+    return f"{thought}{line}{closing}{line * 2}" + rest.lstrip("\n")
+
+
+def _from_content(whole: str, content: str) -> str:
+    """What the template writes from the answer's content on: its turns are opened otherwise than they are written."""
+    place = whole.rfind(content.strip())
+    return whole[place:] if place >= 0 else content
+
+
+# ---- turns
+
+
+def _shows(text: str | CallFailure) -> bool:
+    return isinstance(text, str) and PROBE in text
+
+
+def _with_parts(turn: Turn) -> Turn:
+    content = turn.get("content")
+    return {**turn, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else turn
+
+
+def _called(turn: Turn) -> list[str]:
+    """The names of the functions that the turn calls."""
+    return [str(call.get("function", call).get("name", "")) for call in turn.get("tool_calls") or () if _is_call(call)]
+
+
+def _is_call(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function", call), dict)
+
+
+def _retyped(turn: Turn) -> Turn:
+    """The turn with the arguments of its calls as objects where they are JSON, and as JSON where they are objects."""
+    calls = []
+    for call in turn["tool_calls"]:
+        holder = call.get("function", call) if _is_call(call) else {}
+        given = holder.get("arguments")
+        other = try_call(partial(json.loads, given)) if isinstance(given, str) else json.dumps(given)
+        if isinstance(other, CallFailure):
+            return turn
+        changed = {**holder, "arguments": other}
+        calls.append({**call, "function": changed} if "function" in call else changed)
+    return {**turn, "tool_calls": calls}
+
+
+def _alternating(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without those that a template may not expect: of users and assistants, each after the other."""
+    found = list[Turn]()
+    for turn in turns:
+        expected = "user" if not found or found[-1]["role"] != "user" else "assistant"
+        if turn["role"] == expected:
+            found.append(turn)
+    return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import regex
@@ -18,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
-from launcher.text.bounds import Count
-from launcher.text.encoder import Encoder, Tokens, Unwritable
+from launcher.text.encoder import Encoder, Unwritable, prompt_lengths, with_rejected
+from launcher.text.process import Count
 
 BATCH = 1024
 SAMPLE = 64
@@ -108,7 +107,8 @@ class Lengths:
         """Whether it is known if pieces can be counted; special tokens around plain texts are left to the tokenizer."""
 
     def of(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        """Tokens of each row's prompt and of its longer answer (0 without one), or why it cannot be written."""
+        """Tokens of each row's prompt and of its longer answer (0 without one), and how many sequences it becomes; or
+        why it cannot be written."""
         found = list[Count]()
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -124,11 +124,11 @@ class Lengths:
         texts, errors = dict[int, str](), dict[int, str]()
         for place, row in enumerate(rows):
             try:
-                texts[place] = self.encoder.opening(row.prompt)
+                texts[place] = self.encoder.opening(row.prompt, row.template_args)
             except Unwritable as error:
                 errors[place] = str(error)
         counts = dict(zip(texts, self._tokens(list(texts.values())), strict=True))
-        return [errors[place] if place in errors else (counts[place], 0) for place in range(len(rows))]
+        return [errors[place] if place in errors else (counts[place], 0, 1) for place in range(len(rows))]
 
     def _tokens(self, texts: list[str]) -> list[int]:
         if texts and not self.sampled:
@@ -142,10 +142,13 @@ class Lengths:
         return [len(next(slow)) if count is None else count for count in quick]
 
     def _demonstration(self, row: Row) -> Count:
-        sides = [row] if row.rejected is None else [row, replace(row, response=row.rejected)]
-        encoded = [self.encoder.demonstration(0, side) for side in sides]
-        if refused := next((side for side in encoded if isinstance(side, RefusedRow)), None):
-            return refused.reason
-        openings = [side.mask.index(1) for side in encoded if isinstance(side, Tokens)]
-        answers = [len(side.ids) - side.mask.index(1) for side in encoded if isinstance(side, Tokens)]
-        return max(openings), max(answers)
+        opening = longest = sequences = 0
+        for side in [row] if row.rejected is None else [row, with_rejected(row)]:
+            found = self.encoder.demonstration(0, side)
+            if isinstance(found, RefusedRow):
+                return found.reason
+            prompts = prompt_lengths(found.sequences)
+            answers = (len(each.ids) - prompt for each, prompt in zip(found.sequences, prompts, strict=True))
+            opening, longest = max(opening, prompts[0]), max(longest, *answers)
+            sequences = max(sequences, len(found.sequences))
+        return opening, longest, sequences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import time
@@ -12,15 +13,25 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import short_repr, shortened
+from launcher.core.problems import short_repr, shortened, suggest
 from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Row, Text
+from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
-from launcher.text.encoder import Encoder, Tokens, Unwritable, prompt_and_response, turns_of
+from launcher.text.encoder import (
+    PROBE,
+    Encoder,
+    Tokens,
+    Turn,
+    Unwritable,
+    imitated,
+    turns_of,
+    with_rejected,
+)
 from launcher.text.lengths import Lengths
+from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
+from launcher.text.stop_tokens import REASONING
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 
 WRITTEN = 2**20
@@ -28,8 +39,6 @@ WRITTEN = 2**20
 PAGE = resource.getpagesize()
 TEXTS = ("config.json", "generation_config.json")
 """What names the tokens that end an answer, beside the tokenizer."""
-PROBE = "Forty-two."
-"""An answer that shows what a template writes around one."""
 
 
 class Measure:
@@ -72,13 +81,13 @@ class _BoundedEncoder(Encoder):
     spent = 0.0
     allowed = RENDER_S
 
-    def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
-        given = sum(len(turn["content"]) for turn in turns)
+    def render(self, turns: list[Turn], args: Mapping[str, Any] | None = None, open_answer: bool = False) -> str:
+        given = sum(len(text) for turn in (*turns, args or {}) for text in map(str, turn.values()))
         self.allowed += TURN_S * len(turns) + SIGN_S * given
         started = time.process_time()
         try:
             with _bounds(self.allowed - self.spent):
-                text = super().render(turns, open_answer)
+                text = super().render(turns, args, open_answer)
         finally:
             self.spent += time.process_time() - started  # of one that fails, too
         if len(text) > WRITTEN + 8 * given:
@@ -134,9 +143,11 @@ def _signs(text: str) -> int:
 
 def _produced(encoder: Encoder, rows: Sequence[Row]) -> set[int]:
     """The ids that training on these rows takes."""
-    sides = [side for row in rows for side in (row, replace(row, response=row.rejected or row.response))]
+    sides = [side for row in rows for side in (row, with_rejected(row) if row.rejected else row)]
     written = [write(0, side) for side in sides for write in (encoder.demonstration, encoder.prompt)]
-    return {number for tokens in written if isinstance(tokens, Tokens) for number in tokens.ids}
+    return {
+        number for tokens in written if isinstance(tokens, Tokens) for each in tokens.sequences for number in each.ids
+    }
 
 
 def _texts(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -144,8 +155,8 @@ def _texts(rows: Sequence[Row]) -> dict[str, list[str]]:
     asked, answered = list[str](), list[str]()
     for row in rows:
         turns = turns_of(row.prompt)
-        asked += [turn["content"].strip() for turn in turns if turn["role"] != "assistant"]
-        answered += [turn["content"].strip() for turn in turns if turn["role"] == "assistant"]
+        asked += [(turn["content"] or "").strip() for turn in turns if turn["role"] != "assistant"]
+        answered += [(turn["content"] or "").strip() for turn in turns if turn["role"] == "assistant"]
         answered += [text.strip() for text in (row.response, row.rejected) if text]
     return {"prompts": asked, "answers": answered}
 
@@ -229,11 +240,12 @@ class _Template:
         self.encoder = encoder
         single = folder / "chat_template.jinja"
         self.file = single if single.is_file() else folder / "tokenizer_config.json"
-        self.written = list[tuple[Row, list[dict[str, str]], str]]()
+        self.written = list[tuple[Row, list[Turn], str]]()
         for row in rows:
-            turns = turns_of(_asked(row))
+            turns, places = imitated(row, "last")
+            turns = turns[: places[0]] if places else turns
             try:
-                self.written.append((row, turns, encoder.render(turns, open_answer=True)))
+                self.written.append((row, turns, encoder.render(turns, row.template_args, open_answer=True)))
             except Unwritable:  # the count of tokens says so
                 continue
 
@@ -241,16 +253,15 @@ class _Template:
         if not self.written:
             return
         yield from self._lost()
+        yield from self._unread()
         yield from self._written_twice()
-        _, turns, opening = self.written[0]
+        row, turns, opening = self.written[0]
         try:
-            rendered = self.encoder.render([*turns, {"role": "assistant", "content": PROBE}])
-            unopened = self.encoder.render(turns)
+            answer = self.encoder.exchange(turns, {"role": "assistant", "content": PROBE}, row.template_args).answer
+            unopened = self.encoder.render(turns, row.template_args)
         except Unwritable:
             return
-        if not rendered.startswith(opening):  # it rewrites the turns before an answer
-            return
-        before, found, after = rendered[len(opening) :].partition(PROBE)
+        before, found, _ = answer.partition(PROBE)
         if not found:
             return
         if opening == unopened and before.strip():
@@ -259,7 +270,6 @@ class _Template:
             )
             fix = f"let {self.file} end with {{% if add_generation_prompt %}}{shortened(before.strip())}{{% endif %}}"
             yield self._warning(message, fix)
-        yield from self._end(after)
 
     def _lost(self) -> Iterator[CheckResult]:
         """Turns whose text the template does not write."""
@@ -268,7 +278,7 @@ class _Template:
             message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
             yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
             return
-        answered = [(row, written) for row, turns, _ in self.written if (written := self._answer(row, turns))]
+        answered = [(row, written) for row, *_ in self.written if (written := self._answer(row))]
         if lost := [row for row, (answer, text) in answered if not _holds(text, answer)]:
             message = (
                 f"the chat template leaves out most of the answers, as of {lost[0].where} ({len(lost)} of"
@@ -286,16 +296,45 @@ class _Template:
                 fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
                 yield self._warning(message, fix)
 
-    def _answer(self, row: Row, turns: list[dict[str, str]]) -> tuple[str, str] | None:
-        """The row's last answer, and what is written of it; None where it has none, or it is written as it is."""
-        answer = prompt_and_response(row)[1]
-        if answer is None and not isinstance(row.prompt, str):
-            answer = next((turn.content for turn in reversed(row.prompt) if turn.role == "assistant"), None)
+    def _answer(self, row: Row) -> tuple[str, str] | None:
+        """The row's last answer, and what is written of it; None where it has none."""
+        turns, places = imitated(row, "last")
+        answer = turns[places[0]]["content"] if places else None
         try:
-            written = self.encoder.rendered_answer(turns, answer) if answer else None
+            return answer and (
+                answer,
+                self.encoder.exchange(turns[: places[0]], turns[places[0]], row.template_args)[1],
+            )
         except Unwritable:
             return None
-        return (answer, written) if answer and written is not None else None
+
+    def _unread(self) -> Iterator[CheckResult]:
+        """What rows or settings give to the template under names that do not occur in it."""
+        template = self.encoder.tokenizer.chat_template
+        known = set(re.findall(r"\w+", " ".join(template.values()) if isinstance(template, dict) else template))
+        for name in self.encoder.data.template_args:
+            if name not in known:
+                message = f"the chat template does not read {name}"
+                fix = suggest(name, sorted(known), listed="its words are")
+                yield CheckResult("WARN", "data.template_args", message, fix)
+        given = dict[str, list[Row]]()
+        for row, *_ in self.written:
+            turns = imitated(row, "last")[0]
+            names = {
+                *row.template_args,
+                *(key for turn in turns for key in (*REASONING, "tool_calls") if turn.get(key)),
+            }
+            for name in names - known:
+                given.setdefault(name, []).append(row)
+        opens = re.search(r"<\w+>\s*\Z", self.written[0][2])  # then the reasoning is written without its help
+        for name, rows in sorted(given.items()):
+            if name in REASONING and opens:
+                continue
+            other = next((key for key in REASONING if key in known), "") if name in REASONING else ""
+            of = f"{len(rows)} of {len(self.written)} rows, the first is {rows[0].where}"
+            message = f"the chat template does not read {name} ({of})"
+            fix = f"call it {other}" if other else "use a model whose template reads it, or write it into content"
+            yield self._warning(message, fix)
 
     def _written_twice(self) -> Iterator[CheckResult]:
         """Prompts in which a template has been written already."""
@@ -315,38 +354,16 @@ class _Template:
             )
             yield self._warning(message, "use data.chat_template=never, or prompts without it")
 
-    def _end(self, after: str) -> Iterator[CheckResult]:
-        """An end is put after a row's last answer; those before it have only what the template writes."""
-        tokenizer, stops = self.encoder.tokenizer, self.encoder.stop_tokens
-        if stops.ids != (stops.end,) or stops.end in tokenizer(after, add_special_tokens=False).input_ids:
-            return
-        earlier = [row for row, turns, _ in self.written if any(turn["role"] == "assistant" for turn in turns)]
-        if earlier:
-            message = (
-                f"the chat template writes no token at the end of an answer, so those that another turn follows, as in"
-                f" {earlier[0].where}, do not end"
-            )
-            yield self._warning(message, f"end each turn of the assistant with {tokenizer.eos_token} in {self.file}")
-
     def _warning(self, message: str, fix: str) -> CheckResult:
         return CheckResult("WARN", "model.path", message, fix)
 
 
-def _asked(row: Row) -> Text:
-    """What comes before the row's last answer."""
-    prompt, response = prompt_and_response(row)
-    if response is None and not isinstance(prompt, str):
-        last = max((place for place, turn in enumerate(prompt) if turn.role == "assistant"), default=len(prompt))
-        return prompt[:last]
-    return prompt
-
-
-def _key(turns: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
+def _key(turns: list[Turn]) -> tuple[tuple[str, str], ...]:
     return tuple((turn["role"], turn["content"]) for turn in turns)
 
 
-def _contents(turns: list[dict[str, str]], role: str) -> list[str]:
-    return [turn["content"] for turn in turns if turn["role"] == role and turn["content"].strip()]
+def _contents(turns: list[Turn], role: str) -> list[str]:
+    return [turn["content"] for turn in turns if turn["role"] == role and (turn["content"] or "").strip()]
 
 
 def _holds(text: str, content: str) -> bool:

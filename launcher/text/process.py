@@ -47,6 +47,8 @@ KEPT = "text"
 FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
 """All of a model's folder that tokenizer and template may depend on."""
 PACKAGES = ("transformers", "tokenizers", "jinja2", "regex")
+Count = tuple[int, int, int] | str
+"""Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""
 
 
 class TextProcess:
@@ -64,7 +66,7 @@ class TextProcess:
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         """Tokens of each row, as `lengths.Lengths.of` counts them."""
         found = self._ask("lengths", list(rows), kind)
-        return [count if isinstance(count, str) else (count[0], count[1]) for count in found]
+        return [count if isinstance(count, str) else (count[0], count[1], count[2]) for count in found]
 
     def tokens(self, text: str) -> int:
         """Of a text alone, without special tokens."""
@@ -167,10 +169,19 @@ class TextProcess:
             self._wait()
 
 
+def several_sequences(rows: int, of: int) -> str:
+    """What to say of rows that become several sequences."""
+    return (
+        f"{rows:,} of {of:,} rows become several sequences: the chat template writes answers otherwise once turns"
+        " follow, and each is learned behind the tokens that it would be sampled after; data.loss_on=last learns the"
+        " last alone"
+    )
+
+
 def _fingerprint(model: Model, data: Dataset) -> bytes:
     """Of all that answers depend on, apart from the question; empty where a file of the model cannot be read."""
     packages = [package_version(name) for name in PACKAGES]
-    found = hashlib.sha256(repr([model, data.chat_template, packages]).encode())
+    found = hashlib.sha256(repr([model, data.chat_template, data.template_args, data.loss_on, packages]).encode())
     folder = Path(weights_of(model.path)).absolute() if isinstance(model, Pretrained) else None
     files = [file for form in FILES for file in sorted(folder.glob(form))] if folder else []
     try:

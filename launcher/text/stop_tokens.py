@@ -27,6 +27,8 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 class StopTokens(NamedTuple):
     end: int
     """What is put after an answer where the template writes no end."""
+    call: int
+    """What is put after tool calls where the template writes no end."""
     ids: tuple[int, ...]
     """All tokens that end an answer; the tokenizer's EOS always does."""
 
@@ -37,8 +39,9 @@ def stop_tokens(tokenizer: PreTrainedTokenizerFast, render: Callable[[list[Turn]
     eos = tokenizer.eos_token_id
     answer = template.after_answer()
     calls = template.after_tool_calls({eos, *answer})
+    end = answer[0] if answer else eos
     ids = dict.fromkeys(number for number in (*answer, *calls, eos) if number is not None)
-    return StopTokens(answer[0] if answer else eos, tuple(ids))
+    return StopTokens(end, calls[0] if calls else end, tuple(ids))
 
 
 class _Turns:

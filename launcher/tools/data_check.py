@@ -19,7 +19,7 @@ from launcher.spec.data import SPLITS, Dataset, OnDataProgress, Row, Split, make
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward, why_unscorable
 from launcher.spec.routes import route
-from launcher.text.process import TextProcess
+from launcher.text.process import TextProcess, several_sequences
 
 _CHUNK = 4096
 FIRST = 100  # rows that show what tokenizer and chat template do
@@ -109,6 +109,8 @@ def _report(
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
     wrong, notes = _judge(report, data)
+    if tokens.split:
+        notes.append(several_sequences(tokens.split, len(tokens.prompts)))
     for found in tokens.facts or ():
         (wrong if found.level == "FAIL" else notes).append(found.line)
     return replace(report, wrong=wrong, notes=notes)
@@ -152,6 +154,8 @@ class _Tokens:
         self.limits = data.max_prompt_length, data.max_response_length
         self.prompts: list[int] = []
         self.answers: list[int] = []
+        self.split = 0
+        """Rows that become several sequences."""
         self.facts: list[CheckResult] | None = None
         """On tokenizer and chat template, as the first rows show them."""
         self.text = None if model is None else TextProcess(model, data, exact=True)
@@ -173,7 +177,8 @@ class _Tokens:
             if isinstance(found, str):
                 yield row.where, found, "unwritable"
                 continue
-            prompt, answer = found
+            prompt, answer, sequences = found
+            self.split += sequences > 1
             self.prompts.append(prompt)
             self.answers.append(answer)
             if prompt > self.limits[0]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.hubs.progress import Watch
@@ -30,12 +31,16 @@ class AnsweringModel:
     """Whether Python code that comes with it may run."""
 
 
-def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch, *, trust: bool = False) -> AnsweringModel:
+def choose(
+    name: str, root: Path, step: int | None, best: bool, watch: Watch, *, trust: bool = False,
+    template_args: Mapping[str, Any] | None = None,
+) -> AnsweringModel:  # fmt: skip
     """The model that `name` means: a run, a model's folder, or a hub's id, which is downloaded. Its own code may run
-    where its run allowed it, or with `trust`.
+    where its run allowed it, or with `trust`. `template_args` come before those of its run.
 
     Raises `Problems`, those of the model's files too.
     """
+    template_args = dict(template_args or {})
     run = store.named(name, root)
     if run is None and (step is not None or best):
         given = "--best" if best else "--step"
@@ -43,16 +48,30 @@ def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch, *,
     if run:
         found = _checkpoint(run, step, best)
         template = kept_checkpoints.stored_setting(run, "data", "chat_template")
+        args = kept_checkpoints.stored_setting(run, "data", "template_args")
         trusted = kept_checkpoints.stored_setting(run, "model", "trust_remote_code")
-        data = Files(chat_template="never" if template == "never" else "auto")
+        if isinstance(args, dict):
+            template_args = args | template_args
+        data = Files(chat_template="never" if template == "never" else "auto", template_args=template_args)
         label = f"{run.name}, step {found.step}"
         return _readable(AnsweringModel(label, found.path / "policy", data, trust or trusted is True))
-    asked = Pretrained(path=name)
+    asked, plain = Pretrained(path=name), Files(template_args=template_args)
     if asked.on_hub:
-        return _readable(AnsweringModel(name, models.find_or_download(asked, watch), Files(), trust))
+        return _readable(AnsweringModel(name, models.find_or_download(asked, watch), plain, trust))
     if not Path(name).expanduser().exists() and "/" not in name:
         store.find(name, root)  # which suggests names of runs
-    return _readable(AnsweringModel(name, Path(name).expanduser(), Files(), trust))
+    return _readable(AnsweringModel(name, Path(name).expanduser(), plain, trust))
+
+
+def read_args(text: str | None) -> dict[str, Any]:
+    """Arguments of the chat template, written as JSON. Raises `Problems`."""
+    try:
+        args = parse_json(text) if text else {}
+    except ValueError:
+        args = None
+    if not isinstance(args, dict):
+        raise Problems(Problem("--template-args", f"{text} is no JSON object", """use '{"enable_thinking": false}'"""))
+    return args
 
 
 def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.Kept:
@@ -70,12 +89,12 @@ def _readable(chosen: AnsweringModel) -> AnsweringModel:
     return chosen
 
 
-def with_system(prompt: Text, system: str | None) -> Text:
-    """The prompt after a system turn."""
+def with_system(row: Row, system: str | None) -> Row:
+    """The row's prompt after a system turn."""
     if not system:
-        return prompt
-    turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-    return (Message("system", system), *turns)
+        return row
+    turns = (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt
+    return replace(row, prompt=(Message("system", system), *turns))
 
 
 def read_prompts(path: str) -> Iterator[Row]:
@@ -96,11 +115,16 @@ def open_rows(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8")
 
 
-def as_line(prompt: Text, response: str) -> str:
+def as_line(row: Row, response: str) -> str:
     """A row of `prompt` and `response`, which training reads as a demonstration."""
-    return json.dumps({"prompt": prompt_node(prompt), "response": response}, ensure_ascii=False) + "\n"
+    node = {"prompt": prompt_node(row.prompt), "response": response}
+    if row.template_args:
+        node["chat_template_kwargs"] = dict(row.template_args)
+    return json.dumps(node, ensure_ascii=False) + "\n"
 
 
 def prompt_node(prompt: Text) -> Any:
     """The prompt in JSON: a text, or turns with role and content."""
-    return prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]
+    if isinstance(prompt, str):
+        return prompt
+    return [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt]

@@ -72,9 +72,9 @@ def rows(*prompts: Any) -> list[Row]:
     return [Row("f:1", prompt) for prompt in prompts]
 
 
-def truly(made: Encoder, row: Row) -> tuple[int, int] | str:
+def truly(made: Encoder, row: Row) -> tuple[int, int, int] | str:
     tokens = made.prompt(0, row)
-    return (len(tokens.ids), 0) if isinstance(tokens, Tokens) else tokens.reason
+    return (len(tokens.ids), 0, 1) if isinstance(tokens, Tokens) else tokens.reason
 
 
 TEXTS = st.one_of(
@@ -160,7 +160,7 @@ def test_the_longer_answer_of_a_pair_counts() -> None:
     pair = Row("f:1", "ab", "a", rejected="abC")
     both = made.pair(0, pair)
     assert isinstance(both, Pair)
-    assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2)]
-    assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2)]
+    assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2, 1)]
+    assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2, 1)]
     [refused] = Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
     assert refused == "is a conversation, and the tokenizer has no chat template; use a text prompt"

@@ -60,7 +60,7 @@ def chat(template: str) -> Encoder:
     ("{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}", "<eos>", []),
     ("{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}<|user|>", "<|user|>", []),
     ("{{ raise_exception('nothing') }}", "<eos>", []),
-    ("{% for turn in messages %}{{ turn.content[0].text }}<|im_end|>{% endfor %}", "<eos>", []),
+    ("{% for turn in messages %}{{ turn.content[0].text }}<|im_end|>{% endfor %}", "<|im_end|>", []),
 ])  # fmt: skip
 def test_found_from_the_template(template: str, end: str, others: list[str]) -> None:
     made = chat(template)
@@ -72,14 +72,14 @@ def test_found_from_the_template(template: str, end: str, others: list[str]) -> 
 def test_without_a_template_it_is_the_eos() -> None:
     made = chat(CHATML)
     never = Encoder(made.tokenizer, Files(chat_template="never"))
-    assert never.stop_tokens == (1, (1,))
+    assert never.stop_tokens == (1, 1, (1,))
 
 
 @pytest.mark.parametrize(("template", "learnt"), [
     (TURNS + OPEN, ["one<|user|>", "two<|user|>"]),
     (CHATML, ["one<|im_end|>\n", "two<|im_end|>\n"]),
     ("{% for turn in messages %}{{ turn.role }}: {{ turn.content }}\n{% endfor %}"
-     "{% if add_generation_prompt %}assistant: {% endif %}", ["one\n", "two\n<eos>"]),
+     "{% if add_generation_prompt %}assistant: {% endif %}", ["one\n<eos>", "two\n<eos>"]),
 ])  # fmt: skip
 def test_every_answer_learns_its_end(template: str, learnt: list[str]) -> None:
     """As TRL's template for training GLM, whose makers write no end."""
@@ -88,8 +88,8 @@ def test_every_answer_learns_its_end(template: str, learnt: list[str]) -> None:
     last = made.demonstration(0, Row("t:1", tuple(talk), "two"))
     assert isinstance(whole, Tokens)
     assert isinstance(last, Tokens)
-    assert last.ids == whole.ids
-    assert learnt_texts(made, whole) == learnt
+    assert last.ids == whole.sequences[-1].ids
+    assert [text for each in whole.sequences for text in learnt_texts(made, each)] == learnt
     assert learnt_texts(made, last) == learnt[-1:]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from launcher.core.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
-from launcher.text.encoder import Encoder, Tokens
+from launcher.text.encoder import Encoder, Pair, Tokens
 from launcher.text.tokenizer import character_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -162,7 +163,7 @@ def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
     whole = chat.tokenizer.apply_chat_template(
         [{"role": turn.role, "content": turn.content} for turn in turns], tokenize=False
     )
-    assert text(chat, found.ids) == whole  # nothing is lost and nothing added
+    assert text(chat, found.ids) == whole  # nothing is lost, and nothing added
 
 
 def test_one_turn_and_prompt_with_response_are_imitated_alike() -> None:
@@ -176,12 +177,22 @@ def test_one_turn_and_prompt_with_response_are_imitated_alike() -> None:
 REWRITES = CHATML.replace("{{ message.content }}", "{{ message.content if loop.last else message.content | upper }}")
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
-    """Its turns were never read by a model in the form in which they would be imitated."""
+def test_where_a_template_rewrites_earlier_turns_each_answer_is_learned_in_what_inference_shows() -> None:
     chat = encoder(chat_tokenizer(REWRITES))
-    found = chat.demonstration(0, row(talk("user: a", "assistant: one", "user: b", "assistant: two")))
-    assert isinstance(found, RefusedRow)
-    assert found.reason == "the chat template rewrites earlier turns; use one row for each answer"
+    turns = talk("user: a", "assistant: one", "user: b", "assistant: two")
+    found = good(chat.demonstration(0, row(turns)))
+    prompts = [good(chat.prompt(0, row(turns[:place]))).ids for place in (1, 3)]
+    assert [each.ids[: each.mask.index(1)] for each in found.sequences] == prompts
+    assert [learnt_texts(chat, each) for each in found.sequences] == [["one<|im_end|>\n"], ["two<|im_end|>\n"]]
+    last = encoder(chat_tokenizer(REWRITES), loss_on="last")
+    assert good(last.demonstration(0, row(turns))) == found.others[0]
+
+
+def test_of_a_conversation_the_last_turn_alone_can_be_learned() -> None:
+    turns = talk("user: a", "assistant: one", "user: b", "assistant: two")
+    every, last = (encoder(chat_tokenizer(), loss_on=on) for on in ("all", "last"))
+    assert learnt_texts(last, good(last.demonstration(0, row(turns)))) == ["two<|im_end|>\n"]
+    assert good(last.demonstration(0, row(turns))).ids == good(every.demonstration(0, row(turns))).ids
 
 
 def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_answer() -> None:
@@ -191,15 +202,110 @@ def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_a
     assert "\none<|im_end|>" in text(chat, found.ids)
 
 
-OPENS_OTHERWISE = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif")
+THINKS = CHATML.replace("<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif")
+DROPS = THINKS.replace("{{ message.content }}", "{{ message.content.split('</think>')[-1] }}")
+EMPTY = THINKS.replace(
+    "{{ message.content }}", "{{ '<think></think>' if message.role == 'assistant' }}{{ message.content }}"
+)
 
 
-def test_a_template_that_opens_answers_in_its_own_way_gets_answer_and_end_behind_it() -> None:
-    """The opened answer is not how a finished one begins, so the answer is put there as it is."""
-    chat = encoder(chat_tokenizer(OPENS_OTHERWISE))
-    found = good(chat.demonstration(0, row("a", "b")))
-    assert text(chat, found.ids) == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\nb<|im_end|>"
-    assert learnt_texts(chat, found) == ["b<|im_end|>"]
+@pytest.mark.parametrize(("template", "answer", "extra", "learned"), [
+    (THINKS, "b", {}, "\n</think>\n\nb"),
+    (THINKS, "b", {"reasoning_content": "So."}, "So.\n</think>\n\nb"),
+    (THINKS, "<think>\nSo.\n</think>\n\nb", {}, "So.\n</think>\n\nb"),
+    (THINKS, "<think>So.</think>b", {}, "So.</think>b"),
+    (THINKS, "So.\n</think>\n\nb", {}, "So.\n</think>\n\nb"),  # as it was sampled
+    (DROPS, "<think>\nSo.\n</think>\n\nb", {}, "So.\n</think>\n\nb"),  # as DeepSeek's
+    (DROPS, "b", {"thinking": "So."}, "So.\n</think>\n\nb"),
+    (EMPTY, "b", {}, "</think>b"),  # as the template writes that nothing was thought
+])  # fmt: skip
+def test_a_reasoning_that_the_prompt_opens_is_closed(
+    template: str, answer: str, extra: dict[str, Any], learned: str
+) -> None:
+    chat = encoder(chat_tokenizer(template))
+    for made in (
+        Row("f:7", "a", answer, response_extra=extra),
+        row((Message("user", "a"), Message("assistant", answer, extra))),
+    ):
+        found = good(chat.demonstration(0, made))
+        assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row("a"))).ids
+        assert learnt_texts(chat, found) == [f"{learned}<|im_end|>\n"]
+    pair = chat.pair(0, Row("f:7", "a", answer, rejected="c", response_extra=extra))
+    assert isinstance(pair, Pair)
+    assert learnt_texts(chat, pair.chosen) == [f"{learned}<|im_end|>\n"]
+    assert learnt_texts(chat, pair.rejected) == [
+        ("</think>c" if template == EMPTY else "\n</think>\n\nc") + "<|im_end|>\n"
+    ]
+
+
+SWITCH = CHATML.replace(
+    "assistant\n{% endif", "assistant\n{{ '<think>\n\n</think>\n\n' if enable_thinking is false }}{% endif"
+).replace(
+    "{{ message.content }}",
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n"
+    "{% elif message.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ message.content }}",
+)
+
+
+def test_arguments_of_the_template_hold_wherever_it_writes() -> None:
+    made = row((Message("user", "a"), Message("assistant", "b", {"reasoning_content": "So."})))
+    thinks = encoder(chat_tokenizer(SWITCH))
+    plain = encoder(chat_tokenizer(SWITCH), template_args={"enable_thinking": False})
+    assert text(plain, good(plain.prompt(0, row("a"))).ids).endswith("<think>\n\n</think>\n\n")
+    assert learnt_texts(thinks, good(thinks.demonstration(0, made))) == ["<think>\nSo.\n</think>\n\nb<|im_end|>\n"]
+    assert learnt_texts(plain, good(plain.demonstration(0, made))) == ["b<|im_end|>\n"]  # nothing is thought
+    own = replace(made, template_args={"enable_thinking": True})
+    assert good(plain.demonstration(0, own)) == good(thinks.demonstration(0, made))
+
+
+CALLING = CHATML.replace(
+    "{{ message.content }}",
+    "{{ message.content }}{% for call in message.tool_calls %}<call>{{ call.function.name }}"
+    "{{ ARGUMENTS }}</call>{% endfor %}",
+).replace("{% for message", "{% for tool in tools or [] %}[{{ tool.name }}]{% endfor %}{% for message", 1)
+AS_OBJECT = CALLING.replace("ARGUMENTS", "call.function.arguments | tojson")
+AS_TEXT = CALLING.replace("ARGUMENTS", "'' + call.function.arguments")
+
+
+@pytest.mark.parametrize("template", [AS_OBJECT, AS_TEXT])
+@pytest.mark.parametrize("arguments", [{"a": 1}, '{"a": 1}'])
+@pytest.mark.parametrize("content", ["", None])
+def test_tools_and_their_calls(template: str, arguments: Any, content: Any) -> None:
+    """Arguments are objects or JSON, whichever the template takes."""
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+    turns = (
+        Message("user", "1+1?"), Message("assistant", "", {"content": content, "tool_calls": [call]}),
+        Message("tool", "2", {"name": "add"}), Message("assistant", "It is 2."),
+    )  # fmt: skip
+    chat = encoder(chat_tokenizer(template))
+    found = good(chat.demonstration(0, replace(row(turns), template_args={"tools": [{"name": "add"}]})))
+    assert text(chat, found.ids).startswith("[add]<|im_start|>user")
+    assert learnt_texts(chat, found) == ['<call>add{"a": 1}</call><|im_end|>\n', "It is 2.<|im_end|>\n"]
+
+
+PARTS = CHATML.replace("{{ message.content }}", "{% for part in message.content %}{{ part.text }}{% endfor %}")
+
+
+def test_templates_that_read_contents_in_parts_get_parts() -> None:
+    chat = encoder(chat_tokenizer(PARTS))
+    assert text(chat, good(chat.demonstration(0, row("a", "b"))).ids) == text(
+        chat, good(encoder(chat_tokenizer()).demonstration(0, row("a", "b"))).ids
+    )
+
+
+REFUSES = "{% if MARK %}{{ raise_exception('no') }}{% endif %}" + CHATML
+
+
+@pytest.mark.parametrize(("template", "turns", "fix"), [
+    (REFUSES.replace("MARK", "messages[0].role == 'system'"), talk("system: s", "user: a", "assistant: b"),
+     "put the system turn's text into the first user turn"),
+    (REFUSES.replace("MARK", "messages[1:] and messages[1].role == 'user'"), talk("user: a", "user: b", "assistant: c"),
+     "let user and assistant take turns, the user first"),
+    (CHATML, (*talk("user: a"), Message("assistant", "", {"tool_calls": [{"function": {"name": "add"}}]})),
+     "use a model whose template writes tool calls, or rows without them"),
+])  # fmt: skip
+def test_what_a_template_does_not_take_is_refused_with_a_remedy(template: str, turns: Any, fix: str) -> None:
+    assert reason(encoder(chat_tokenizer(template)).demonstration(0, row(turns))).endswith(f"; {fix}")
 
 
 def test_never_leaves_the_template_out() -> None:

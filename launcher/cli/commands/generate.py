@@ -14,7 +14,7 @@ from launcher.cli.arguments import Root, complete_run
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
 from launcher.cli.progress import show_download
 from launcher.core.problems import Problem, Problems
-from launcher.spec.data import Message, Text
+from launcher.spec.data import Message, Row, Text
 from launcher.tools import generate as asking
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ TopK = Annotated[int, typer.Option("--top-k", min=-1, help="Sample from this man
 Trust = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run Python code that comes with the model."),
+]
+TemplateArgs = Annotated[
+    str | None,
+    typer.Option("--template-args", metavar="JSON", help="Arguments of the chat template, before those of the run."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal answers.")]
 
@@ -59,6 +63,7 @@ def generate(
     top_k: TopK = -1,
     seed: Seed = 0,
     trust: Trust = False,
+    template_args: TemplateArgs = None,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -72,16 +77,16 @@ def generate(
         if n > 1 and not temperature:
             raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
         rows = asking.open_rows(out) if out else None
-        answerer = _load(name, root, step, best, trust, (n, temperature, top_p, top_k, max_tokens, seed))
-        texts = [text for _, text in asked]
-        answerer.check(texts, [where for where, _ in asked])
-        if len(texts) == n == 1 and not as_json and rows is None:
-            answerer.stream(texts[0], 0, _show)
+        answerer = _load(name, root, step, best, trust, template_args, (n, temperature, top_p, top_k, max_tokens, seed))
+        answerer.check(asked)
+        if len(asked) == n == 1 and not as_json and rows is None:
+            answerer.stream(asked[0], 0, _show)
             return typer.echo()
         nodes = []
-        for prompt, replies in _answered(answerer, texts):
+        for row, replies in _answered(answerer, asked):
+            prompt = row.prompt
             if rows:
-                rows.writelines(asking.as_line(prompt, reply.text) for reply in replies)
+                rows.writelines(asking.as_line(row, reply.text) for reply in replies)
                 rows.flush()
             elif as_json:
                 nodes += [_node(prompt, reply) for reply in replies]
@@ -108,11 +113,12 @@ def chat(
     top_k: TopK = -1,
     seed: Seed = 0,
     trust: Trust = False,
+    template_args: TemplateArgs = None,
     root: Root = Path("runs"),
 ) -> None:
     """Talk to a checkpoint or a model. An empty line begins a new conversation, Ctrl-D ends."""
     with problems_named():
-        answerer = _load(name, root, step, best, trust, (1, temperature, top_p, top_k, max_tokens, seed))
+        answerer = _load(name, root, step, best, trust, template_args, (1, temperature, top_p, top_k, max_tokens, seed))
         if not answerer.encoder.templated:
             err.print("it was trained without a chat template: each line is answered by itself", style="dim")
         start: tuple[Message, ...] = (Message("system", system),) if system else ()
@@ -124,7 +130,7 @@ def chat(
                 continue
             asked = (*turns, Message("user", line))
             try:
-                reply = answerer.stream(asked if len(asked) > 1 else line, number, _show)
+                reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else line), number, _show)
                 turns = (*asked, Message("assistant", reply.text))
                 if reply.truncated:
                     err.print(f"\n(cut after {reply.tokens} tokens)", style="dim", end="")
@@ -136,23 +142,23 @@ def chat(
             typer.echo()
 
 
-def _prompts(given: list[str], file: str | None, system: str | None) -> list[tuple[str, Text]]:
-    """Where each stands, and the prompt."""
-    texts: list[tuple[str, Text]] = [(f"prompt {number}", text) for number, text in enumerate(given, 1)]
-    texts += [(row.where, row.prompt) for row in asking.read_prompts(file)] if file else []
-    if not texts:
+def _prompts(given: list[str], file: str | None, system: str | None) -> list[Row]:
+    rows = [Row(f"prompt {number}", text) for number, text in enumerate(given, 1)]
+    rows += asking.read_prompts(file) if file else []
+    if not rows:
         raise Problems(Problem("PROMPT", "is missing", "use a text, or --file FILE; rlrun chat MODEL for a talk"))
-    return [(where, asking.with_system(text, system)) for where, text in texts]
+    return [asking.with_system(row, system) for row in rows]
 
 
 def _load(
-    name: str, root: Path, step: int | None, best: bool, trust: bool,
+    name: str, root: Path, step: int | None, best: bool, trust: bool, template_args: str | None,
     sampling: tuple[int, float, float, int, int | None, int],
 ) -> Answerer:  # fmt: skip
     if not sampling[3]:
         raise Problems(Problem("--top-k", "0 leaves no token to sample", "use -1 for all"))
+    args = asking.read_args(template_args)
     with show_download() as watch:
-        chosen = asking.choose(name, root, step, best, watch, trust=trust)
+        chosen = asking.choose(name, root, step, best, watch, trust=trust, template_args=args)
     with err.status(f"loading {printable(chosen.label)}"):
         from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
 
@@ -160,7 +166,7 @@ def _load(
         return Answerer(chosen.folder, chosen.data, Sampling(*sampling), trust_remote_code=trusted)
 
 
-def _answered(answerer: Answerer, prompts: list[Text]) -> Iterator[tuple[Text, list[Reply]]]:
+def _answered(answerer: Answerer, prompts: list[Row]) -> Iterator[tuple[Row, list[Reply]]]:
     for first in range(0, len(prompts), TOGETHER):
         some = prompts[first : first + TOGETHER]
         yield from zip(some, answerer.answers(some, first), strict=True)

@@ -18,7 +18,7 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.random_streams import stream_keys
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.models.pretrained import Pretrained
-from launcher.spec.data import Dataset, Text
+from launcher.spec.data import Dataset, Row
 from launcher.text.encoder import Encoder, Unwritable
 
 USUAL = 512
@@ -65,16 +65,16 @@ class Answerer:
         self.model.stop_at(self.encoder.stop_tokens.ids)
         self.sampling = sampling
 
-    def check(self, prompts: Sequence[Text], names: Sequence[str]) -> None:
+    def check(self, prompts: Sequence[Row]) -> None:
         """Raises `Problems` with all prompts that cannot be written or leave no room for an answer."""
-        found = [problem for prompt, name in zip(prompts, names, strict=True) if (problem := self._fault(prompt, name))]
+        found = [problem for prompt in prompts if (problem := self._fault(prompt))]
         if found:
             raise Problems(found)
 
-    def answers(self, prompts: Sequence[Text], first: int = 0) -> list[list[Reply]]:
+    def answers(self, prompts: Sequence[Row], first: int = 0) -> list[list[Reply]]:
         """`sampling.n` answers to each prompt, which must pass `check`. Equal seeds and numbers of prompts, counted
         from `first`, give equal answers."""
-        asked, n = [self.encoder.prompt_ids(prompt) for prompt in prompts], self.sampling.n
+        asked, n = [self._ids(prompt) for prompt in prompts], self.sampling.n
         keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n).reshape(len(asked), n)
         replies: list[list[Reply]] = [[]] * len(asked)
         rooms = [self._room(len(ids)) for ids in asked]
@@ -85,9 +85,9 @@ class Answerer:
                 replies[place] = found[number * n : number * n + n]
         return replies
 
-    def stream(self, prompt: Text, number: int, say: Callable[[str], None]) -> Reply:
+    def stream(self, prompt: Row, number: int, say: Callable[[str], None]) -> Reply:
         """One answer, whose text is given to `say` as it is written. Raises `Problems` as `check` does."""
-        self.check([prompt], ["prompt"])
+        self.check([prompt])
         pieces, eos = DecodeStream(skip_special_tokens=False), set(self.model.eos)
 
         def heard(token: int) -> None:
@@ -95,7 +95,7 @@ class Answerer:
             if piece:
                 say(piece)
 
-        ids = self.encoder.prompt_ids(prompt)
+        ids = self._ids(prompt)
         keys = stream_keys(self.sampling.seed, 0, [number], 1)
         return self._sample([ids], self._room(len(ids)), keys, heard)[0]
 
@@ -109,18 +109,21 @@ class Answerer:
         texts = decoder.texts(found)
         return [Reply(text, len(one.tokens), one.truncated) for text, one in zip(texts, found, strict=True)]
 
-    def _fault(self, prompt: Text, name: str) -> Problem | None:
+    def _ids(self, prompt: Row) -> list[int]:
+        return self.encoder.prompt_ids(prompt.prompt, prompt.template_args)
+
+    def _fault(self, prompt: Row) -> Problem | None:
         try:
-            ids = self.encoder.prompt_ids(prompt)
+            ids = self._ids(prompt)
         except Unwritable as error:
-            return Problem(name, str(error))
+            return Problem(prompt.where, str(error))
         if not ids:
-            return Problem(name, "has no tokens", "use a text")
+            return Problem(prompt.where, "has no tokens", "use a text")
         left = self._left(len(ids))
         if left >= (self.sampling.max_tokens or 1):
             return None
         got = f"has {len(ids)} tokens, and the model has {len(ids) + left} positions"
-        return Problem(name, got, f"use --max-tokens {left}" if left > 0 else "use a shorter prompt")
+        return Problem(prompt.where, got, f"use --max-tokens {left}" if left > 0 else "use a shorter prompt")
 
     def _room(self, length: int) -> int:
         """Tokens of an answer to a prompt of `length` tokens."""

@@ -15,8 +15,7 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.bounds import MOSTLY, TOKENIZER, Count
-from launcher.text.process import TextProcess
+from launcher.text.process import MOSTLY, TOKENIZER, Count, TextProcess, several_sequences
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
@@ -125,7 +124,7 @@ def sizes(row: Row) -> tuple[int, int]:
     conversation that holds its answers is counted as both."""
     if isinstance(row.prompt, str):
         return _bytes(row.prompt), max(_bytes(row.response or ""), _bytes(row.rejected or ""))
-    whole = sum(_bytes(turn.content) for turn in row.prompt)
+    whole = sum(_bytes(turn.content) + (_bytes(str(turn.extra)) if turn.extra else 0) for turn in row.prompt)
     answers = _bytes(row.response or ""), _bytes(row.rejected or "")
     return whole, max(whole, *answers) if row.response is None else max(answers)
 
@@ -183,7 +182,10 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         if max(tokens):
             summary.append(f"{what}s of at most {max(tokens)}")
     filtered = len(over) if split == "train" and data.truncation == "filter" else 0
-    return LengthReport(results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")], filtered)
+    results = results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")]
+    if several := sum(not isinstance(count, str) and count[2] > 1 for count in counts):
+        results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(counts))))
+    return LengthReport(results, filtered)
 
 
 def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:

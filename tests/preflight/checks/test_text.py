@@ -137,8 +137,6 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
     ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
     ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),
     ({"tokenizer": {"eos_token": "<other>"}}, "chats", "makes ids up to 92, and the model knows 92"),
-    ({"template": turns(CONTENT, head="{{ turn.role }}: ", end="\n").replace("<|assistant|>", "assistant: ")}, "rounds",
-     "WARN model.path: the chat template writes no token at the end"),
     ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),
     ({"template": turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")}, "systems", "out system turns"),
     ({"template": "<|user|>hi<|assistant|>"}, "chats", "FAIL model.path: the chat template writes the same,"),
@@ -254,4 +252,4 @@ def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: 
     monkeypatch.setattr(measure._BoundedEncoder, "allowed", 0.01)
     talk = tuple(Message(role, "1") for _ in range(20) for role in ("user", "assistant"))
     with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
-        assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116)]
+        assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116, 1)]

@@ -99,9 +99,14 @@ class Demonstrations:
 
 
 def collate_rows(rows: Sequence[Tokens | Pair], model: CausalLM, numbers: Sequence[int] | None = None) -> Batch:
-    """A batch of demonstrations or of pairs; a pair's two answers form a group."""
+    """A batch of demonstrations or of pairs; a pair's two answers form a group, and the sequences of a demonstration
+    where one has several."""
     if not any(isinstance(row, Pair) for row in rows):
-        return collate([(row.ids, row.mask) for row in rows if isinstance(row, Tokens)], model)
+        found = [(place, one) for place, row in enumerate(rows) if isinstance(row, Tokens) for one in row.sequences]
+        batch = collate([(one.ids, one.mask) for _, one in found], model)
+        if len(found) == len(rows):
+            return batch
+        return replace(batch, group=torch.tensor([place for place, _ in found], device=batch.mask.device))
     pairs = [row for row in rows if isinstance(row, Pair)]
     batch = collate([(side.ids, side.mask) for pair in pairs for side in (pair.chosen, pair.rejected)], model)
     group = torch.tensor(numbers or range(len(pairs)), device=batch.mask.device).repeat_interleave(2)

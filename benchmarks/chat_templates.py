@@ -1,0 +1,358 @@
+"""What is learned of a chat, for the chat templates that TRL and axolotl ship, against what inference shows.
+
+    python benchmarks/chat_templates.py AXOLOTL [NAME...]
+
+AXOLOTL is a wheel of axolotl, or a folder that holds one; TRL must be importable. Each template gets eight rows. Two
+references, both written here without our encoder:
+
+    inference   for each assistant turn, the prompt that the template opens for the turns before it, and what must
+                follow: the rest of the whole chat's text, or, where the prompt opens a reasoning that the text lacks,
+                that reasoning, its end, and the answer
+    TRL         the tokens and the mask of TRL's template for training, where it has one
+
+Ours must equal the first in all that inference would sample; where it differs from the second, the reason is one of
+`DIFFERENCES`. A refused row must say what to change. Ends with 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import trl
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from launcher.data.files import Files
+from launcher.data.formats import to_row
+from launcher.spec.data import Message, RefusedRow, Row
+from launcher.text.encoder import Encoder
+
+DIFFERENCES = {
+    "turns": "the template writes earlier turns otherwise than the last, and inference shows them so: ours has a"
+    " sequence for each answer, TRL one with every turn written as if it were the last",
+    "prompt": "the first tokens of TRL's mask stand in the prompt that inference shows (<think>, the role), so they"
+    " are read and not learned",
+    "cut": "inference's prompt ends between two characters that are one token in a text as a whole",
+    "end": "the template writes no end, or another; ours is the token that inference stops at",
+    "reasoning": "TRL's template keeps the reasoning in the answer or puts an empty one there, where inference's prompt"
+    " and the template do otherwise",
+    "text": "TRL's template writes other text than the template it is for",
+}
+"""Why what is learned may differ from what TRL's templates for training give."""
+THOUGHT, CALL = (
+    "It is a sum.",
+    {"type": "function", "id": "call00001", "function": {"name": "add", "arguments": {"a": 1}}},
+)
+TOOL = {"type": "function", "function": {
+    "name": "add", "description": "Adds.",
+    "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer", "description": "One."}}, "required": ["a"]},
+}}  # fmt: skip
+
+
+def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+ASKED, ANSWERED = said("user", "What is 1+1?"), said("assistant", "It is 2.")
+ROWS: dict[str, dict[str, Any]] = {
+    "one": {"messages": [ASKED, ANSWERED]},
+    "system": {"messages": [said("system", "Be brief."), ASKED, ANSWERED]},
+    "three": {"messages": [ASKED, ANSWERED, said("user", "And 2+2?"), said("assistant", "4"), said("user", "And 3+3?"),
+                           said("assistant", "That is 6.")]},
+    "thinking": {"messages": [ASKED, said("assistant", "It is 2.", reasoning_content=THOUGHT, thinking=THOUGHT)]},
+    "tools": {"tools": [TOOL], "messages": [ASKED, said("assistant", "", tool_calls=[CALL])]},
+    "tool turn": {"tools": [TOOL], "messages": [
+        ASKED, said("assistant", "", tool_calls=[CALL]),
+        said("tool", "2", name="add", tool_call_id="call00001"), ANSWERED]},
+    "empty": {"messages": [ASKED, said("assistant", "Hm."), said("user", "Go."), said("assistant", "")]},
+    "text": {"prompt": "What is 1+1?", "response": "<think>\nIt is a sum.\n</think>\n\nIt is 2."},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Template:
+    source: str
+    name: str
+    text: str
+    training: str | None = None
+
+
+def of_trl() -> Iterator[Template]:
+    """TRL's originals; a family's template for training is that of its first member."""
+    folder = Path(trl.__file__).parent / "chat_templates"
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.jinja"))}
+    for name, text in texts.items():
+        if not name.endswith("_training"):
+            yield Template("TRL", name, text, texts.get(f"{name}_training"))
+
+
+def of_axolotl(place: Path) -> Iterator[Template]:
+    wheel = place if place.is_file() else next(place.glob("axolotl-*.whl"))
+    with zipfile.ZipFile(wheel) as files:
+        for name in sorted(files.namelist()):
+            if "chat_templates/templates/" in name and name.endswith(".jinja"):
+                yield Template("axolotl", Path(name).stem, files.read(name).decode())
+
+
+def tokenizer_for(template: Template) -> PreTrainedTokenizerFast:
+    """A token for each byte, a few pairs of them, and one for each mark that the template writes."""
+    written = template.text + (template.training or "")
+    marks = re.findall(
+        r"\[\|[^\]]+\|\]|<[|｜][^<>{}'\"\s]*[|｜]?>|<[a-z_]+[|｜]>|</?[a-z_]{1,20}>|\[/?[A-Z_]{2,}\]", written
+    )
+    special = list(dict.fromkeys(["<pad>", "<bos>", "<eos>", *marks]))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [("Ċ", "Ċ"), ("Ġ", "t"), ("i", "s"), ("Ġ", "i")]
+    words = [*letters, *(one + other for one, other in pairs)]
+    made = Tokenizer(models.BPE({word: number for number, word in enumerate(words)}, pairs))
+    cut = pre_tokenizers.Split(Regex(r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"), "isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(mark, normalized=False) for mark in special])
+    found = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    found.chat_template = template.text
+    return found
+
+
+# ---- inference
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One assistant turn: what inference shows, and what must be sampled."""
+
+    prompt: list[int]
+    target: str
+
+
+class Inference:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        probe = [said("user", "Forty-two.")]
+        self.parts = self._plain(probe) is None and self._plain([_parted(probe[0])]) is not None
+
+    def _plain(self, turns: list[dict[str, Any]]) -> str | None:
+        try:
+            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception:  # noqa: BLE001  a template raises what it likes
+            return None
+        return text if "Forty-two." in text else None
+
+    def write(self, turns: list[dict[str, Any]], tools: Any, opened: bool) -> str:
+        turns = [_parted(turn) for turn in turns] if self.parts else turns
+        if not any("tool_calls" in turn for turn in turns):
+            return self._template(turns, tools, opened)
+        for form in (turns, *([_other(turn, *forms) for turn in turns] for forms in OTHER_FORMS)):
+            try:
+                text = self._template(form, None, opened)
+            except Exception:  # noqa: BLE001
+                continue
+            if "add" in text:
+                return self._template(form, tools, opened)
+        raise AssertionError("no form of its calls is written")
+
+    def _template(self, turns: list[dict[str, Any]], tools: Any, opened: bool) -> str:
+        return self.tokenizer.apply_chat_template(turns, tools=tools, tokenize=False, add_generation_prompt=opened)
+
+    def asked(self, row: dict[str, Any]) -> Iterator[Asked]:
+        turns = row.get("messages") or [said("user", row["prompt"]), said("assistant", row["response"])]
+        for place, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                opened = self.write(turns[:place], row.get("tools"), True)
+                whole = self.write(turns[: place + 1], row.get("tools"), False)
+                yield Asked(self.ids(opened), target(opened, whole, turn))
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+
+def target(opened: str, whole: str, turn: dict[str, Any]) -> str:
+    if whole.startswith(opened):
+        return whole[len(opened) :]
+    content = turn["content"] or ""
+    inline = re.match(r"\s*<think>\s*(.*?)\s*</think>\s*", content, re.DOTALL)
+    if begun := re.search(r"<think>\s*\Z", opened):
+        rest = whole[begun.start() :]
+        if rest.startswith("<think>"):  # as the template writes it, empty or not
+            return rest.removeprefix("<think>").lstrip()
+        thought = turn.get("reasoning_content", inline[1] if inline else "")
+        return f"{thought}\n</think>\n\n{rest.lstrip()}"
+    if opened.rstrip().endswith("</think>") and inline:
+        content = content[inline.end() :]
+    if content.strip():
+        return whole[whole.rindex(content.strip()) :]
+    same = next((n for n, (a, b) in enumerate(zip(opened, whole, strict=False)) if a != b), len(opened))
+    return whole[same:]
+
+
+def _parted(turn: dict[str, Any]) -> dict[str, Any]:
+    content = turn.get("content")
+    return {**turn, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else turn
+
+
+OTHER_FORMS = ((True, ""), (False, None), (True, None))
+"""Arguments as text, and the content beside calls: what DeepSeek's templates expect is not what Qwen's do."""
+
+
+def _other(turn: dict[str, Any], as_text: bool, content: str | None) -> dict[str, Any]:
+    if "tool_calls" not in turn:
+        return turn
+    arguments = '{"a": 1}' if as_text else {"a": 1}
+    call = {**CALL, "function": {"name": "add", "arguments": arguments}}
+    return {**turn, "content": content, "tool_calls": [call]}
+
+
+# ---- verdicts
+
+
+@dataclass
+class Verdict:
+    sign: str
+    sequences: int = 1
+    reason: str = ""
+    wrong: bool = False
+
+
+@dataclass
+class Judged:
+    template: Template
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+
+def judge(template: Template) -> Judged:
+    tokenizer = tokenizer_for(template)
+    encoder, found = Encoder(tokenizer, Files(max_prompt_length=2**20, max_response_length=2**20)), Judged(template)
+    for name, values in ROWS.items():
+        found.verdicts[name] = _verdict(template, tokenizer, encoder, values)
+    return found
+
+
+def _verdict(
+    template: Template, tokenizer: PreTrainedTokenizerFast, encoder: Encoder, values: dict[str, Any]
+) -> Verdict:
+    row = to_row("row:1", values, "answers")
+    if isinstance(row, str) and "is empty" in row:  # files with such rows are refused
+        turns = tuple(Message(turn["role"], turn["content"]) for turn in values["messages"])
+        row = Row("row:1", turns)
+    made = RefusedRow("", row, "") if isinstance(row, str) else encoder.demonstration(0, row)
+    if isinstance(made, RefusedRow):
+        return Verdict("refused", reason=made.reason, wrong=";" not in made.reason)
+    ours = [run for one in made.sequences for run in _learned(one.ids, one.mask)]
+    stops, reference = set(encoder.stop_tokens.ids), Inference(tokenizer)
+    asked = list(reference.asked(values))
+    if len(ours) != len(asked):
+        return Verdict("wrong", reason=f"{len(ours)} answers of {len(asked)}", wrong=True)
+    for (before, learned), expected in zip(ours, asked, strict=True):
+        sampled = _until_stop(learned, stops)
+        texts = tokenizer.decode(sampled), tokenizer.decode(_until_stop(reference.ids(expected.target), stops))
+        unended = [texts[1] + tokenizer.decode([end]) for end in stops]
+        if before != expected.prompt:
+            return Verdict("wrong", reason=f"prompt: {_apart(tokenizer, before, expected.prompt)}", wrong=True)
+        if texts[0] not in (texts[1], *unended) or sampled[-1] not in stops:
+            return Verdict("wrong", reason=f"answer: {texts[0]!r}, not {texts[1]!r}", wrong=True)
+    return _against_trl(template, tokenizer, made, values)
+
+
+def _learned(ids: list[int], mask: list[int]) -> Iterator[tuple[list[int], list[int]]]:
+    """Of each answer, the tokens before it and its own."""
+    place = 0
+    for marked, run in groupby(mask):
+        length = len(list(run))
+        if marked:
+            yield ids[:place], ids[place : place + length]
+        place += length
+
+
+def _until_stop(ids: list[int], stops: set[int]) -> list[int]:
+    place = next((place for place, number in enumerate(ids) if number in stops), len(ids))
+    return ids[: place + 1]
+
+
+def _apart(tokenizer: PreTrainedTokenizerFast, one: list[int], other: list[int]) -> str:
+    place = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    ours, theirs = (tokenizer.decode(ids[max(place - 3, 0) : place + 20]) for ids in (one, other))
+    return f"{ours!r}, not {theirs!r}"
+
+
+def _against_trl(template: Template, tokenizer: PreTrainedTokenizerFast, made: Any, values: dict[str, Any]) -> Verdict:
+    sequences = len(made.sequences)
+    if template.training is None:
+        return Verdict("inference", sequences)
+    turns = values.get("messages") or [said("user", values["prompt"]), said("assistant", values["response"])]
+    if Inference(tokenizer).parts:
+        turns = [_parted(turn) for turn in turns]
+    try:
+        theirs = tokenizer.apply_chat_template(
+            turns, tools=values.get("tools"), chat_template=template.training, return_dict=True,
+            return_assistant_tokens_mask=True,
+        )  # fmt: skip
+    except Exception as error:  # noqa: BLE001
+        return Verdict("inference", sequences, f"TRL's template fails: {error}"[:80])
+    ids, mask = theirs["input_ids"], theirs["assistant_masks"]
+    if (made.ids, made.mask) == (ids, mask) and sequences == 1:
+        return Verdict("TRL")
+    if sequences > 1:
+        return Verdict("turns", sequences)
+    if made.ids == ids:
+        first = next(n for n, (a, b) in enumerate(zip(made.mask, mask, strict=True)) if a != b)
+        return Verdict("prompt" if mask[first] else "end")
+    text, other = tokenizer.decode(made.ids), tokenizer.decode(ids)
+    if text == other:
+        return Verdict("cut")
+    if text.startswith(other) or other.startswith(text) or (_without_ends(text) == _without_ends(other)):
+        return Verdict("end")
+    return Verdict("reasoning" if "think" in text + other else "text", reason=f"{text!r} {other!r}")
+
+
+def _without_ends(text: str) -> str:
+    return re.sub(r"(<[^<>]*>|\s)+\Z", "", text)
+
+
+# ---- the table
+
+
+def main() -> int:
+    place, *names = sys.argv[1:]
+    every = [*of_trl(), *of_axolotl(Path(place))]
+    judged = [judge(one) for one in every if not names or one.name in names]
+    table = Table("template", *ROWS, box=box.SIMPLE, title="What is learned", title_justify="left")
+    notes, count = list[str](), Counter[str]()
+    for one in judged:
+        cells = []
+        for name, verdict in one.verdicts.items():
+            count[verdict.sign] += 1
+            several = f" {verdict.sequences}" if verdict.sequences > 1 else ""
+            cells.append(f"[red]{verdict.sign}" if verdict.wrong else f"{verdict.sign}{several}")
+            if verdict.reason and (names or verdict.wrong or verdict.sign == "refused"):
+                notes.append(f"{one.template.source} {one.template.name}, {name}: {verdict.reason}")
+        table.add_row(f"{one.template.source} {one.template.name}", *cells)
+    console = Console(width=150)
+    console.print(table)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    for sign, reason in DIFFERENCES.items():
+        if count[sign]:
+            console.print(f"{sign}: {count[sign]} rows. {reason}", markup=False, soft_wrap=True)
+    wrong = sum(verdict.wrong for one in judged for verdict in one.verdicts.values())
+    equal = f"{count['TRL']} equal TRL's tokens and mask, all others what inference shows"
+    console.print(
+        f"{count.total()} rows of {len(judged)} templates: {equal}; {count['refused']} refused, {wrong} wrong"
+    )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
