@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles peers trajectory compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
 	clean merge downloads secrets launches ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
@@ -131,6 +131,12 @@ secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
 	$(VENV)/bin/python benchmarks/oracles.py $(PEERS)/bin/python
+
+$(PEERS)/axolotl: $(PEERS)/ready
+	$(PEERS)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ axolotl==0.19.0
+
+templates: $(PEERS)/axolotl  ## what is learned of chats under each chat template of TRL and axolotl, against what inference shows
+	PYTHONPATH=$(CURDIR) $(PEERS)/bin/python -W ignore benchmarks/chat_templates.py $(PEERS)/axolotl
 
 peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU second, start, memory
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)

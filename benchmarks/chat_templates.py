@@ -22,6 +22,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from rich.table import Table
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from launcher.core.user_code import CallFailure, try_call
 from launcher.data.files import Files
 from launcher.data.formats import to_row
 from launcher.spec.data import Message, RefusedRow, Row
@@ -61,22 +63,23 @@ TOOL = {"type": "function", "function": {
 }}  # fmt: skip
 
 
-def said(role: str, content: Any, **more: Any) -> dict[str, Any]:
+def turn_of(role: str, content: Any, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-ASKED, ANSWERED = said("user", "What is 1+1?"), said("assistant", "It is 2.")
+ASKED, ANSWERED = turn_of("user", "What is 1+1?"), turn_of("assistant", "It is 2.")
 ROWS: dict[str, dict[str, Any]] = {
     "one": {"messages": [ASKED, ANSWERED]},
-    "system": {"messages": [said("system", "Be brief."), ASKED, ANSWERED]},
-    "three": {"messages": [ASKED, ANSWERED, said("user", "And 2+2?"), said("assistant", "4"), said("user", "And 3+3?"),
-                           said("assistant", "That is 6.")]},
-    "thinking": {"messages": [ASKED, said("assistant", "It is 2.", reasoning_content=THOUGHT, thinking=THOUGHT)]},
-    "tools": {"tools": [TOOL], "messages": [ASKED, said("assistant", "", tool_calls=[CALL])]},
+    "system": {"messages": [turn_of("system", "Be brief."), ASKED, ANSWERED]},
+    "three": {"messages": [
+        ASKED, ANSWERED, turn_of("user", "And 2+2?"), turn_of("assistant", "4"), turn_of("user", "And 3+3?"),
+        turn_of("assistant", "That is 6.")]},
+    "thinking": {"messages": [ASKED, turn_of("assistant", "It is 2.", reasoning_content=THOUGHT, thinking=THOUGHT)]},
+    "tools": {"tools": [TOOL], "messages": [ASKED, turn_of("assistant", "", tool_calls=[CALL])]},
     "tool turn": {"tools": [TOOL], "messages": [
-        ASKED, said("assistant", "", tool_calls=[CALL]),
-        said("tool", "2", name="add", tool_call_id="call00001"), ANSWERED]},
-    "empty": {"messages": [ASKED, said("assistant", "Hm."), said("user", "Go."), said("assistant", "")]},
+        ASKED, turn_of("assistant", "", tool_calls=[CALL]),
+        turn_of("tool", "2", name="add", tool_call_id="call00001"), ANSWERED]},
+    "empty": {"messages": [ASKED, turn_of("assistant", "Hm."), turn_of("user", "Go."), turn_of("assistant", "")]},
     "text": {"prompt": "What is 1+1?", "response": "<think>\nIt is a sum.\n</think>\n\nIt is 2."},
 }  # fmt: skip
 
@@ -140,26 +143,20 @@ class Asked:
 class Inference:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
-        probe = [said("user", "Forty-two.")]
+        probe = [turn_of("user", "Forty-two.")]
         self.parts = self._plain(probe) is None and self._plain([_parted(probe[0])]) is not None
 
     def _plain(self, turns: list[dict[str, Any]]) -> str | None:
-        try:
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception:  # noqa: BLE001  a template raises what it likes
-            return None
-        return text if "Forty-two." in text else None
+        text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False))
+        return text if isinstance(text, str) and "Forty-two." in text else None
 
     def write(self, turns: list[dict[str, Any]], tools: Any, opened: bool) -> str:
         turns = [_parted(turn) for turn in turns] if self.parts else turns
         if not any("tool_calls" in turn for turn in turns):
             return self._template(turns, tools, opened)
         for form in (turns, *([_other(turn, *forms) for turn in turns] for forms in OTHER_FORMS)):
-            try:
-                text = self._template(form, None, opened)
-            except Exception:  # noqa: BLE001
-                continue
-            if "add" in text:
+            text = try_call(partial(self._template, form, None, opened))
+            if isinstance(text, str) and "add" in text:
                 return self._template(form, tools, opened)
         raise AssertionError("no form of its calls is written")
 
@@ -167,7 +164,7 @@ class Inference:
         return self.tokenizer.apply_chat_template(turns, tools=tools, tokenize=False, add_generation_prompt=opened)
 
     def asked(self, row: dict[str, Any]) -> Iterator[Asked]:
-        turns = row.get("messages") or [said("user", row["prompt"]), said("assistant", row["response"])]
+        turns = row.get("messages") or [turn_of("user", row["prompt"]), turn_of("assistant", row["response"])]
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 opened = self.write(turns[:place], row.get("tools"), True)
@@ -214,11 +211,11 @@ def _other(turn: dict[str, Any], as_text: bool, content: str | None) -> dict[str
     return {**turn, "content": content, "tool_calls": [call]}
 
 
-# ---- verdicts
+# ---- outcomes
 
 
 @dataclass
-class Verdict:
+class Outcome:
     sign: str
     sequences: int = 1
     reason: str = ""
@@ -228,40 +225,40 @@ class Verdict:
 @dataclass
 class Judged:
     template: Template
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
 
 
 def judge(template: Template) -> Judged:
     tokenizer = tokenizer_for(template)
     encoder, found = Encoder(tokenizer, Files(max_prompt_length=2**20, max_response_length=2**20)), Judged(template)
     for name, values in ROWS.items():
-        found.verdicts[name] = _verdict(template, tokenizer, encoder, values)
+        found.outcomes[name] = _outcome(template, tokenizer, encoder, values)
     return found
 
 
-def _verdict(
+def _outcome(
     template: Template, tokenizer: PreTrainedTokenizerFast, encoder: Encoder, values: dict[str, Any]
-) -> Verdict:
+) -> Outcome:
     row = to_row("row:1", values, "answers")
     if isinstance(row, str) and "is empty" in row:  # files with such rows are refused
         turns = tuple(Message(turn["role"], turn["content"]) for turn in values["messages"])
         row = Row("row:1", turns)
     made = RefusedRow("", row, "") if isinstance(row, str) else encoder.demonstration(0, row)
     if isinstance(made, RefusedRow):
-        return Verdict("refused", reason=made.reason, wrong=";" not in made.reason)
+        return Outcome("refused", reason=made.reason, wrong=";" not in made.reason)
     ours = [run for one in made.sequences for run in _learned(one.ids, one.mask)]
     stops, reference = set(encoder.stop_tokens.ids), Inference(tokenizer)
     asked = list(reference.asked(values))
     if len(ours) != len(asked):
-        return Verdict("wrong", reason=f"{len(ours)} answers of {len(asked)}", wrong=True)
+        return Outcome("wrong", reason=f"{len(ours)} answers of {len(asked)}", wrong=True)
     for (before, learned), expected in zip(ours, asked, strict=True):
         sampled = _until_stop(learned, stops)
         texts = tokenizer.decode(sampled), tokenizer.decode(_until_stop(reference.ids(expected.target), stops))
         unended = [texts[1] + tokenizer.decode([end]) for end in stops]
         if before != expected.prompt:
-            return Verdict("wrong", reason=f"prompt: {_apart(tokenizer, before, expected.prompt)}", wrong=True)
+            return Outcome("wrong", reason=f"prompt: {_apart(tokenizer, before, expected.prompt)}", wrong=True)
         if texts[0] not in (texts[1], *unended) or sampled[-1] not in stops:
-            return Verdict("wrong", reason=f"answer: {texts[0]!r}, not {texts[1]!r}", wrong=True)
+            return Outcome("wrong", reason=f"answer: {texts[0]!r}, not {texts[1]!r}", wrong=True)
     return _against_trl(template, tokenizer, made, values)
 
 
@@ -286,34 +283,31 @@ def _apart(tokenizer: PreTrainedTokenizerFast, one: list[int], other: list[int])
     return f"{ours!r}, not {theirs!r}"
 
 
-def _against_trl(template: Template, tokenizer: PreTrainedTokenizerFast, made: Any, values: dict[str, Any]) -> Verdict:
+def _against_trl(template: Template, tokenizer: PreTrainedTokenizerFast, made: Any, values: dict[str, Any]) -> Outcome:
     sequences = len(made.sequences)
     if template.training is None:
-        return Verdict("inference", sequences)
-    turns = values.get("messages") or [said("user", values["prompt"]), said("assistant", values["response"])]
+        return Outcome("inference", sequences)
+    turns = values.get("messages") or [turn_of("user", values["prompt"]), turn_of("assistant", values["response"])]
     if Inference(tokenizer).parts:
         turns = [_parted(turn) for turn in turns]
-    try:
-        theirs = tokenizer.apply_chat_template(
-            turns, tools=values.get("tools"), chat_template=template.training, return_dict=True,
-            return_assistant_tokens_mask=True,
-        )  # fmt: skip
-    except Exception as error:  # noqa: BLE001
-        return Verdict("inference", sequences, f"TRL's template fails: {error}"[:80])
+    write = partial(tokenizer.apply_chat_template, turns, tools=values.get("tools"), chat_template=template.training)
+    theirs: Any = try_call(partial(write, return_dict=True, return_assistant_tokens_mask=True))
+    if isinstance(theirs, CallFailure):
+        return Outcome("inference", sequences, f"TRL's template fails: {theirs.reason}")
     ids, mask = theirs["input_ids"], theirs["assistant_masks"]
     if (made.ids, made.mask) == (ids, mask) and sequences == 1:
-        return Verdict("TRL")
+        return Outcome("TRL")
     if sequences > 1:
-        return Verdict("turns", sequences)
+        return Outcome("turns", sequences)
     if made.ids == ids:
         first = next(n for n, (a, b) in enumerate(zip(made.mask, mask, strict=True)) if a != b)
-        return Verdict("prompt" if mask[first] else "end")
+        return Outcome("prompt" if mask[first] else "end")
     text, other = tokenizer.decode(made.ids), tokenizer.decode(ids)
     if text == other:
-        return Verdict("cut")
+        return Outcome("cut")
     if text.startswith(other) or other.startswith(text) or (_without_ends(text) == _without_ends(other)):
-        return Verdict("end")
-    return Verdict("reasoning" if "think" in text + other else "text", reason=f"{text!r} {other!r}")
+        return Outcome("end")
+    return Outcome("reasoning" if "think" in text + other else "text", reason=f"{text!r} {other!r}")
 
 
 def _without_ends(text: str) -> str:
@@ -331,12 +325,12 @@ def main() -> int:
     notes, count = list[str](), Counter[str]()
     for one in judged:
         cells = []
-        for name, verdict in one.verdicts.items():
-            count[verdict.sign] += 1
-            several = f" {verdict.sequences}" if verdict.sequences > 1 else ""
-            cells.append(f"[red]{verdict.sign}" if verdict.wrong else f"{verdict.sign}{several}")
-            if verdict.reason and (names or verdict.wrong or verdict.sign == "refused"):
-                notes.append(f"{one.template.source} {one.template.name}, {name}: {verdict.reason}")
+        for name, outcome in one.outcomes.items():
+            count[outcome.sign] += 1
+            several = f" {outcome.sequences}" if outcome.sequences > 1 else ""
+            cells.append(f"[red]{outcome.sign}" if outcome.wrong else f"{outcome.sign}{several}")
+            if outcome.reason and (names or outcome.wrong or outcome.sign == "refused"):
+                notes.append(f"{one.template.source} {one.template.name}, {name}: {outcome.reason}")
         table.add_row(f"{one.template.source} {one.template.name}", *cells)
     console = Console(width=150)
     console.print(table)
@@ -346,7 +340,7 @@ def main() -> int:
     for sign, reason in DIFFERENCES.items():
         if count[sign]:
             console.print(f"{sign}: {count[sign]} rows. {reason}", markup=False, soft_wrap=True)
-    wrong = sum(verdict.wrong for one in judged for verdict in one.verdicts.values())
+    wrong = sum(outcome.wrong for one in judged for outcome in one.outcomes.values())
     equal = f"{count['TRL']} equal TRL's tokens and mask, all others what inference shows"
     console.print(
         f"{count.total()} rows of {len(judged)} templates: {equal}; {count['refused']} refused, {wrong} wrong"

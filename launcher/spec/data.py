@@ -33,6 +33,11 @@ class Message:
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
+    def node(self) -> dict[str, Any]:
+        """The turn as its row has it, and as a chat template reads it."""
+        return {"role": self.role, "content": self.content, **self.extra}
+
+    @property
     def says_nothing(self) -> bool:
         return not (self.content.strip() or self.extra.get("tool_calls"))
 
@@ -63,6 +68,11 @@ class Row:
     response_extra: Mapping[str, Any] = field(default_factory=dict)
     """What a `Message` has as `extra`, of `response`."""
     rejected_extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def prompt_node(prompt: Text) -> Any:
+    """The prompt in JSON: a text, or turns with role and content."""
+    return prompt if isinstance(prompt, str) else [turn.node for turn in prompt]
 
 
 def make_answer(row: Row, text: str = "") -> Answer:

@@ -334,8 +334,7 @@ class Encoder:
 
 
 def turns_of(prompt: Text) -> list[Turn]:
-    messages = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-    return [{"role": message.role, "content": message.content, **message.extra} for message in messages]
+    return [message.node for message in ((Message("user", prompt),) if isinstance(prompt, str) else prompt)]
 
 
 def imitated(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:

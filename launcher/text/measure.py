@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import short_repr, shortened, suggest
+from launcher.core.problems import nearest, short_repr, shortened
 from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
@@ -314,9 +314,9 @@ class _Template:
         known = set(re.findall(r"\w+", " ".join(template.values()) if isinstance(template, dict) else template))
         for name in self.encoder.data.template_args:
             if name not in known:
-                message = f"the chat template does not read {name}"
-                fix = suggest(name, sorted(known), listed="its words are")
-                yield CheckResult("WARN", "data.template_args", message, fix)
+                near = nearest(name, sorted(known))
+                fix = f"did you mean {near}?" if near else "leave it out"
+                yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
         given = dict[str, list[Row]]()
         for row, *_ in self.written:
             turns = imitated(row, "last")[0]

@@ -16,7 +16,7 @@ from launcher.models import store as models
 from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
-from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
+from launcher.spec.data import Dataset, Message, RefusedRow, Row, prompt_node
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,3 @@ def as_line(row: Row, response: str) -> str:
     if row.template_args:
         node["chat_template_kwargs"] = dict(row.template_args)
     return json.dumps(node, ensure_ascii=False) + "\n"
-
-
-def prompt_node(prompt: Text) -> Any:
-    """The prompt in JSON: a text, or turns with role and content."""
-    if isinstance(prompt, str):
-        return prompt
-    return [{"role": turn.role, "content": turn.content, **turn.extra} for turn in prompt]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -21,7 +22,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split
+from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import DataReport
@@ -166,7 +167,7 @@ def show(
         with watched() as watch:
             rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
     if as_json:
-        return say_json([asdict(row) for row in rows])
+        return say_json([_node(row) for row in rows])
     for row in rows:
         _say_row(row)
     if not rows:
@@ -174,12 +175,24 @@ def show(
     return None
 
 
+def _node(row: Row | RefusedRow) -> dict[str, Any]:
+    if isinstance(row, RefusedRow):
+        return asdict(row)
+    nothing = [name for name in ("template_args", "response_extra", "rejected_extra") if not getattr(row, name)]
+    found = {name: value for name, value in asdict(row).items() if name not in nothing}
+    return found | {"prompt": prompt_node(row.prompt)}
+
+
 def _say_row(row: Row | RefusedRow) -> None:
     say(row.where, "bold")
     if isinstance(row, RefusedRow):
         say(f"  ✗ {printable(row.reason)}", "red")
         return
-    turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
+    turns: list[tuple[str, str | None]] = [(name, json.dumps(value)) for name, value in row.template_args.items()]
+    turns += [("user", row.prompt)] if isinstance(row.prompt, str) else []
+    for turn in () if isinstance(row.prompt, str) else row.prompt:
+        others = ((f"{turn.role} {key}", json.dumps(value)) for key, value in turn.extra.items())
+        turns += [(turn.role, turn.content), *others]
     more = {"chosen" if row.rejected else "assistant": row.response, "rejected": row.rejected}
     more |= {"ground_truth": row.ground_truth, "data_source": row.data_source, "ability": row.ability or None}
     for label, text in [*turns, *more.items()]:

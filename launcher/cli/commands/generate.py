@@ -14,7 +14,7 @@ from launcher.cli.arguments import Root, complete_run
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
 from launcher.cli.progress import show_download
 from launcher.core.problems import Problem, Problems
-from launcher.spec.data import Message, Row, Text
+from launcher.spec.data import Message, Row, Text, prompt_node
 from launcher.tools import generate as asking
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _answered(answerer: Answerer, prompts: list[Row]) -> Iterator[tuple[Row, lis
 
 def _node(prompt: Text, reply: Reply) -> dict[str, object]:
     answer = {"response": reply.text, "tokens": reply.tokens, "truncated": reply.truncated}
-    return {"prompt": asking.prompt_node(prompt), **answer}
+    return {"prompt": prompt_node(prompt), **answer}
 
 
 def _lines() -> Iterator[str]:
