@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs ends weight-sync docs site picture settings \
 	clean merge downloads secrets launches ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
@@ -173,6 +173,10 @@ $(VLLM)/ready: Makefile pyproject.toml
 test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole runs; a table of figures
 	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore -m pytest tests/vllm --no-header -p no:cacheprovider
 	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py
+
+ends: $(VLLM)/ready $(PEERS)/ready  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
+	$(VLLM)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VLLM)/axolotl axolotl==0.19.0
+	$(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates $(VLLM)/axolotl/*.whl
 
 weight-sync: $(VLLM)/ready  ## time of a weight update of vLLM, compared with a plain copy
 	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py weights

@@ -271,6 +271,21 @@ def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
         assert model.eos == expected
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_ids_that_the_tokenizer_does_not_have_are_never_sampled(
+    temperature: float, tiny: Callable[..., CausalLM], ids: Ids
+) -> None:
+    """An output layer may have more rows."""
+    model = tiny()
+    keys = random_streams.stream_keys(0, 1, range(len(LENGTHS)), 4)
+    largest = []
+    for model.vocabulary in (model.vocabulary, 12):
+        found = decoder(model).sample(ids(*LENGTHS), 4, keys, temperature)
+        largest.append(max(token for answer in found for token in answer.tokens))
+    assert largest[0] > largest[1]
+    assert largest[1] < 12
+
+
 def test_texts_leave_out_the_end(tiny: Callable[..., CausalLM]) -> None:
     model = tiny()
     letters = model.tokenizer.convert_tokens_to_ids(list("ba, c"))
