@@ -174,9 +174,9 @@ test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole r
 	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore -m pytest tests/vllm --no-header -p no:cacheprovider
 	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py
 
-ends: $(VLLM)/ready $(PEERS)/ready  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
-	$(VLLM)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $(VLLM)/axolotl axolotl==0.19.0
-	$(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates $(VLLM)/axolotl/*.whl
+ends: $(VLLM)/ready $(PEERS)/axolotl  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
+	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates \
+		$(PEERS)/axolotl/*.whl
 
 weight-sync: $(VLLM)/ready  ## time of a weight update of vLLM, compared with a plain copy
 	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py weights

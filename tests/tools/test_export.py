@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from launcher.core import checkpoints
 from launcher.core.problems import Problems
@@ -95,6 +95,7 @@ def adapter(run: Folder, tmp_path: Path, *, beside: bool) -> Any:
 
     def fill(at: Path) -> None:
         made.save_pretrained(str(at), save_embedding_layers=False)
+        GenerationConfig(eos_token_id=[1, 5]).save_pretrained(at)
         if beside:
             tiny(1).save_pretrained(at / "base")
 
@@ -115,6 +116,7 @@ def test_an_adapter_is_exported_as_it_is_or_added_into_its_base(beside: bool, ru
     whole = exported(run, tmp_path / "whole", fold=True)
     assert not whole.adapter and not (tmp_path / "whole" / "adapter_config.json").exists()
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    assert found.generation_config.eos_token_id == [1, 5]
     torch.testing.assert_close(logits(found), logits(model), rtol=1e-4, atol=1e-5)
     assert not torch.equal(logits(found), logits(AutoModelForCausalLM.from_pretrained(tmp_path / "base")))
     assert "Step 2 of the run `p/r`" in (tmp_path / "whole" / "README.md").read_text()

@@ -103,10 +103,12 @@ def logits(module: torch.nn.Module) -> torch.Tensor:
 
 def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], tmp_path: Path) -> None:
     policy = trained()
+    policy.model.stop_at([5])
     folder = saved(policy, tmp_path) / "policy"
     assert {path.name for path in folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors", "base"}
     assert not (folder / "model.safetensors").exists()
     assert json.loads((folder / "adapter_config.json").read_text())["r"] == 4
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [1, 5]
     assert all("lora_" in name for name in load_file(folder / "adapter_model.safetensors"))
     base = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float64)
     plain = logits(base)
