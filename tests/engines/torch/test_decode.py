@@ -279,7 +279,8 @@ def test_ids_that_the_tokenizer_does_not_have_are_never_sampled(
     model = tiny()
     keys = random_streams.stream_keys(0, 1, range(len(LENGTHS)), 4)
     largest = []
-    for model.vocabulary in (model.vocabulary, 12):
+    for known in (model.vocabulary, 12):
+        model.vocabulary = known
         found = decoder(model).sample(ids(*LENGTHS), 4, keys, temperature)
         largest.append(max(token for answer in found for token in answer.tokens))
     assert largest[0] > largest[1]
