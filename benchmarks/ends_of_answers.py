@@ -26,7 +26,6 @@ os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"
 
 import numpy as np
 import torch
-from jinja2 import TemplateError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -38,6 +37,7 @@ from launcher.engines.torch import assemble
 from launcher.engines.torch.answer import Answerer, Sampling
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.text.encoder import Encoder, Unwritable
 
 SPECIAL = re.compile(
     r"<\|[^|<>\s{}']+\|>|<\|[a-z_]+>|<[a-z_]+\|>|</?[a-z_:]+>|<｜[^<>]+｜>|\[/?[A-Z_]+\]|\[\|[a-z_]+\|\]"
@@ -66,7 +66,7 @@ def templates(source: Path) -> Iterator[tuple[str, str]]:
 def tokenizer_of(template: str, texts: Sequence[str]) -> PreTrainedTokenizerFast:
     """A token for each word of the texts, and for each special token of the template."""
     special = list(dict.fromkeys(["<pad>", "<EOS>", "<unk>", "<BOS>", *SPECIAL.findall("\n".join([template, *texts]))]))
-    words = sorted({word for text in texts for word in re.findall(PIECES, SPECIAL.sub("", text))} - {*special})
+    words = sorted({word for text in texts for word in re.findall(PIECES, SPECIAL.sub(" ", text))} - {*special})
     tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate([*special, *words])}, "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -79,12 +79,11 @@ def tokenizer_of(template: str, texts: Sequence[str]) -> PreTrainedTokenizerFast
 
 def save_model(folder: Path, template: str) -> None:
     """A base model's folder: random weights, more rows in its embedding than the tokenizer has tokens."""
-    bare = tokenizer_of(template, ["".join(map(chr, range(32, 127)))])
-    talk = [[{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+    bare = Encoder(tokenizer_of(template, ["".join(map(chr, range(32, 127)))]), Files())
+    said = [bare.exchange([{"role": "user", "content": asked}], {"role": "assistant", "content": answer})
             for asked, answer in ANSWERS.items()]  # fmt: skip
-    texts = [bare.apply_chat_template(turns, tokenize=False) for turns in talk]
-    texts += [bare.apply_chat_template(turns[:1], tokenize=False, add_generation_prompt=True) for turns in talk]
-    tokenizer = tokenizer_of(template, [*texts, *ANSWERS, *ANSWERS.values(), " \n"])
+    texts = [one.opening + one.answer for one in said]
+    tokenizer = tokenizer_of(template, [*texts, *ANSWERS.values(), " \n"])
     config = AutoConfig.for_model(
         "llama", vocab_size=-(-len(tokenizer) // 64) * 64 + 64, hidden_size=64, intermediate_size=96, head_dim=32,
         num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=4096,
@@ -199,7 +198,7 @@ def main() -> int:
                 try:
                     found = tried(Path(folder), template, not asked.no_vllm)
                     line, good = found.line, found.good
-                except (Problems, TemplateError) as error:
+                except (Problems, Unwritable) as error:
                     line, good = f"refused: {error}", False
             bad += not good
             print(f"{'trl' if source.is_dir() else source.name.split('-')[0]:8} {name:24} {line}", flush=True)
