@@ -17,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
+from launcher.text.bounds import Count
 from launcher.text.encoder import Encoder, Unwritable, prompt_lengths, with_rejected
-from launcher.text.process import Count
 
 BATCH = 1024
 SAMPLE = 64

@@ -19,6 +19,7 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
+from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
 from launcher.text.encoder import (
     PROBE,
     Encoder,
@@ -30,7 +31,6 @@ from launcher.text.encoder import (
     with_rejected,
 )
 from launcher.text.lengths import Lengths
-from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
 from launcher.text.stop_tokens import REASONING
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 

@@ -47,8 +47,6 @@ KEPT = "text"
 FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
 """All of a model's folder that tokenizer and template may depend on."""
 PACKAGES = ("transformers", "tokenizers", "jinja2", "regex")
-Count = tuple[int, int, int] | str
-"""Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""
 
 
 class TextProcess:

@@ -15,7 +15,8 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.process import MOSTLY, TOKENIZER, Count, TextProcess, several_sequences
+from launcher.text.bounds import MOSTLY, TOKENIZER, Count
+from launcher.text.process import TextProcess, several_sequences
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
