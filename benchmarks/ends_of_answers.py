@@ -80,9 +80,9 @@ def tokenizer_of(template: str, texts: Sequence[str]) -> PreTrainedTokenizerFast
 def save_model(folder: Path, template: str) -> None:
     """A base model's folder: random weights, more rows in its embedding than the tokenizer has tokens."""
     bare = Encoder(tokenizer_of(template, ["".join(map(chr, range(32, 127)))]), Files())
-    said = [bare.exchange([{"role": "user", "content": asked}], {"role": "assistant", "content": answer})
+    written = [bare.exchange([{"role": "user", "content": asked}], {"role": "assistant", "content": answer})
             for asked, answer in ANSWERS.items()]  # fmt: skip
-    texts = [one.opening + one.answer for one in said]
+    texts = [one.opening + one.answer for one in written]
     tokenizer = tokenizer_of(template, [*texts, *ANSWERS.values(), " \n"])
     config = AutoConfig.for_model(
         "llama", vocab_size=-(-len(tokenizer) // 64) * 64 + 64, hidden_size=64, intermediate_size=96, head_dim=32,

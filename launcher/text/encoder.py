@@ -89,11 +89,6 @@ class Encoder:
         eos = self.tokenizer.eos_token_id
         return StopTokens(eos, eos, (eos,))
 
-    @cached_property
-    def _added(self) -> frozenset[int]:
-        """Tokens beside those of the vocabulary; to list thousands of them for each row would take long."""
-        return frozenset(self.tokenizer.added_tokens_decoder)
-
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
         try:

@@ -120,7 +120,7 @@ def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
     found = output(
         talk, "model=hf", f"model.path={formatted}", "data.max_prompt_length=3", "data.max_response_length=9"
     )
-    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 6 tokens"
+    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 7 tokens"
 
 
 def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
