@@ -120,8 +120,8 @@ def family(tmp_path: Path) -> Callable[..., list[str]]:
         tokenizer = character_tokenizer(Scratch().alphabet)
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
                  "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "pad_token_id": 0,
-                 "eos_token_id": 1, "bos_token_id": None, "vocab_size": len(tokenizer)}  # fmt: skip
-        config = AutoConfig.for_model(name, **{**sizes, **values})
+                 "eos_token_id": 1, "bos_token_id": None}  # fmt: skip
+        config = AutoConfig.for_model(name, vocab_size=len(tokenizer), **{**sizes, **values})
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
         return ["model=hf", f"model.path={tmp_path / name}"]

@@ -41,14 +41,6 @@ def test_200_greedy_answers_are_our_own_decode_loops(colocated: Made, tiny: list
     assert apart(found, made.trainer(prompts, found)) <= NEAR
 
 
-def test_ids_that_the_tokenizer_does_not_have_are_never_sampled(
-    colocated: Made, family: Callable[..., list[str]], ids: Ids
-) -> None:
-    made = colocated(*family("qwen3", vocab_size=512))
-    found = made.answers(ids(*LENGTHS[:40]), temperature=1.0) + made.answers(ids(*LENGTHS[:40]))
-    assert max(token for answer in found for token in answer.tokens) < made.model.vocabulary < 60
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_the_trainers_at_the_same_temperature(
     temperature: float, colocated: Made, tiny: list[str], ids: Ids

@@ -95,9 +95,9 @@ class CausalLM(Network):
         self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
         self.has_linear_head = _has_linear_head(self.base)
         self.vocabulary = max(tokenizer.get_vocab().values()) + 1
-        """Ids that the tokenizer has. An output layer may have more rows (Qwen has 267 more): they are never sampled.
-        Log-probabilities are of all rows, so that training lowers those of the others: programs that read the saved
-        model sample from them, too. Their share of the probability is what sampling's differ by."""
+        """Ids that the tokenizer has. An output layer may have more rows (Qwen has 267 more), which are never sampled.
+        Log-probabilities are over all rows: so training lowers those of the others, from which vLLM and transformers
+        sample. Sampling's differ by their share, which is next to nothing in a trained model."""
 
     @property
     def eos(self) -> list[int]:

@@ -33,7 +33,6 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # many of its warnings do 
 from vllm import LLM, RequestOutput, SamplingParams  # after its environment variables are set
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers import utils as layers
-from vllm.v1.sample.logits_processor import LogitsProcessor
 
 
 class VllmModel:
@@ -135,25 +134,7 @@ class ColocatedVllmGenerator(Generator):
         return list(chain(*found)), sum(map(len, found[: dist.get_rank(self.team)]))
 
 
-class KnownTokens(LogitsProcessor):
-    """Never samples from rows of the output layer that the tokenizer has no token for."""
-
-    def __init__(self, vllm_config: Any, *_: Any) -> None:
-        self.vocabulary: int = vllm_config.additional_config[VOCABULARY]
-
-    def apply(self, logits: Tensor) -> Tensor:
-        logits[:, self.vocabulary :] = -torch.inf
-        return logits
-
-    def is_argmax_invariant(self) -> bool:
-        return False
-
-    def update_state(self, *_: Any) -> None:
-        """It keeps nothing of requests."""
-
-
 TOKENS = 4096  # of all prompts that are read at a time on a CPU
-VOCABULARY = "vocabulary"
 
 
 def _unsupported(got: str) -> Problem:
@@ -191,7 +172,6 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
                 gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=description.cache,
                 tensor_parallel_size=team,
-                logits_processors=[KnownTokens], additional_config={VOCABULARY: description.vocabulary},
                 disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),

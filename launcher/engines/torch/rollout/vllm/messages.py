@@ -30,8 +30,6 @@ class ModelDescription:
     """Text of its config.json."""
     cache: int | None
     """Bytes of the KV cache; None where a fraction of the GPU's memory determines it."""
-    vocabulary: int
-    """Ids that the tokenizer has; the output layer may have more rows."""
 
     @classmethod
     def from_model(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> ModelDescription:
@@ -40,8 +38,7 @@ class ModelDescription:
         with tempfile.TemporaryDirectory() as folder:
             known.save_pretrained(folder)
             text = (Path(folder) / "config.json").read_text(encoding="utf-8")
-        cache = sampler.cache_bytes(run, config.architecture(known.to_dict()))
-        return cls(name, text, cache, model.vocabulary)
+        return cls(name, text, sampler.cache_bytes(run, config.architecture(known.to_dict())))
 
 
 def generation_requests(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[GenerationRequest]:
