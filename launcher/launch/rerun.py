@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from launcher.config.amend import put
 from launcher.config.explain import build, explain
 from launcher.config.grammar import setting
+from launcher.config.nodes import flat
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
 from launcher.launch import code_copy, provenance, start
@@ -66,7 +67,7 @@ def again(folder: Folder, words: Sequence[str]) -> Again:
         raise Problems([*problems, *_where_from(recorded, run)])
     # what `words` change is no change of the environment, unless the old run cannot be compared
     now = provenance.collect(run if _missing(old) else old, "", "")
-    differences = list(_changes(_leaves(to_node(old)), _leaves(to_node(run)), asked=True))
+    differences = list(_changes(flat(to_node(old)), flat(to_node(run)), asked=True))
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
     differences += [Difference("code", "as the run began", note) for note in code_copy.changes(old, folder)]
@@ -144,16 +145,6 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], asked: bool = False
     for key in [*old, *(key for key in new if key not in old)]:
         if key not in _PLACE and old.get(key) != new.get(key):
             yield Difference(key, _text(old.get(key)), _text(new.get(key)), asked=asked)
-
-
-def _leaves(node: Any, place: str = "") -> dict[str, Any]:
-    if not isinstance(node, dict) or not node:
-        return {place: node}
-    return {
-        name: leaf
-        for key, value in node.items()
-        for name, leaf in _leaves(value, f"{place}.{key}" if place else str(key)).items()
-    }
 
 
 def _origin(value: Any) -> str:
