@@ -13,8 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -25,54 +24,6 @@ from launcher.core.problems import Problem
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_[0-9]{6,}")
 _UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One that looks complete; only `faults` tells whether it is."""
-
-    step: int
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-
-class Checkpoints:
-    """A run's checkpoints on disk, in the folder `root`; an engine with another layout subclasses it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def newest_first(self) -> list[Checkpoint]:
-        """All that look like checkpoints; none is verified."""
-        return [Checkpoint(step_of(path), path) for path in newest_first(self.root)]
-
-    def newest_verified(self) -> tuple[Checkpoint | None, list[Problem]]:
-        """The newest without a fault, and the faults of those that are newer."""
-        path, faults = newest_verified(self.root)
-        return (Checkpoint(step_of(path), path) if path else None), faults
-
-    def faults(self, checkpoint: Checkpoint) -> list[Problem]:
-        """What is wrong with it, one problem per file."""
-        return faults(checkpoint.path)
-
-    def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
-        """Metrics of its validation; empty if there was none."""
-        return validated(checkpoint.path)
-
-    def policy(self, checkpoint: Checkpoint) -> Path:
-        """The folder with its policy in Hugging Face's layout: what is exported."""
-        return checkpoint.path / "policy"
-
-    def set_aside_after(self, step: int, why: str = "damaged") -> None:
-        """Ignore checkpoints later than `step` from now on; their files are kept, as `why`-step_N."""
-        set_aside_after(self.root, step, why)
-
-    def tidy(self) -> None:
-        """Remove files left half-written by a kill. Only the run's one writer may call it."""
-        tidy(self.root)
 
 
 def name_of(step: int) -> str:
@@ -183,7 +134,7 @@ def newest_verified(root: Path) -> tuple[Path | None, list[Problem]]:
 
 
 def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
-    """Rename the checkpoints later than `step`, so that they no longer count; their files are kept."""
+    """Rename the checkpoints later than `step` to `why`-step_N, so that they no longer count; their files are kept."""
     for folder in newest_first(root):
         if step_of(folder) > step:
             aside, number = root / f"{why}-{folder.name}", 1

@@ -15,8 +15,8 @@ from yaml import YAMLError
 from launcher.config import guard
 from launcher.config.amend import amended, is_free
 from launcher.config.explain import build, explain
+from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.checkpoints import Checkpoint, Checkpoints
 from launcher.core.classes import add_code_dir
 from launcher.core.events import Alert
 from launcher.core.files import read_file, write_atomic
@@ -81,7 +81,7 @@ class GoingOn:
     run: RunSpec
     """With its models and data in folders of this machine."""
     state: RunState
-    checkpoint: Checkpoint | None
+    checkpoint: Path | None
     """Where it begins; None for the beginning."""
     faults: list[Problem]
     """Of newer checkpoints."""
@@ -121,11 +121,11 @@ def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None
     notes += code_copy.changes(run, folder)
     if run.reward != copied.reward:
         notes.append(f"the reward is copied anew: {' '.join(word for word in words if word.startswith('reward.'))}")
-    state, checkpoints = store.RunReader(folder.events).look(), run.engine.checkpoints(folder.path)
+    state = store.RunReader(folder.events).look()
     if from_step is None:
-        checkpoint, faults = supervise.newest_checkpoint(run, folder, tidy=False)
+        checkpoint, faults = supervise.newest_checkpoint(folder, tidy=False)
     else:
-        checkpoint, faults = _checkpoint_at(from_step, checkpoints), []
+        checkpoint, faults = _checkpoint_at(from_step, folder), []
     then = {name: before for name, before, _ in changed}
     same = all(
         getattr(asked.trainer, name) == then.get(f"trainer.{name}", getattr(stored.trainer, name)) for name in LENGTH
@@ -136,15 +136,14 @@ def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None
     return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
 
 
-def _checkpoint_at(step: int, checkpoints: Checkpoints) -> Checkpoint:
+def _checkpoint_at(step: int, folder: Folder) -> Path:
     """Raises `Problems` where there is none, or it does not verify."""
-    found = checkpoints.newest_first()
-    for one in found:
-        if one.step == step:
-            if faults := checkpoints.faults(one):
-                raise Problems(faults)
-            return one
-    there = " or ".join(str(one.step) for one in found)
+    found = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
+    if step in found:
+        if faults := checkpoints.faults(found[step]):
+            raise Problems(faults)
+        return found[step]
+    there = " or ".join(map(str, found))
     raise Problems(
         Problem("--from", f"no checkpoint of step {step}", f"use {there}" if there else "leave it out", "not-found")
     )
@@ -195,8 +194,8 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
     with Lock(folder) as lock:
         checkpoint, faults = going_on.checkpoint, going_on.faults
         if from_step is None:
-            checkpoint, faults = supervise.newest_checkpoint(run, folder)
-        alerts = supervise.rollback_to(checkpoint, faults, run, folder)
+            checkpoint, faults = supervise.newest_checkpoint(folder)
+        alerts = supervise.rollback_to(checkpoint, faults, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if run.reward != _as_prepared(asked, folder).reward:
             run, notes = _with_newer_code(run, folder)

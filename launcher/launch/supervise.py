@@ -10,8 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.core import machine
-from launcher.core.checkpoints import Checkpoint
+from launcher.core import checkpoints, machine
 from launcher.core.events import Alert, Crashed, Ended, Event, How, Restarted, Resumed, events_of
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
@@ -62,32 +61,31 @@ def check_unchanged(run: RunSpec, folder: Folder) -> None:
 
 def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     """Whether it needs the model that it began with, besides what is in its checkpoints."""
-    return "reference" in run.algorithm.needs or not run.engine.checkpoints(folder.path).newest_first()
+    return "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
 
 
-def newest_checkpoint(run: RunSpec, folder: Folder, *, tidy: bool = True) -> tuple[Checkpoint | None, list[Problem]]:
+def newest_checkpoint(folder: Folder, *, tidy: bool = True) -> tuple[Path | None, list[Problem]]:
     """The checkpoint to resume from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
     verifies."""
-    checkpoints = run.engine.checkpoints(folder.path)
     if tidy:
-        checkpoints.tidy()
-    newest, faults = checkpoints.newest_verified()
+        checkpoints.tidy(folder.checkpoints)
+    newest, faults = checkpoints.newest_verified(folder.checkpoints)
     if faults and newest is None:
         raise Problems([*faults, Problem(folder.name, "no checkpoint verifies", "start a new run", "bad-file")])
     return newest, faults
 
 
-def rollback_to(checkpoint: Checkpoint | None, faults: list[Problem], run: RunSpec, folder: Folder) -> list[Event]:
+def rollback_to(checkpoint: Path | None, faults: list[Problem], folder: Folder) -> list[Event]:
     """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults` or, without any, because an
     earlier one is asked for; an alert for each fault."""
     step = step_of(checkpoint)
-    run.engine.checkpoints(folder.path).set_aside_after(step, "damaged" if faults else "aside")
+    checkpoints.set_aside_after(folder.checkpoints, step, "damaged" if faults else "aside")
     resumed = f"resumed from {checkpoint.name if checkpoint else 'the beginning'}"
     return [Alert(step=step, text=f"checkpoints/{fault}; {resumed}") for fault in faults]
 
 
-def step_of(checkpoint: Checkpoint | None) -> int:
-    return checkpoint.step if checkpoint else 0
+def step_of(checkpoint: Path | None) -> int:
+    return checkpoints.step_of(checkpoint) if checkpoint else 0
 
 
 # ---- how an attempt ends
@@ -129,7 +127,6 @@ class Supervisor:
 
     def __init__(self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink]) -> None:
         self.run, self.folder, self.lock, self.sinks = run, folder, lock, sinks
-        self._checkpoints = run.engine.checkpoints(folder.path)
         self._job: Job | None = None
         self._starting = False
 
@@ -223,8 +220,8 @@ class Supervisor:
             self._job = None
 
     def _finished(self, follower: Follower) -> Ending:
-        step, saved = follower.state.step, self._checkpoints.newest_first()
-        unsaved = step > 0 and not (saved and saved[0].step == step)
+        step, saved = follower.state.step, checkpoints.newest_first(self.folder.checkpoints)
+        unsaved = step > 0 and not (saved and checkpoints.step_of(saved[0]) == step)
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
         shown = follower.health.verdict()[:SHOWN]
         settings = {word.partition("=")[0]: word for each in reversed(shown) for word in each.settings}
@@ -236,7 +233,7 @@ class Supervisor:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)
 
     def _saved(self) -> str:
-        saved = self._checkpoints.newest_first()
+        saved = checkpoints.newest_first(self.folder.checkpoints)
         return f"checkpoints/{saved[0].name} is the newest checkpoint" if saved else "nothing is saved yet"
 
     def _stopped_by(self, code: int, job: Job, asked: StopRequest) -> Ending | None:
@@ -268,13 +265,13 @@ class Supervisor:
         most = self.run.trainer.max_restarts
         if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
-        newest, faults = newest_checkpoint(self.run, self.folder)
+        newest, faults = newest_checkpoint(self.folder)
         if step_of(newest) > step:
             row.clear()
         if not may_restart(end.diagnosis.cause, row, most):
             return None
         check_unchanged(self.run, self.folder)
         row.append(end.diagnosis.cause)
-        alerts = rollback_to(newest, faults, self.run, self.folder)
+        alerts = rollback_to(newest, faults, self.folder)
         step, cause = step_of(newest), end.diagnosis.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.checkpoints import Checkpoints
+from launcher.core import checkpoints
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
@@ -16,6 +16,7 @@ from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
 """What a model's folder holds: weights, or adapters that name the weights they belong to."""
+CHECKPOINTS = "checkpoints"  # in a run's folder
 BASE = "base"
 """Folder beside adapters that holds those weights, where they have no address."""
 
@@ -63,7 +64,7 @@ class Pretrained(FromHub, Model):
     @property
     def is_run(self) -> bool:
         """Whether it is a run's folder: then its newest checkpoint that verifies is taken."""
-        return bool(_checkpoints(Path(self.path).expanduser()).newest_first())
+        return bool(checkpoints.newest_first(Path(self.path).expanduser() / CHECKPOINTS))
 
     @property
     def here(self) -> Self:
@@ -112,28 +113,22 @@ def base_folder(folder: Path) -> Path | None:
 
 
 def _is_model(folder: Path) -> bool:
-    return any((folder / name).exists() for name in LAYOUTS) or bool(_checkpoints(folder).newest_first())
-
-
-def _checkpoints(folder: Path) -> Checkpoints:
-    """Of a run's folder; other folders have none."""
-    return Checkpoints(folder / "checkpoints")
+    return any((folder / name).exists() for name in LAYOUTS) or bool(checkpoints.newest_first(folder / CHECKPOINTS))
 
 
 def _files(folder: Path) -> Path:
     """The folder of a model's files: of a run, its newest checkpoint's, which is not verified here."""
-    checkpoints = _checkpoints(folder)
-    newest = checkpoints.newest_first()
-    return checkpoints.policy(newest[0]) if newest else folder
+    newest = checkpoints.newest_first(folder / CHECKPOINTS)
+    return newest[0] / "policy" if newest else folder
 
 
 def weights_of(path: str) -> str:
     """A run's folder stands for its newest checkpoint that verifies, a folder for itself, all else for the hub."""
     folder = Path(path).expanduser()
-    checkpoints = _checkpoints(folder)
-    if not checkpoints.root.is_dir():
+    root = folder / CHECKPOINTS
+    if not root.is_dir():
         return str(folder.resolve()) if folder.is_dir() else path
-    newest, faults = checkpoints.newest_verified()
+    newest, faults = checkpoints.newest_verified(root)
     if newest is None:
         raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
-    return str(checkpoints.policy(newest).resolve())
+    return str((newest / "policy").resolve())

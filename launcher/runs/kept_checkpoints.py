@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
 from yaml import YAMLError
 
+from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.files import read_file
 from launcher.core.metrics import grade, held_out_score, main_score, validation
 from launcher.core.problems import Problem, Problems, short_repr, suggest
-from launcher.core.settings import Chosen
 from launcher.runs.folder import Folder
-from launcher.spec.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -77,17 +74,16 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
 
 def newest(folder: Folder) -> Kept:
     """The newest checkpoint that verifies. Raises `Problems` where there is none."""
-    found, faults = checkpoints_of(folder).newest_verified()
+    found, faults = checkpoints.newest_verified(folder.checkpoints)
     if found is None:
         got, fix = "has no checkpoint that verifies", "use a run that saved one"
         raise Problems([Problem(folder.name, got, fix, "not-found"), *faults])
-    return _verified(folder, found.step)
+    return _verified(folder, checkpoints.step_of(found))
 
 
 def of_step(folder: Folder, step: int) -> Kept:
     """The checkpoint of a step. Raises `Problems` where there is none or it does not verify."""
-    checkpoints = checkpoints_of(folder)
-    every = {one.step: one for one in checkpoints.newest_first()}
+    every = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
     if step not in every:
         fix = f"it has {', '.join(map(str, reversed(every))) or 'none'}"
         raise Problems(Problem("--step", f"{folder.name} has no checkpoint of step {step}", fix, "not-found"))
@@ -100,15 +96,6 @@ def of_step(folder: Folder, step: int) -> Kept:
 def _verified(folder: Folder, step: int) -> Kept:
     found = _listed(folder, own_metric(folder), verify=False)
     return next(replace(one, faults=()) for one in found if one.step == step)
-
-
-def checkpoints_of(folder: Folder) -> Checkpoints:
-    """As the run's engine keeps them; where spec.yaml does not tell the engine, in the layout that is usual."""
-    try:
-        engine: Engine = TypeAdapter(Chosen[Engine]).validate_python(parse_yaml(read_file(folder.spec))["engine"])
-    except (OSError, ValueError, YAMLError, KeyError, TypeError):
-        return Checkpoints(folder.checkpoints)
-    return engine.checkpoints(folder.path)
 
 
 def own_metric(folder: Folder) -> str | None:
@@ -133,17 +120,17 @@ def _listed(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:
             steps[event.step] = event.metrics
         elif isinstance(event, Saved):
             saved_at[event.step] = event.at
-    found, checkpoints = [], checkpoints_of(folder)
-    for checkpoint in checkpoints.newest_first():
-        step, path = checkpoint.step, checkpoint.path
-        measured = validation(checkpoints.validated(checkpoint) or steps.get(step, {}))
+    found = []
+    for path in checkpoints.newest_first(folder.checkpoints):
+        step = checkpoints.step_of(path)
+        measured = validation(checkpoints.validated(path) or steps.get(step, {}))
         score = main_score(steps.get(step, {}))
         files = [file.stat() for file in path.rglob("*") if file.is_file()]
         written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
         found.append(
             Kept(
                 step=step, path=path, at=saved_at.get(step, written), bytes=sum(file.st_size for file in files),
-                faults=tuple(checkpoints.faults(checkpoint)) if verify else None,
+                faults=tuple(checkpoints.faults(path)) if verify else None,
                 metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=_judged(measured, metric),
             )
         )  # fmt: skip

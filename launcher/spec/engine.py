@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Event
 from launcher.core.problems import Problem
 
@@ -97,15 +96,12 @@ class Engine(ABC):
 
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
-        """The processes that train `run` in its run folder, starting after step `start`. No side effects."""
+        """The processes that train `run` in its run folder, starting after step `start`; they write checkpoints as
+        `core.checkpoints` describes. No side effects."""
 
     @abstractmethod
     def reader(self) -> EventReader:
         """Reader of the events of one attempt."""
-
-    def checkpoints(self, folder: Path) -> Checkpoints:
-        """Those of the run in `folder`; by default as `core.checkpoints` describes."""
-        return Checkpoints(folder / "checkpoints")
 
 
 def _one_of(what: str, known: Iterable[str]) -> str:

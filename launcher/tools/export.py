@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core.checkpoints import policy_digests
+from launcher.core.checkpoints import faults, policy_digests
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.models.weights import INDEX
 from launcher.runs.folder import Folder
-from launcher.runs.kept_checkpoints import Kept, checkpoints_of
+from launcher.runs.kept_checkpoints import Kept
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import ModelFolder, open_model
 from launcher.tools.merge.merge import LORA, MergeRequest, Show, merge
@@ -41,12 +41,10 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
 
     Raises `Problems`, and then nothing is left at `out`.
     """
-    checkpoints = checkpoints_of(run)
-    checkpoint = next((each for each in checkpoints.newest_first() if each.path == one.path), None)
-    if not checkpoint:
+    if not one.path.is_dir():
         got = f"has no checkpoint of step {one.step} any more"
         raise Problems(Problem(run.name, got, "choose another with --step", "not-found"))
-    policy = open_model(str(checkpoints.policy(checkpoint)))
+    policy = open_model(str(one.path / "policy"))
     if fold and not policy.is_adapter:
         got = f"step {one.step} of {run.name} holds a whole model"
         raise Problems(Problem("--merge", got, "leave it out", "conflicting-settings"))
@@ -65,7 +63,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
         files = _copy(parts, draft, size, show)
         expected = policy_digests(policy.path)
         other = [name for name, sha256 in files.items() if expected.get(f"policy/{name}", sha256) != sha256]
-        if other or (not expected and checkpoints.faults(checkpoint)):
+        if other or (not expected and faults(one.path)):
             where = str(policy.path / other[0]) if other else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")

@@ -151,7 +151,7 @@ def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) 
             ran = CliRunner().invoke(app, words)
             assert ran.exit_code in (0, 1, 2) and isinstance(ran.exception, SystemExit | None), (kind, words, ran)
         with suppress(Problems):
-            supervise.newest_checkpoint(asked, run)
+            supervise.newest_checkpoint(run)
             start.run_of(run, [])
         unheard_events(run, asked.engine.reader())
         history.earlier(asked)
