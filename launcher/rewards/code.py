@@ -29,7 +29,7 @@ from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.rewards.worker import sandbox
 from launcher.rewards.worker.tests import counted
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _SOLUTIONS = ("solution", "canonical_solution", "reference_solution")
@@ -49,7 +49,7 @@ class Tests:
 
 
 @settings
-class Code(Reward):
+class Code(DetailedReward):
     """1.0 when every test passes, otherwise 0.0."""
 
     span = 1.0
@@ -74,9 +74,6 @@ class Code(Reward):
         absent = sandbox.missing() if self.sandbox == "kernel" else ()
         fix = "use another system, or reward.sandbox=limits, which does not forbid it"
         return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in absent]
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Code that hangs, breaks or kills its process has failed its tests; without a score are only answers that

@@ -15,7 +15,7 @@ from pydantic import Field
 from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import Chosen, settings
 from launcher.rewards.remote import Remote
-from launcher.spec.reward import Answer, Reward, Scores, is_metric_name, score_safely, with_model
+from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely, with_model
 from launcher.spec.routes import ROUTES, route
 
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
@@ -25,7 +25,7 @@ _WITHOUT = {False: "no part of reward.parts is a rule", True: "no part of reward
 
 
 @settings
-class Combined(Reward):
+class Combined(DetailedReward):
     """Base of rewards that combine several."""
 
     parts: Parts
@@ -47,9 +47,6 @@ class Combined(Reward):
     def leaves(self) -> Iterator[Reward]:
         for part in self.parts.values():
             yield from part.leaves()
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def problems(self) -> list[Problem]:
         found = [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")

@@ -11,7 +11,7 @@ from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _SAID = r"(?:(?!</?think>|</?answer>).)*+"  # anything but a tag; possessive, so that a match takes one walk
 THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
@@ -19,7 +19,7 @@ THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
 
 
 @settings
-class Format(Reward):
+class Format(DetailedReward):
     """1.0 when the whole response matches, otherwise 0.0."""
 
     span = 1.0
@@ -32,9 +32,6 @@ class Format(Reward):
     """Time limit per response, in seconds: a pattern may backtrack exponentially."""
     workers: AtLeastOne = 1
     """Matching processes, per training process."""
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         matches = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))

@@ -17,14 +17,14 @@ from pydantic import Field
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Died, Late, Pool, prompts
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
 _OUT_OF_BOUNDS = (Late, Died)
 
 
 @settings
-class Math(Reward):
+class Math(DetailedReward):
     """1.0 when the answer equals the ground truth; otherwise, and when the comparison times out, 0.0."""
 
     span = 1.0
@@ -37,9 +37,6 @@ class Math(Reward):
     """Comparing processes, per training process."""
     memory_gb: Annotated[float, Field(ge=0.5)] = 2.0
     """Address space of each of them, in GiB."""
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """An expression that takes too long is wrong, as it is the answer's doing; how often is reported as a part."""

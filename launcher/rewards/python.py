@@ -24,7 +24,7 @@ from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.rewards.worker.python import MANY, ONE
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.reward import Answer, DetailedReward, Scores
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,7 +33,7 @@ CODE = "code"  # of a run's folder, as runs.folder.Folder has it
 
 
 @settings
-class Python(Reward):
+class Python(DetailedReward):
     """Scores with a function of a Python file."""
 
     path: str
@@ -65,9 +65,6 @@ class Python(Reward):
 
     def format_response(self, text: str) -> str:
         return self.form.replace("{}", text) if self.form else text
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         entries = self._entries(answers)

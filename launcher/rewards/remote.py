@@ -29,7 +29,7 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
-from launcher.spec.reward import Answer, Reward, Scores
+from launcher.spec.reward import Answer, DetailedReward, Scores
 
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
@@ -41,7 +41,7 @@ CONNECTS_S = 2.0  # for a server that runs
 
 
 @settings
-class Remote(Reward):
+class Remote(DetailedReward):
     """Scores by an HTTP server. Answers that it does not score in time have no score; the run goes on."""
 
     cheap = False
@@ -125,9 +125,6 @@ class Remote(Reward):
     @property
     def _token(self) -> str:
         return os.environ.get(self.token_env, "").strip() if self.token_env else ""
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""

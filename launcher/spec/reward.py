@@ -129,6 +129,17 @@ class Reward(ABC):
         return response.strip()
 
 
+class DetailedReward(Reward):
+    """A reward whose scores have parts or faults: it defines `judge` instead of `score`."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    @abstractmethod
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """The scores with their parts and faults."""
+
+
 def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
     """Score with any reward: each answer gets a finite total, or NaN and the reason.
 
