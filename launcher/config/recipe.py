@@ -17,8 +17,9 @@ from launcher.config.compose import conf_dir, groups
 from launcher.config.descriptions import fields_of
 from launcher.config.guard import LONGEST
 from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
-from launcher.core.bounded_parse import SIZE, LimitExceeded, read_start
-from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.core.bounded_parse import SIZE, LimitExceeded
+from launcher.core.files import read_file
+from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.spec.run import RunSpec
 
 _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
@@ -119,9 +120,6 @@ def known() -> list[str]:
 def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
-    if len(number) > 4:
-        got = f"has no run #{short_repr(number, 20)}"
-        raise Problems(Problem(plain, got, "use a number of at most 4 digits", "not-found"))
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
@@ -129,25 +127,20 @@ def one(name: str) -> Command:
     which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
         raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
-    if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
-        raise Problems(Problem(name, f"has no run #{number}", f"use {which}", "not-found"))
+    if number and number not in map(str, range(1, len(found) + 1)):
+        raise Problems(Problem(shortened(name), f"has no run #{shortened(number)}", f"use {which}", "not-found"))
     return found[int(number or 1) - 1]
 
 
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
     """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
     try:
-        if path.exists() and not path.is_file():
-            raise Problems(Problem(str(path), "is no file", "use a shell script", "bad-file"))
-        data = read_start(path)
-        text = data.decode()
+        text = read_file(path, SIZE).decode()
     except FileNotFoundError:
         raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found")) from None
     except (OSError, ValueError) as error:
         got = f"cannot be read ({error_message(error)})"
         raise Problems(Problem(str(path), got, "use a shell script", "bad-file")) from error
-    if len(data) > SIZE:
-        raise Problems(Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script", "bad-file"))
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
     try:
