@@ -19,7 +19,6 @@ from typing import Any, Self
 
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
-from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -76,12 +75,11 @@ class Python(DetailedReward):
         return f"use reward.timeout_s={10 * max(self.timeout_s, 1):g}" if "took longer" in fault else ""
 
     def problems(self) -> list[Problem]:
-        fix = "read it from os.environ in the function"
-        found = [Problem("reward.kwargs", f"{name} would be kept with the run", fix) for name in _secrets(self.kwargs)]
+        unusable = self._unusable()
         if self.form and "{}" not in self.form:
             fix = "add {} where the ground truth goes"
-            found.append(Problem("reward.form", f"{short_repr(self.form)} has no {{}}", fix))
-        return [*found, *self._unusable()]
+            return [Problem("reward.form", f"{short_repr(self.form)} has no {{}}", fix), *unusable]
+        return unusable
 
     def _unusable(self) -> list[Problem]:
         """Why the function cannot be called."""
@@ -174,15 +172,6 @@ def _faulty(reason: str) -> Mapping[str, Any]:
 
 def _miscounted(results: Sequence[Any], count: int) -> Mapping[str, Any]:
     return _faulty(f"gave {len(results)} scores for {count} answers; expected one for each")
-
-
-def _secrets(values: Mapping[str, Any]) -> Iterator[str]:
-    """Names of texts that look like secrets, also of those further down: `outer.inner`."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from (f"{name}.{inner}" for inner in _secrets(value))
-        elif isinstance(value, str) and value and is_secret_name(str(name)):
-            yield str(name)
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:

@@ -268,6 +268,23 @@ def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "named"),
+    [
+        ({"api_key": "sk-1"}, ["api_key"]),
+        ({"apiKey": "sk-1"}, ["apiKey"]),
+        ({"judge": {"auth_token": "x"}}, ["judge.auth_token"]),  # further down
+        ({"password": "x", "cookie": "y"}, ["password", "cookie"]),
+        ({"api_key": ""}, []),  # nothing is kept
+        ({"max_tokens": 5, "tokenizer": "x", "author": "y", "response_key": "z", "token": 7}, []),
+    ],
+)
+def test_a_secret_of_a_reward_function_is_named(kwargs: dict[str, Any], named: list[str]) -> None:
+    run = to_node(resolve([*BASE, "reward=python", "reward.path=mine.py"]))
+    run["reward"]["kwargs"] = kwargs
+    assert [problem.where for problem in kept(run)] == [f"reward.kwargs.{name}" for name in named]
+
+
 def test_a_secret_whose_key_has_a_dot_is_found() -> None:
     (problem,) = kept({"a": {"api_key.x": "v"}})
     assert problem.code == "not-permitted"
