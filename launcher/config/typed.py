@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.config.names.conversions import HUB_ID
 from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
@@ -21,10 +22,9 @@ _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
 _HUB_PLACE = re.compile(
-    rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{_HUB_ID.pattern})"
+    rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{HUB_ID.pattern})"
     r"(?:@(?P<at>[\w.-]+))?(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+)(?:/(?P<file>[^?]+?))?)?/?(?:\?.*)?"
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -83,7 +83,7 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
         return of_files
     if group == "model" and (folder := _run_folder(value)):
         return ["model=hf", argument("model.path", folder)]
-    if not (_HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
+    if not (HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
         return []
     return _known_choice(group, value, files) or [_VALUE_NAMES[group][0], argument(_VALUE_NAMES[group][1], value)]
 
@@ -292,7 +292,7 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
     named = {group: f"{group}={word.lower()}" for group, choices in known.items() if word.lower() in choices}
     if word.lower().endswith(ENDINGS):
         named = {"data": argument("data", word)}
-    elif not named and (_is_place(word) or _HUB_ID.fullmatch(word)):
+    elif not named and (_is_place(word) or HUB_ID.fullmatch(word)):
         named = {"model": argument("model", word), "data": argument("data", word)}
     if named:
         return Problem(next(iter(named)), f"got {short_repr(word)} alone", f"use {' or '.join(named.values())}")

@@ -12,7 +12,7 @@ from launcher.config.names.table import Meaning
 from launcher.spec.data import ENDINGS
 
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
 _OFF = (*_UNSET, "false", "no", "off", "0", "0.0")
@@ -339,7 +339,7 @@ def dataset_words(value: str) -> list[str]:
     name = value.strip("'\"")
     if name.lower().endswith(ENDINGS):
         return ["data=files", f"data.train_files={value}"]
-    return ["data=hub", f"data.repo={value}"] if _HUB_ID.fullmatch(name) else []
+    return ["data=hub", f"data.repo={value}"] if HUB_ID.fullmatch(name) else []
 
 
 _PROMPT = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from launcher.config import arguments
 from launcher.config.compose import conf_dir, config_file, groups
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
 from launcher.config.known import class_of
@@ -18,7 +19,7 @@ from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
-PLAIN = ("optim", "critic", "trainer", "seed", "code_dir")
+PLAIN = (*arguments.PLAIN, "code_dir")
 """Settings of a run that are no config group."""
 
 
