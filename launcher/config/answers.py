@@ -73,8 +73,8 @@ class Guide:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
         ways = (
-            self._by_name, self._by_part_of_name, self._setting_of_run, self._same_last_name, self._setting_of_others,
-            self._group_of_name, self._similar,
+            self._by_name, self._by_part_of_name, self._setting_of_run, self._setting_of_others, self._group_of_name,
+            self._similar,
         )  # fmt: skip
         found = next((answer for way in ways if (answer := way(one))), None)
         return found or Suggestion(Problem(one.shown, self._unknown(one), self._all(one), "unknown-setting"))
@@ -111,7 +111,8 @@ class Guide:
         if not meanings or (self._same_elsewhere(one) and not any(map(self._fits, meanings))):
             return None
         found = self._translated(one, name, meanings)
-        return None if found and not found.words and self._setting_of_run(one) else found
+        own = self._setting_of_run(one)
+        return None if found and not found.words and own and own.certain else found
 
     def _find(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
         """The name that `key` ends with, or that ends with `key`, and its meanings."""
@@ -247,25 +248,19 @@ class Guide:
     # ---- names of ours
 
     def _setting_of_run(self, one: Unknown) -> Suggestion | None:
-        """A setting of this run whose group is missing or wrong."""
-        place = one.plain.rpartition(".")[0]
+        """A setting of this run with the same last name: the one that is meant where only its group is missing or
+        wrong, not beyond doubt where it is below something else, such as validation."""
+        place, elsewhere = one.plain.rpartition(".")[0], self._same_elsewhere(one)
+        same = self._of_parts(one) if elsewhere else self._same_leaf(one)  # not of another choice
+        here = [name for name in same if self._has(name)]
+        if not here:
+            return None
         groups = (*self.files, *PLAIN)
-        known = (
-            place in ("", *groups, *SECTIONS) or has_setting(self.node, place) or nearest(place, groups, cutoff=0.75)
-        )
-        if not known:
-            return None  # it may be of something else, such as validation
-        same = self._of_parts(one) if self._same_elsewhere(one) else self._same_leaf(one)  # not of another choice
-        if here := [name for name in same if self._has(name)]:
+        if place in ("", *groups, *SECTIONS) or has_setting(self.node, place) or nearest(place, groups, cutoff=0.75):
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
             return Suggestion(Problem(one.shown, got, f"use {shell_text(words)}", "unknown-setting"), words, True)
-        return None
-
-    def _same_last_name(self, one: Unknown) -> Suggestion | None:
-        """A setting of this run with the same last name, which may be another one than is meant."""
-        here = [] if self._same_elsewhere(one) else [name for name in self._same_leaf(one) if self._has(name)]
-        if not here:
+        if elsewhere:
             return None
         return Suggestion(Problem(one.shown, self._unknown(one), f"did you mean {here[0]}?", "unknown-setting"))
 
