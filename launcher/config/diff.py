@@ -15,7 +15,7 @@ from launcher.config import recipe
 from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import Asked, Given, options_apart
+from launcher.config.recipe import RunRequest, SourcedOverride, options_apart
 from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
@@ -120,7 +120,7 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         folder = store.find(text, root)
     except Problems as problem:
         if scripted:
-            return _resolved(recipe.one(text).name, recipe.asked([], config_dir, text))
+            return _resolved(recipe.one(text).name, recipe.run_request([], config_dir, text))
         near = suggest(text, recipe.known(), listed="a recipe may be")
         neither = Problem(short_repr(text), "is no recipe either", near, "not-found")
         raise Problems([*problem.problems, neither]) from None
@@ -137,13 +137,13 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
         got = f"cannot be read ({error_message(error)})"
         raise Problems(Problem(short_repr(text), got, "use words such as algorithm=grpo")) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
-    given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
+    given, own, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in words])
     if others:
         raise Problems([Problem(option, "is no word of a run", "leave it out") for option in others])
-    return _resolved(text, Asked(given, own or config_dir))
+    return _resolved(text, RunRequest(given, own or config_dir))
 
 
-def _resolved(name: str, by: Asked) -> Side:
+def _resolved(name: str, by: RunRequest) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:

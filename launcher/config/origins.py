@@ -18,7 +18,7 @@ from launcher.config.compose import conf_dir
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
-from launcher.config.recipe import Asked, Given, asked
+from launcher.config.recipe import RunRequest, SourcedOverride, run_request
 from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.spec.run import RunSpec
@@ -48,12 +48,12 @@ def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | 
 
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
     """
-    from_all = asked(words, config_dir, recipe)
+    from_all = run_request(words, config_dir, recipe)
     run = resolve(from_all.texts, from_all.config_dir)
     return origins_of(run, from_all, config_files(from_all.texts, from_all.config_dir))
 
 
-def origins_of(run: RunSpec, by: Asked, files: Sequence[tuple[Path, str]]) -> dict[str, Origin]:
+def origins_of(run: RunSpec, by: RunRequest, files: Sequence[tuple[Path, str]]) -> dict[str, Origin]:
     """The same of a run that is resolved already, and whose `config_files` are known."""
     choices = _default_choices()
     found = dict(choices)
@@ -76,7 +76,7 @@ def origins_of(run: RunSpec, by: Asked, files: Sequence[tuple[Path, str]]) -> di
     return {name: _of(name, found, node) for name in [*chosen, *values]}
 
 
-def _given(by: Asked) -> Iterator[tuple[Given, GivenValue]]:
+def _given(by: RunRequest) -> Iterator[tuple[SourcedOverride, GivenValue]]:
     """Each word with what it sets; a path in place of a choice sets two."""
     files = choices_of(by.config_dir)
     for word in by.words:

@@ -31,7 +31,7 @@ Source = Literal["command line", "recipe", "run"]
 
 
 @dataclass(frozen=True)
-class Given:
+class SourcedOverride:
     """A word, and where it stands."""
 
     text: str
@@ -41,10 +41,10 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """What a run is asked for."""
 
-    words: list[Given]
+    words: list[SourcedOverride]
     config_dir: Path | None = None
     notes: tuple[str, ...] = ()
     """What only a running shell knows, and what stands for it here."""
@@ -60,7 +60,7 @@ class Command:
 
     name: str
     """`recipes/quickstart.sh#2`; without a number where there is only one."""
-    asked: Asked
+    request: RunRequest
     passes_on: bool
     """`"$@"`: words given to the recipe are words of this run."""
 
@@ -74,32 +74,32 @@ class Value:
     """Environment variables that it comes from."""
 
 
-def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Asked:
+def run_request(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> RunRequest:
     """The recipe's words, then those that are typed, of which one may name a YAML file with a run. Raises `Problems`
     where the recipe would not pass those on."""
-    typed = list[Given]()
+    typed = list[SourcedOverride]()
     files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
     for word in [*files, *words]:
         if "=" in word or not word.lower().endswith(run_file.ENDINGS):
-            typed.append(Given(word, f"command line: {word}"))
+            typed.append(SourcedOverride(word, f"command line: {word}"))
             continue
         made, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
-        typed += [Given(text, f"{word}:{line}", "recipe") for text, line in made]
+        typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in made]
     if recipe is None or files:
-        return Asked(_last_choices(typed), config_dir)
+        return RunRequest(_last_choices(typed), config_dir)
     command = one(recipe)
     if words and not command.passes_on:
         raise Problems(Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end'))
-    own = command.asked
+    own = command.request
     return replace(own, words=_last_choices([*own.words, *typed]), config_dir=config_dir or own.config_dir)
 
 
-def _last_choices(words: list[Given]) -> list[Given]:
+def _last_choices(words: list[SourcedOverride]) -> list[SourcedOverride]:
     """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
     such as the batch size, stay."""
     chosen = {word.text.partition("=")[0] for word in words if word.source == "command line"} & {*groups()}
 
-    def stays(word: Given) -> bool:
+    def stays(word: SourcedOverride) -> bool:
         name = word.text.partition("=")[0]
         group, _, setting = name.partition(".")
         noun = fields_of(RunSpec)[group].annotation if group in chosen else None
@@ -183,7 +183,7 @@ class _Script:
             self.variables[name.text] = replace(value, text=name.text) if value.unknown else value
 
     def _command(self, words: list[Word], branch: bool) -> Command:
-        words_read, notes, passes_on = list[Given](), list[str](), False
+        words_read, notes, passes_on = list[SourcedOverride](), list[str](), False
         if branch:
             notes.append(f"{self.name}:{words[0].line if words else 0}: stands in a loop or a condition")
         for word in words:
@@ -201,10 +201,12 @@ class _Script:
                     continue
             where += "".join(f", environment {name}" for name in value.variables)
             split = all(piece.quoted or not piece.name for piece in word.pieces)
-            words_read += [Given(text, where, "recipe") for text in ([value.text] if split else value.text.split())]
+            words_read += [
+                SourcedOverride(text, where, "recipe") for text in ([value.text] if split else value.text.split())
+            ]
         rest, config_dir, others = options_apart(words_read)
         notes += [f"{self.name}: {option} is left out; it is no word" for option in others]
-        return Command(self.name, Asked(rest, config_dir, tuple(notes)), passes_on)
+        return Command(self.name, RunRequest(rest, config_dir, tuple(notes)), passes_on)
 
     def _value(self, pieces: Sequence[Piece], line: int) -> Value:
         values, size = list[Value](), 0
@@ -230,9 +232,9 @@ class _Script:
         return Value(stands, piece.text)
 
 
-def options_apart(words: Sequence[Given]) -> tuple[list[Given], Path | None, list[str]]:
+def options_apart(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
     """The words; the folder that `--config-dir` names; the other options with their values."""
-    rest, config_dir, others = list[Given](), None, list[str]()
+    rest, config_dir, others = list[SourcedOverride](), None, list[str]()
     left = iter(words)
     for word in left:
         option, _, value = word.text.partition("=")

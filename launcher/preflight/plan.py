@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import Asked, asked
+from launcher.config.recipe import RunRequest, run_request
 from launcher.config.resolve import Examined, config_files, examine
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
@@ -51,7 +51,7 @@ def plan(
     """The run of `recipe` and `words`, checked. `here`: it is to start on this machine, so what is missing here is a
     failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines, too."""
     try:
-        by = asked(words, config_dir, recipe)
+        by = run_request(words, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
     found = examine(by.texts, by.config_dir)
@@ -102,7 +102,7 @@ def _ready(context: Context) -> Ready:
 def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""
-    by = asked(words, config_dir, recipe)
+    by = run_request(words, config_dir, recipe)
     found = examine(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
@@ -110,7 +110,7 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str
     return replace(checked, warnings=[*_given_twice(by), *checked.warnings], given=found.given)
 
 
-def _given_twice(by: Asked) -> list[CheckResult]:
+def _given_twice(by: RunRequest) -> list[CheckResult]:
     """A warning for each setting that was typed with two values; of a file, arguments take the place."""
     typed = dict[str, list[str]]()
     for word in by.words:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.recipe import asked, commands, folder, known, one
+from launcher.config.recipe import commands, folder, known, one, run_request
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 
@@ -50,20 +50,20 @@ SCRIPTS = {
 def test_words_are_those_that_bash_gives(name, tmp_path):
     script = tmp_path / "x.sh"
     script.write_text(SCRIPTS[name])
-    assert [command.asked.texts for command in commands(script, ENVIRONMENT)] == by_bash(script, tmp_path)
+    assert [command.request.texts for command in commands(script, ENVIRONMENT)] == by_bash(script, tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(folder().glob("*.sh")), ids=lambda path: path.stem)
 def test_our_recipes_are_read_as_bash_reads_them(path, tmp_path):
     found = commands(path, ENVIRONMENT)
-    assert [command.asked.texts for command in found] == by_bash(path, tmp_path)
+    assert [command.request.texts for command in found] == by_bash(path, tmp_path)
     assert all(command.passes_on for command in found)
 
 
 def test_each_word_has_its_line():
     lines = (folder() / "grpo-gsm8k.sh").read_text().splitlines()
     (command,) = commands(folder() / "grpo-gsm8k.sh")
-    for word in command.asked.words:
+    for word in command.request.words:
         path, _, number = word.where.rpartition(":")
         assert path == "recipes/grpo-gsm8k.sh"
         assert word.text in lines[int(number) - 1]
@@ -94,23 +94,23 @@ def test_what_only_a_shell_knows_is_said(text, words, notes, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     Path("x.sh").write_text(text)
     (command,) = commands(Path("x.sh"), ENVIRONMENT)
-    assert command.asked.texts == words
-    assert list(command.asked.notes) == notes
+    assert command.request.texts == words
+    assert list(command.request.notes) == notes
 
 
 def test_the_environment_is_named_where_a_word_has_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.sh").write_text("rlrun train a=${NAME:-no}\n")
     (command,) = commands(Path("x.sh"), ENVIRONMENT)
-    assert command.asked.words[0].where == "x.sh:1, environment NAME"
+    assert command.request.words[0].where == "x.sh:1, environment NAME"
 
 
 def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.sh").write_text('rlrun train --config-dir mine a=1 "$@"\n')
-    assert asked(["b=2"], None, "x.sh").config_dir == Path("mine")
-    assert asked(["b=2"], Path("other"), "x.sh").config_dir == Path("other")
-    assert asked(["b=2"], None, "x.sh").texts == ["a=1", "b=2"]
+    assert run_request(["b=2"], None, "x.sh").config_dir == Path("mine")
+    assert run_request(["b=2"], Path("other"), "x.sh").config_dir == Path("other")
+    assert run_request(["b=2"], None, "x.sh").texts == ["a=1", "b=2"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_words_that_a_recipe_would_drop_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.sh").write_text("rlrun train a=1\n")
     with pytest.raises(Problems) as caught:
-        asked(["seed=1"], None, "x.sh")
+        run_request(["seed=1"], None, "x.sh")
     assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; add \"$@\" at its end"]
 
 
@@ -156,7 +156,7 @@ def test_a_script_that_breaks_off_is_read_to_its_end(text, tmp_path):
 def test_the_second_run_of_the_quickstart():
     found = one("quickstart#2")
     assert found.name == "recipes/quickstart.sh#2"
-    assert type(resolve(found.asked.texts).algorithm).__name__ == "GRPO"
+    assert type(resolve(found.request.texts).algorithm).__name__ == "GRPO"
     assert "quickstart" in known()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.recipe import asked
+from launcher.config.recipe import run_request
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.preflight.plan import plan
@@ -25,7 +25,7 @@ trainer.experiment_name: "007"
 
 
 def of(*words: str, recipe: str | None = None) -> RunSpec:
-    by = asked(words, None, recipe)
+    by = run_request(words, None, recipe)
     return resolve(by.texts, by.config_dir)
 
 
@@ -41,7 +41,7 @@ def test_a_file_by_hand_and_what_is_typed_after_it() -> None:
     assert (run.sampler.n, run.optim.lr, run.optim.betas) == (8, 1e-4, (0.9, 0.95))
     assert run.trainer.experiment_name == "007"
     assert of(recipe="run.yaml") == of("run.yaml")
-    assert [word.where for word in asked(["run.yaml"]).words][3] == "run.yaml:4"
+    assert [word.where for word in run_request(["run.yaml"]).words][3] == "run.yaml:4"
 
 
 RUNS = [
@@ -61,7 +61,7 @@ def test_what_is_printed_is_taken_back(words: list[str]) -> None:
     Path("spec.yaml").write_text(to_yaml(run))
     assert to_node(of("spec.yaml")) == to_node(run)
     assert of("spec.yaml", "seed=7").seed == 7
-    assert len(asked(["spec.yaml"]).words) < 36  # what differs from the choices, and what would be fitted anew
+    assert len(run_request(["spec.yaml"]).words) < 36  # what differs from the choices, and what would be fitted anew
 
 
 def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:
@@ -85,7 +85,7 @@ def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:
 def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
     Path("run.yaml").unlink() if text is None else Path("run.yaml").write_text(text)
     with pytest.raises(Problems) as problems:
-        asked(["run.yaml"])
+        run_request(["run.yaml"])
     assert problems.value.lines[0].startswith(line)
 
 

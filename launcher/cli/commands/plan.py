@@ -27,7 +27,7 @@ from launcher.cli.output import (
 )
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
-from launcher.config.recipe import asked
+from launcher.config.recipe import run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem
 from launcher.preflight.plan import Page
@@ -65,7 +65,7 @@ def plan(
         raise typer.Exit(2)
     if multirun:
         with problems_named():
-            by = asked(words or [], config_dir)
+            by = run_request(words or [], config_dir)
             sweep.plan(by.texts, by.config_dir, as_json)
         return
     with problems_named():

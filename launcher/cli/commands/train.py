@@ -18,7 +18,7 @@ from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
-from launcher.config.recipe import Asked, asked
+from launcher.config.recipe import RunRequest, run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
@@ -71,7 +71,7 @@ def train(
     typed = words or []
     with problems_named():
         _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
-        by = asked(typed, config_dir, recipe) if resume is None else Asked([], config_dir)
+        by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
         typed = by.texts if resume is None else typed
     if dry_run and multirun:
         return sweep.plan(typed, by.config_dir, as_json=False, here=True)
