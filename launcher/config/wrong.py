@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.config.answers import CHOICE_OF_SETTING, Guide, Suggestion, choice_answer
 from launcher.config.arguments import Arguments, key_of, parse, spelling
 from launcher.config.compose import STAND_INS, Composed, choices, compose_each, conf_dir, groups
 from launcher.config.explain import build
 from launcher.config.nodes import walk
 from launcher.config.repair import Repair
+from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
@@ -31,11 +31,11 @@ def examine(
     unchosen = [
         group for group in known if group not in {**composed.node, **STAND_INS} or _lacks_choice(group, arguments)
     ]
-    chosen = [choice_answer(group, choice, known[group]) for group, choice in arguments.no_choices]
+    chosen = [suggest_choice(group, choice, known[group]) for group, choice in arguments.no_choices]
     arguments.doubtful.update(answer.problem.where for answer in chosen if not answer.certain)
     values = arguments.texts
     every = values | {one.plain: one.value for one in arguments.unknown}
-    answers = [*Guide(composed.node, files, arguments.unknown, unchosen, every).answers(), *chosen]
+    answers = [*Suggester(composed.node, files, arguments.unknown, unchosen, every).suggestions(), *chosen]
     problems = [*(answer.problem for answer in answers), *problems]
     meant = _stand_in_words(arguments, answers)
     named = {*arguments.doubtful, *meant, *(group for group, _ in arguments.no_choices)}
@@ -51,11 +51,11 @@ def examine(
         full, plain, stand_ins = _stand_in(arguments, composed, meant, unchosen, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
         full, plain, stand_ins = composed.node, {}, {}
-    guide = Guide(full, files, unchosen=[group for group in unchosen if group not in named], typed=every)
+    suggester = Suggester(full, files, unchosen=[group for group in unchosen if group not in named], typed=every)
     typed = [*values, *(key for key in meant if key not in known)]
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
-    repair = Repair(deepcopy(full), plain, stand_ins, typed, arguments.doubtful, lambda name: name in guide.holders)
+    repair = Repair(deepcopy(full), plain, stand_ins, typed, arguments.doubtful, lambda name: name in suggester.holders)
     run = repair.run()
     of_answers = {key: answer for answer in answers for key in map(key_of, answer.words) if key not in values}
     for problem in repair.problems:
@@ -65,7 +65,7 @@ def examine(
             name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.words)})"
             problems[problems.index(first)] = replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
         else:
-            problems += guide.named(problem, values)
+            problems += suggester.named(problem, values)
     return run, list(dict.fromkeys(problems)), repair
 
 

@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
-from launcher.config.answers import OPTIONS, Guide, Suggestion, choice_answer
 from launcher.config.arguments import PLAIN
 from launcher.config.compose import config_file, groups
 from launcher.config.known import has_setting
@@ -20,6 +19,7 @@ from launcher.config.names.table import OTHER, Meaning, table
 from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
 from launcher.config.resolve import examine, resolve
+from launcher.config.suggestions import OPTIONS, Suggester, Suggestion, suggest_choice
 from launcher.core.problems import Problems, nearest, suggest, without_style
 from launcher.spec.stored import to_node
 
@@ -30,15 +30,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @cache
-def guide(algorithm: str = "grpo") -> Guide:
+def guide(algorithm: str = "grpo") -> Suggester:
     more = ["sampler.n=4"] if algorithm in ("grpo", "dapo", "gspo") else []
-    return Guide(to_node(resolve([f"algorithm={algorithm}", *BASE, *more])), FILES)
+    return Suggester(to_node(resolve([f"algorithm={algorithm}", *BASE, *more])), FILES)
 
 
 def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
     rest, options = separate_options(words)
     unknown = [*options, *(Unknown(key, value) for key, _, value in (word.partition("=") for word in rest))]
-    return Guide(guide(algorithm).node, FILES, unknown).answers()
+    return Suggester(guide(algorithm).node, FILES, unknown).suggestions()
 
 
 def line(word: str, algorithm: str = "grpo") -> str:
@@ -345,7 +345,7 @@ def test_options_of_other_projects_come_to_the_answer(command: str) -> None:
 )
 def test_a_choice_is_found_whatever_its_spelling(word: str, meant: str) -> None:
     group, _, choice = word.partition("=")
-    assert choice_answer(group, choice, GROUPS[group]).words == tuple(meant.split())
+    assert suggest_choice(group, choice, GROUPS[group]).words == tuple(meant.split())
 
 
 def misspelt() -> Iterator[tuple[str, str]]:

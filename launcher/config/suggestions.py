@@ -48,8 +48,8 @@ class Suggestion:
 
 
 @dataclass
-class Guide:
-    """Answers for one run, as far as it is known: `node` is its settings without the unknown ones."""
+class Suggester:
+    """Suggestions for one run, as far as it is known: `node` is its settings without the unknown ones."""
 
     node: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Path]]
@@ -64,12 +64,12 @@ class Guide:
     def holders(self) -> dict[str, list[str]]:
         return holders(self.files)
 
-    def answers(self) -> list[Suggestion]:
-        return [self.answer(one) for one in self.unknown]
+    def suggestions(self) -> list[Suggestion]:
+        return [self.suggestion(one) for one in self.unknown]
 
-    def answer(self, one: Unknown) -> Suggestion:
+    def suggestion(self, one: Unknown) -> Suggestion:
         if one.dashes and one.key.startswith("no-") and one.value == "true":
-            return self.answer(replace(one, key=one.key.removeprefix("no-"), value="false"))
+            return self.suggestion(replace(one, key=one.key.removeprefix("no-"), value="false"))
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
         ways = (
@@ -91,7 +91,7 @@ class Guide:
             ]
         if problem.code != "unknown-setting":
             return [next((replace(problem, fix=fix) for one in below if (fix := self._value_of_others(one))), problem)]
-        return [self.answer(one).problem for one in below] or [problem]
+        return [self.suggestion(one).problem for one in below] or [problem]
 
     def _value_of_others(self, one: Unknown) -> str:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
@@ -377,7 +377,7 @@ def _groups_of(meaning: Meaning) -> list[str]:
     return [name.rpartition(".")[0] for name in meaning.ours]
 
 
-def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Suggestion:
+def suggest_choice(group: str, choice: str, choices: Sequence[str]) -> Suggestion:
     """For a choice that its config group does not have."""
     plain = {without_style(name): name for name in choices}
     last = choice.rpartition("/")[2]
