@@ -18,7 +18,7 @@ from launcher.cli.main import COMMANDS, load
 from launcher.config.compose import conf_dir
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
-from launcher.config.resolve import examine
+from launcher.config.resolve import try_resolve
 from launcher.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[1] / "launcher"
@@ -107,7 +107,7 @@ def test_a_value_that_is_named_can_be_given(typed: str) -> None:
     group = name.partition(".")[0]
     having = holders(choices()).get(name, [])
     chosen = {"algorithm": "grpo", "model": "tiny", "data": "reverse"} | ({group: having[0]} if having else {})
-    problems = examine([*(f"{of}={choice}" for of, choice in chosen.items() if of != name), typed]).problems
+    problems = try_resolve([*(f"{of}={choice}" for of, choice in chosen.items() if of != name), typed]).problems
     assert not [problem for problem in problems if problem.where == name and not problem.about]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Examined:
+class Resolution:
     """A run, or all that is wrong with the arguments for it."""
 
     run: RunSpec | None
@@ -47,13 +47,13 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
 
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
-    found = examine(words, config_dir)
+    found = try_resolve(words, config_dir)
     if found.problems or not found.run:
         raise Problems(found.problems)
     return found.run
 
 
-def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
+def try_resolve(words: Iterable[str], config_dir: Path | None = None) -> Resolution:
     """The run of these words as `resolve` makes it, or everything that is wrong with them."""
     problems = []
     if config_dir and not config_dir.is_dir():
@@ -64,7 +64,7 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     accepted, refused = guard.separate([*words, *(option.argument for option in options)])
     taken = {*accepted}
     if len(words) + len(options) > guard.WORDS:
-        return Examined(None, [*problems, *refused])  # to answer them all would take minutes
+        return Resolution(None, [*problems, *refused])  # to answer them all would take minutes
     readable = [word for word in words if word in taken]
     options = [option for option in options if option.argument in taken]
     add_code_dir(config_dir)
@@ -80,12 +80,12 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     given = frozenset(flat(composed.node)) - composed.filled
     if complete and not (problems or arguments.unknown or arguments.no_choices):
         try:
-            return Examined(build(composed.node, arguments.texts), [], given=given)
+            return Resolution(build(composed.node, arguments.texts), [], given=given)
         except ValidationError:
             pass  # all that is wrong is found below
-    from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
+    from launcher.config import diagnose  # noqa: PLC0415  # late: names of other projects, every class of every choice
 
-    return Examined(*wrong.examine(arguments, composed, problems, config_dir), given)
+    return Resolution(*diagnose.diagnose(arguments, composed, problems, config_dir), given)
 
 
 def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:

@@ -11,7 +11,7 @@ from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import RunRequest, run_request
-from launcher.config.resolve import Examined, config_files, examine
+from launcher.config.resolve import Resolution, config_files, try_resolve
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
@@ -54,7 +54,7 @@ def plan(
         by = run_request(words, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
-    found = examine(by.texts, by.config_dir)
+    found = try_resolve(by.texts, by.config_dir)
     if found.problems or not (run := found.run):
         return Page(None, from_problems([*found.problems, *_others(found, here=here)]))
     files = config_files(by.texts, by.config_dir)
@@ -103,7 +103,7 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""
     by = run_request(words, config_dir, recipe)
-    found = examine(by.texts, by.config_dir)
+    found = try_resolve(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
     checked = _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
@@ -125,13 +125,13 @@ def _given_twice(by: RunRequest) -> list[CheckResult]:
 
 def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     """The run of these arguments with all that is fitted to its rows and memory. Raises `Problems`."""
-    found = examine(words, config_dir)
+    found = try_resolve(words, config_dir)
     if found.problems or not found.run:
         raise Problems(found.problems)
     return fitted(Context(found.run, here=False), found.given).asked
 
 
-def _others(found: Examined, *, here: bool) -> list[Problem]:
+def _others(found: Resolution, *, here: bool) -> list[Problem]:
     """What would fail of the run that is left without the wrong arguments: one mistake must not hide another."""
     if not found.run:
         return []

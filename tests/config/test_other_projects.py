@@ -18,7 +18,7 @@ from launcher.config.names.conversions import RULES, Situation, is_complete, to_
 from launcher.config.names.table import OTHER, Meaning, table
 from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
-from launcher.config.resolve import examine, resolve
+from launcher.config.resolve import resolve, try_resolve
 from launcher.config.suggestions import OPTIONS, Suggester, Suggestion, suggest_choice
 from launcher.core.problems import Problems, nearest, suggest, without_style
 from launcher.spec.stored import to_node
@@ -153,7 +153,7 @@ def test_what_is_said_to_type_is_taken() -> None:
             seen.add(tuple(words))
             name = next((word.partition("=")[0] for word in words if "." in word.partition("=")[0]), "")
             fitting = [each for each in ALGORITHMS if not name or has_setting(guide(each).node, name)] or ["grpo"]
-            found = examine(needed(words, fitting[0])).problems
+            found = try_resolve(needed(words, fitting[0])).problems
             wrong += [f"{next(iter(meaning.names.values()))[0]}: {words}: {problem}" for problem in found]
     assert not wrong, "\n".join(wrong)
 
@@ -171,7 +171,7 @@ def test_every_name_is_answered() -> None:
 
 def test_nothing_of_it_is_loaded_for_arguments_that_are_right() -> None:
     table.cache_clear()
-    assert examine(["algorithm=grpo", *BASE, "sampler.n=4"]).problems == []
+    assert try_resolve(["algorithm=grpo", *BASE, "sampler.n=4"]).problems == []
     assert table.cache_info().currsize == 0
 
 
@@ -410,7 +410,7 @@ def test_the_command_prints_a_page_and_a_table() -> None:
 
 
 def test_all_of_a_command_is_taken_together() -> None:
-    found = examine(["--num_generations", "8", "algorithm=grpo", "model=tiny", "data=reverse", "lr=1e-3"])
+    found = try_resolve(["--num_generations", "8", "algorithm=grpo", "model=tiny", "data=reverse", "lr=1e-3"])
     assert [str(problem) for problem in found.problems] == [
         "--num_generations: is TRL's name; use sampler.n=8", "lr: no group or setting 'lr'; use optim.lr=1e-3",
     ]  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.config.resolve import examine
+from launcher.config.resolve import try_resolve
 from launcher.preflight.plan import plan
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
 
 
 def lines(*words: str) -> list[str]:
-    return [str(problem) for problem in examine(words).problems]
+    return [str(problem) for problem in try_resolve(words).problems]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_name_of_what_the_run_has_not_is_one_line(algorithm: str, word: str, f
 
 
 def test_a_name_without_a_chosen_group_is_not_put_into_the_run() -> None:
-    found = examine([*GRPO[1:], "beta=0.1", "--lora_r", "16"])
+    found = try_resolve([*GRPO[1:], "beta=0.1", "--lora_r", "16"])
     assert [problem.fix for problem in found.problems[:2]] == [
         "use model.lora_rank=16 model.lora_alpha=32 (with TRL's model.lora_alpha=32 where none is typed)",
         "use algorithm.beta=0.1 (of algorithm=dpo, gspo_selfplay)",

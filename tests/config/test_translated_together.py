@@ -8,7 +8,7 @@ import pytest
 
 from launcher.config.names.table import table
 from launcher.config.reference import coming_from
-from launcher.config.resolve import examine
+from launcher.config.resolve import try_resolve
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 OFFLOAD = "fsdp_config.param_offload"
@@ -17,7 +17,7 @@ OFFLOAD = "fsdp_config.param_offload"
 def fixes(algorithm: str, words: list[str]) -> list[str]:
     """What is expected of each of these words, in their order, without notes."""
     given = [] if algorithm in ("sft", "dpo", "ppo") else ["sampler.n=4"]
-    found = examine([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words]).problems
+    found = try_resolve([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words]).problems
     found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*|'", "", problem.fix) for problem in found}
     return [found_fixes.get(word.partition("=")[0].lstrip("-"), "") for word in words]
 
@@ -102,7 +102,7 @@ def test_batches_are_those_of_all_that_is_typed(algorithm: str, words: str, expe
 
 
 def test_without_answers_to_a_prompt_there_are_as_many_as_trl_samples() -> None:
-    found = examine(["algorithm=grpo", "model=tiny", "data=reverse", "per_device_train_batch_size=16"]).problems
+    found = try_resolve(["algorithm=grpo", "model=tiny", "data=reverse", "per_device_train_batch_size=16"]).problems
     assert found[0].fix.startswith("use data.train_batch_size=2 trainer.micro_batch_size_per_gpu=16 ")
 
 
@@ -157,13 +157,13 @@ def test_steps_may_be_a_fraction_of_all() -> None:
 
 def test_the_columns_of_a_summary() -> None:
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=x", "text_column=a", "summary_column=b"]
-    expected = [problem.fix for problem in examine(words).problems]
+    expected = [problem.fix for problem in try_resolve(words).problems]
     assert expected == ["use data.prompt_key=a", "use data.response_key=b"]
 
 
 @pytest.mark.parametrize("name", ["kto", "orpo", "simpo", "rloo"])
 def test_another_algorithm_is_called_another(name: str) -> None:
-    (problem,) = examine([f"algorithm={name}", "model=tiny", "data=reverse"]).problems
+    (problem,) = try_resolve([f"algorithm={name}", "model=tiny", "data=reverse"]).problems
     assert problem.fix.startswith("it is not here; the nearest, another algorithm, is algorithm=")
 
 
@@ -182,4 +182,4 @@ def test_every_default_of_a_page_can_be_typed() -> None:
             sampled = "sampler.n=8" if "sampler.n" not in words else "seed=0"
             whole = ["algorithm=grpo", "model=qwen3-0.6b", "data=files", "data.train_files=x", sampled, *words.split()]
             whole += ["hardware.nproc_per_node=2"] if "hardware" not in words and "=1" not in words else []
-            assert examine(whole).problems == [], words
+            assert try_resolve(whole).problems == [], words

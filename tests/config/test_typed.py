@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import QuotedString
 from launcher.config.explain import build
 from launcher.config.nodes import flat
 from launcher.config.origins import origins
-from launcher.config.resolve import examine, resolve
+from launcher.config.resolve import resolve, try_resolve
 from launcher.config.typed import literal, number_meant
 from launcher.spec.stored import to_node
 
@@ -37,7 +37,7 @@ def words_of(*typed: str) -> list[str]:
 
 
 def found(*typed: str) -> list[str]:
-    return [str(problem) for problem in examine(words_of(*typed)).problems]
+    return [str(problem) for problem in try_resolve(words_of(*typed)).problems]
 
 
 MEANT = [

@@ -9,7 +9,7 @@ import pytest
 from launcher.config import compose
 from launcher.config.arguments import read_arguments
 from launcher.config.compose import choices
-from launcher.config.resolve import examine
+from launcher.config.resolve import try_resolve
 from launcher.data.formats import required
 from launcher.data.rows import UnfitRow
 
@@ -19,7 +19,8 @@ GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
 def lines(*words: str) -> list[str]:
     typed = {word.partition("=")[0] for word in words}
     return [
-        str(each) for each in examine([*(word for word in GRPO if word.split("=")[0] not in typed), *words]).problems
+        str(each)
+        for each in try_resolve([*(word for word in GRPO if word.split("=")[0] not in typed), *words]).problems
     ]
 
 
@@ -93,7 +94,7 @@ def test_a_misspelt_name_leads_to_the_nearest(word: str, fix: str) -> None:
 def test_a_file_beside_is_an_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("models/small").mkdir(parents=True)
-    (line,) = examine(["algorithm=sft", "model=hf", "model.path=models/smal", "data=reverse"]).run.model.problems()  # type: ignore[union-attr]
+    (line,) = try_resolve(["algorithm=sft", "model=hf", "model.path=models/smal", "data=reverse"]).run.model.problems()  # type: ignore[union-attr]
     assert str(line).endswith("did you mean model.path=models/small?")
 
 

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.config.resolve import examine, resolve
+from launcher.config.resolve import resolve, try_resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.hub import Hub
@@ -271,7 +271,7 @@ def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:
         "o/m", {"config.json": json.dumps(config).encode(), "model.safetensors": (2).to_bytes(8, "little") + b"{}"}
     )
     words = ["algorithm=sft", "model=hf", "model.path=o/m", "data=hub", "data.repo=o/d"]
-    found = examine(words)
+    found = try_resolve(words)
     assert found.run
     here = fetched(found.run, [view])
     asked, lines = fitted_again(found.run, found.given)

@@ -23,7 +23,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
 
 
-def examine(
+def diagnose(
     arguments: Arguments, composed: Composed, problems: list[Problem], config_dir: Path | None
 ) -> tuple[RunSpec | None, list[Problem], Repair]:
     """All of it: what is known to be wrong is left out, until a run is left. `problems` are those found so far."""
