@@ -20,7 +20,7 @@ from launcher.config.yaml_lines import defaults_choices
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
 PACKAGE = Path(__file__).parents[1]
-STAND_INS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
+PLACEHOLDERS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
 """Choices that need no settings, for groups without a default: what else is wrong is looked for with them."""
 _FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
@@ -87,7 +87,7 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         at_fault.clear()
         for key, word in arguments.choices.items():
             try:
-                _compose(base_words(STAND_INS | {key: word}, config_dir), [])
+                _compose(base_words(PLACEHOLDERS | {key: word}, config_dir), [])
             except Problems as error:
                 problems += error.problems
                 at_fault.add(key)

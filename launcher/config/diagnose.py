@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.arguments import Arguments, key_of, parse, spelling
-from launcher.config.compose import STAND_INS, Composed, choices, compose_each, conf_dir, groups
+from launcher.config.compose import PLACEHOLDERS, Composed, choices, compose_each, conf_dir, groups
 from launcher.config.explain import build
 from launcher.config.nodes import walk
 from launcher.config.repair import Repair
@@ -28,34 +28,38 @@ def diagnose(
 ) -> tuple[RunSpec | None, list[Problem], Repair]:
     """All of it: what is known to be wrong is left out, until a run is left. `problems` are those found so far."""
     known, files = groups(config_dir), choices(config_dir)
-    unchosen = [
-        group for group in known if group not in {**composed.node, **STAND_INS} or _lacks_choice(group, arguments)
+    missing_groups = [
+        group for group in known if group not in {**composed.node, **PLACEHOLDERS} or _lacks_choice(group, arguments)
     ]
     chosen = [suggest_choice(group, choice, known[group]) for group, choice in arguments.no_choices]
     arguments.doubtful.update(answer.problem.where for answer in chosen if not answer.certain)
     values = arguments.texts
     every = values | {one.plain: one.value for one in arguments.unknown}
-    answers = [*Suggester(composed.node, files, arguments.unknown, unchosen, every).suggestions(), *chosen]
+    answers = [*Suggester(composed.node, files, arguments.unknown, missing_groups, every).suggestions(), *chosen]
     problems = [*(answer.problem for answer in answers), *problems]
-    meant = _stand_in_words(arguments, answers)
+    meant = _placeholder_arguments(arguments, answers)
     named = {*arguments.doubtful, *meant, *(group for group, _ in arguments.no_choices)}
     problems += [
         Problem(group, "not chosen", f"it may be {', '.join(known[group])}", "unknown-choice")
-        for group in unchosen
+        for group in missing_groups
         if group not in named
     ]
     missing = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
     problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in missing]
-    arguments.doubtful.update(missing, [group for group in unchosen if group not in named])
+    arguments.doubtful.update(missing, [group for group in missing_groups if group not in named])
     try:
-        full, plain, stand_ins = _stand_in(arguments, composed, meant, unchosen, config_dir)
+        full, plain, placeholders = _with_placeholders(arguments, composed, meant, missing_groups, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
-        full, plain, stand_ins = composed.node, {}, {}
-    suggester = Suggester(full, files, unchosen=[group for group in unchosen if group not in named], typed=every)
+        full, plain, placeholders = composed.node, {}, {}
+    suggester = Suggester(
+        full, files, missing_groups=[group for group in missing_groups if group not in named], typed=every
+    )
     typed = [*values, *(key for key in meant if key not in known)]
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
-    repair = Repair(deepcopy(full), plain, stand_ins, typed, arguments.doubtful, lambda name: name in suggester.holders)
+    repair = Repair(
+        deepcopy(full), plain, placeholders, typed, arguments.doubtful, lambda name: name in suggester.holders
+    )
     run = repair.run()
     of_answers = {key: answer for answer in answers for key in map(key_of, answer.words) if key not in values}
     for problem in repair.problems:
@@ -82,11 +86,11 @@ def _with_setting(problem: Problem) -> str:
 
 
 def _lacks_choice(group: str, arguments: Arguments) -> bool:
-    return group in STAND_INS and (group not in arguments.choices or arguments.choices[group].startswith("~"))
+    return group in PLACEHOLDERS and (group not in arguments.choices or arguments.choices[group].startswith("~"))
 
 
-def _stand_in_words(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, str]:
-    """What can stand for the wrong arguments: choices of groups that have none, and values."""
+def _placeholder_arguments(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, str]:
+    """What can replace the wrong arguments: choices of groups that have none, and values."""
     found: dict[str, str] = {}
     for answer in answers:
         try:
@@ -98,21 +102,25 @@ def _stand_in_words(arguments: Arguments, answers: Sequence[Suggestion]) -> dict
     return found
 
 
-def _stand_in(
-    arguments: Arguments, composed: Composed, meant: dict[str, str], unchosen: Sequence[str], config_dir: Path | None
+def _with_placeholders(
+    arguments: Arguments,
+    composed: Composed,
+    meant: dict[str, str],
+    missing_groups: Sequence[str],
+    config_dir: Path | None,
 ) -> list[dict[str, Any]]:
     """The run with something for all that is missing; the same without settings; a run of choices that need none.
     Raises `Problems`."""
     known, keys = groups(config_dir), [key_of(word) for word in arguments.values]
     defaults = {group: f"{group}={choice}" for group, choice in defaults_choices(conf_dir() / "run.yaml").items()}
-    needed = {group: word for group, word in (defaults | STAND_INS).items() if group in unchosen}
+    needed = {group: word for group, word in (defaults | PLACEHOLDERS).items() if group in missing_groups}
     for key, word in CHOICE_OF_SETTING.items():
         if key in keys and (group := key.partition(".")[0]) in needed:
             needed[group] = word
     choices = arguments.choices | needed | {key: word for key, word in meant.items() if key in known}
     values = [spelling(parse(word), word, known) for key, word in meant.items() if key not in known]
     found = compose_each(
-        (choices, config_dir, [*values, *composed.words]), (choices, config_dir, []), (STAND_INS, None, [])
+        (choices, config_dir, [*values, *composed.words]), (choices, config_dir, []), (PLACEHOLDERS, None, [])
     )
     for node in found:
         node["code_dir"] = composed.node["code_dir"]

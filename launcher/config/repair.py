@@ -1,4 +1,4 @@
-"""What else is wrong with a run once its wrong settings are put back: one mistake must not hide another."""
+"""What else is wrong with a run once its wrong settings are reset: one mistake must not hide another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
 ROUNDS = 16
-TRIALS = 32  # settings that are put back one at a time to see which of them is at fault
+TRIALS = 32  # settings that are reset one at a time to see which of them is at fault
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Repair:
     node: dict[str, Any]
     plain: Mapping[str, Any]
     """The run without the settings that were typed."""
-    stand_ins: Mapping[str, Any]
+    placeholders: Mapping[str, Any]
     """For each config group a choice that needs no settings."""
     typed: list[str]
     """Names of the settings that were typed."""
@@ -38,19 +38,19 @@ class Repair:
     fixed: set[str] = field(default_factory=set)
 
     def run(self) -> RunSpec | None:
-        """The run that is left when all that is wrong is put back; None where nothing helps. Fills `problems`."""
+        """The run that is left when all that is wrong is reset; None where nothing helps. Fills `problems`."""
         typed = list(self.typed)
         for _ in range(ROUNDS):
             found = _problems(self.node)
             if isinstance(found, RunSpec):
                 return found
             self.problems += [each for each in found if not self.follows(each) and each not in self.problems]
-            at_fault = self._at_fault(found, typed) or self._fixed(found) or self._set_aside(found)
+            at_fault = self._at_fault(found, typed) or self._fixed(found) or self._replace_groups(found)
             at_fault = at_fault or self._by_trial(found, typed)
             if not at_fault:
                 return None
             for key in at_fault.intersection(typed):
-                put_back(self.node, self.plain, key)
+                reset(self.node, self.plain, key)
             typed = [name for name in typed if name not in at_fault]
             lost = {key for key in self.typed if any(key.startswith(f"{name}.") for name in at_fault)}
             self.doubtful |= at_fault | lost
@@ -82,7 +82,7 @@ class Repair:
         """The first of these settings without which less is wrong."""
         for key in typed[:TRIALS]:
             other = deepcopy(self.node)
-            put_back(other, self.plain, key)
+            reset(other, self.plain, key)
             left = _problems(other)
             if isinstance(left, RunSpec) or len(left) < len(found):
                 return {key}
@@ -93,20 +93,20 @@ class Repair:
         fixed = set()
         for problem in found:
             if problem.value is not None and problem.where not in self.fixed:
-                put_back(self.node, nested({problem.where: problem.value}), problem.where)
+                reset(self.node, nested({problem.where: problem.value}), problem.where)
                 fixed.add(problem.where)
         self.fixed |= fixed
         return fixed
 
-    def _set_aside(self, found: Sequence[Problem]) -> set[str]:
+    def _replace_groups(self, found: Sequence[Problem]) -> set[str]:
         """Whole config groups, for others."""
-        groups = {problem.where.partition(".")[0] for problem in found} & set(self.stand_ins) - self.doubtful
+        groups = {problem.where.partition(".")[0] for problem in found} & set(self.placeholders) - self.doubtful
         for group in groups:
-            put_back(self.node, self.stand_ins, group)
+            reset(self.node, self.placeholders, group)
         return groups
 
 
-def put_back(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
+def reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
     """Give the setting or group `key` the value that it has in `source`, or none."""
     target: dict[str, Any] = node
     value: Any = source

@@ -55,7 +55,7 @@ class Suggester:
     files: Mapping[str, Mapping[str, Path]]
     """The choices of each config group, with their files."""
     unknown: Sequence[Unknown] = ()
-    unchosen: Sequence[str] = ()
+    missing_groups: Sequence[str] = ()
     """Groups whose choice is not known."""
     typed: Mapping[str, str] = field(default_factory=dict)
     """All settings that are typed, whoever's names they are -> values."""
@@ -142,7 +142,7 @@ class Suggester:
         words, certain = self._with_choices(words)
         if lacking := self._lacking(words):
             typed = False
-            if lacking.partition(".")[0] not in self.unchosen:
+            if lacking.partition(".")[0] not in self.missing_groups:
                 fix = LEAVE_OUT if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
                 return Suggestion(Problem(one.shown, got, fix, "unknown-setting"))
         else:
@@ -188,7 +188,7 @@ class Suggester:
     def _is_there(self, name: str) -> bool:
         """Whether the run has a setting or group, whatever is chosen where nothing is."""
         top = name.partition(".")[0]
-        if top in self.unchosen:
+        if top in self.missing_groups:
             return set(self.holders.get(name, ())) == set(self.files[top])
         return "." not in name or has_setting(self.node, name)
 
@@ -353,11 +353,11 @@ class Suggester:
 
     def _has(self, name: str) -> bool:
         """Whether the run has a setting, or may have it."""
-        return name.partition(".")[0] in self.unchosen or has_setting(self.node, name)
+        return name.partition(".")[0] in self.missing_groups or has_setting(self.node, name)
 
     def _unknown(self, one: Unknown) -> str:
         top, _, rest = one.key.partition(".")
-        if rest and top in self.unchosen:
+        if rest and top in self.missing_groups:
             return f"no choice of {top} has a setting {short_repr(rest)}"
         if rest and top in (*self.files, *PLAIN):
             cls, key = owner(self.node, one.key)
@@ -366,7 +366,7 @@ class Suggester:
 
     def _all(self, one: Unknown) -> str:
         top, _, rest = one.plain.partition(".")
-        if rest and top in self.unchosen:
+        if rest and top in self.missing_groups:
             return suggest("", [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.")])
         if rest and top in (*self.files, *PLAIN):
             return suggest("", list(fields_of(owner(self.node, one.plain)[0])), listed="it has")
