@@ -39,14 +39,14 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
         if len(word) <= LONGEST:
             _register_secrets(word)
         shown = word if len(word) <= LONGEST else word.partition("=")[0]  # the value may be a secret
-        if problems := beyond(short_repr(shown, 40), word):
+        if problems := size_problems(short_repr(shown, 40), word):
             found += problems
         else:
             readable.append(word)
     return readable, found
 
 
-def beyond(where: str, word: str) -> list[Problem]:
+def size_problems(where: str, word: str) -> list[Problem]:
     """The problem with a word, or another text of Hydra's grammar, that would take minutes to read."""
     if len(word) > LONGEST:
         fix = f"use at most {LONGEST:,}, and a file in --config-dir for more"
@@ -79,7 +79,7 @@ def _register_secrets(word: str) -> None:
             register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
-def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
+def secrets_in_run(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
     """A problem for each secret among the settings of a run (`to_node`), which are saved with it; those of settings
     that `named` has problems with already are left out."""
     known = {place for problem in named for place in _above(problem.where)}

@@ -24,7 +24,7 @@ from omegaconf.resolvers import oc
 from yaml import YAMLError
 
 from launcher.config.descriptions import fields_of
-from launcher.config.guard import beyond
+from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
 from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
@@ -80,7 +80,7 @@ def create(text: Any, _parent_: Container) -> Any:
 
 def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
     """`${oc.decode:...}`; a text is of the grammar of words."""
-    if isinstance(text, str) and (found := beyond("${oc.decode:...}", text)):
+    if isinstance(text, str) and (found := size_problems("${oc.decode:...}", text)):
         raise Problems(found)
     return oc.decode(text, _parent_, _node_)
 
@@ -132,7 +132,7 @@ def _stands(name: str, places: Mapping[str, str]) -> bool:
 
 def _check_expansion(texts: Mapping[str, str]) -> None:
     """Raises `Problems` where the interpolations of a config, not yet resolved, stand for too much."""
-    if found := [problem for name, text in texts.items() if "${" in text for problem in beyond(name, text)]:
+    if found := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
         raise Problems(found)
     weights: dict[str, int] = {}
 

@@ -186,7 +186,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
-    if found := [*found, *guard.kept(to_node(run), found)]:
+    if found := [*found, *guard.secrets_in_run(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
         raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))

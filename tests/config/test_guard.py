@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.config.guard import check, kept
+from launcher.config.guard import check, secrets_in_run
 from launcher.config.resolve import resolve
 from launcher.core import redaction
 from launcher.core.problems import Problems
@@ -178,7 +178,7 @@ def test_a_secret_among_the_settings_is_named_and_not_shown(monkeypatch: pytest.
     monkeypatch.setenv("MY_API_KEY", "only-letters-of-mine")
     words = [*BASE, "trainer.run_root=a/only-letters-of-mine/b",
              "trainer.experiment_name=hf_AbCdEfGhIjKlMnOpQrStUvWxYz"]  # fmt: skip
-    lines = [str(problem) for problem in kept(to_node(resolve(words)))]
+    lines = [str(problem) for problem in secrets_in_run(to_node(resolve(words)))]
     wants = "holds a secret, which would be kept with the run; use an environment variable, read where it is used"
     names = ("experiment_name", "run_root")
     assert lines == [f"trainer.{name}: {wants}" for name in names]
@@ -282,9 +282,9 @@ def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path
 def test_a_secret_of_a_reward_function_is_named(kwargs: dict[str, Any], named: list[str]) -> None:
     run = to_node(resolve([*BASE, "reward=python", "reward.path=mine.py"]))
     run["reward"]["kwargs"] = kwargs
-    assert [problem.where for problem in kept(run)] == [f"reward.kwargs.{name}" for name in named]
+    assert [problem.where for problem in secrets_in_run(run)] == [f"reward.kwargs.{name}" for name in named]
 
 
 def test_a_secret_whose_key_has_a_dot_is_found() -> None:
-    (problem,) = kept({"a": {"api_key.x": "v"}})
+    (problem,) = secrets_in_run({"a": {"api_key.x": "v"}})
     assert problem.code == "not-permitted"

@@ -36,7 +36,7 @@ from launcher.spec.stored import to_node
 def check_settings(context: Context) -> Iterator[CheckResult]:
     """Problems of data, model and reward, secrets among the settings, and the run's folder."""
     found = [*context.data_problems, *context.model_problems, *context.reward_problems]
-    yield from from_problems([*found, *guard.kept(to_node(context.run), found)])
+    yield from from_problems([*found, *guard.secrets_in_run(to_node(context.run), found)])
     if context.folder_problems:
         yield from from_problems(context.folder_problems)
     else:
