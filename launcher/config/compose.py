@@ -72,7 +72,7 @@ class Composed:
     words: list[str]
     """Those that could be applied."""
     problems: list[Problem]
-    filled: frozenset[str] = frozenset()
+    derived: frozenset[str] = frozenset()
     """Settings that nobody gave, and that are fitted to the others."""
 
 
@@ -108,7 +108,7 @@ def _compose(base: list[str], words: list[str]) -> Composed:
     with initialize_config_dir(str(conf_dir()), version_base=None):
         if words:
             with suppress(Problems, *_FAULTS):  # a config file or some word is at fault
-                return _filled(_composed([*base, *words]), words, [])
+                return _with_derived(_composed([*base, *words]), words, [])
         try:
             node = _composed(base)
         except _FAULTS as error:
@@ -124,7 +124,7 @@ def _compose(base: list[str], words: list[str]) -> Composed:
             else:
                 half = len(some) // 2
                 waiting += [some[half:], some[:half]]
-        return _filled(_composed([*base, *good]) if good else node, good, problems)
+        return _with_derived(_composed([*base, *good]) if good else node, good, problems)
 
 
 def _faults(words: list[str], word: str) -> list[Problem]:
@@ -157,7 +157,7 @@ def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]])
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
     for node in found:
-        defaults.fill(node)
+        defaults.derive(node)
     return found
 
 
@@ -165,8 +165,8 @@ def _composed(words: list[str]) -> dict[str, Any]:
     return sources.resolved(compose("run", words))
 
 
-def _filled(node: dict[str, Any], words: list[str], problems: list[Problem]) -> Composed:
-    return Composed(node, words, problems, defaults.fill(node))
+def _with_derived(node: dict[str, Any], words: list[str], problems: list[Problem]) -> Composed:
+    return Composed(node, words, problems, defaults.derive(node))
 
 
 def _config_fault(error: Exception) -> Problem:

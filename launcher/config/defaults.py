@@ -40,7 +40,7 @@ REASONS = {
 """Of each value that is given where nobody gave it (here or in `preflight/fit`), where it comes from."""
 
 
-def fill(node: dict[str, Any]) -> frozenset[str]:
+def derive(node: dict[str, Any]) -> frozenset[str]:
     """Give `node`, a composed run, what is not in it; nothing that depends on a group that is missing or invalid.
     Returns the names of what it gave."""
     before = {*flat(node)}

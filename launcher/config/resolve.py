@@ -77,7 +77,7 @@ def try_resolve(words: Iterable[str], config_dir: Path | None = None) -> Resolut
     complete = all(group in composed.node for group in groups(config_dir)) and all(
         value != "???" for _, value in walk(composed.node)
     )
-    given = frozenset(flat(composed.node)) - composed.filled
+    given = frozenset(flat(composed.node)) - composed.derived
     if complete and not (problems or arguments.unknown or arguments.no_choices):
         try:
             return Resolution(build(composed.node, arguments.texts), [], given=given)

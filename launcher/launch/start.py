@@ -29,7 +29,7 @@ from launcher.launch.prepare import fetched, localized
 from launcher.launch.queued import hand_over
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
-from launcher.preflight.fit import fitted_again
+from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import Ready, check_fetched
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
@@ -55,7 +55,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
         write_atomic(folder.words, typed + "\n")
         asked, found = run, fetched(run, sinks)
         if (found.model, found.data, found.reward) != (run.model, run.data, run.reward):
-            asked, refits = fitted_again(run, ready.given)
+            asked, refits = refit_settings(run, ready.given)
             run = localized(asked, found)
             lines = [f"plan: {line}" for line in [*refits, *(warning.line for warning in check_fetched(run))]]
             write_all(sinks, RunState(status="running"), [], lines)

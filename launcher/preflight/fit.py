@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.config.defaults import REASONS, fill
+from launcher.config.defaults import REASONS, derive
 from launcher.config.explain import explain
 from launcher.config.nodes import flat
 from launcher.core.problems import Problems
@@ -28,7 +28,7 @@ LEAST = 8
 """Rows of a batch, unless there are fewer."""
 
 
-def fitted(asked: Context, given: Collection[str]) -> Context:
+def fit_settings(asked: Context, given: Collection[str]) -> Context:
     """The run with the values that fit its rows, and the memory of its processes, wherever they are not `given`."""
     found = run = asked.run
     if BATCH not in given and (batch := _batch(asked)) != run.data.train_batch_size:
@@ -45,7 +45,7 @@ def fitted(asked: Context, given: Collection[str]) -> Context:
     return made
 
 
-def fitted_again(run: RunSpec, given: Collection[str]) -> tuple[RunSpec, list[str]]:
+def refit_settings(run: RunSpec, given: Collection[str]) -> tuple[RunSpec, list[str]]:
     """The run once its models and data are here, with the values of a launch that finds them here; a line for each that
     changed. Raises `Problems` where a given value does not fit."""
     node = to_node(run)
@@ -55,9 +55,9 @@ def fitted_again(run: RunSpec, given: Collection[str]) -> tuple[RunSpec, list[st
         for key in above:
             group = group[key]
         group.pop(last, None)
-    fill(node)
+    derive(node)
     try:
-        made = fitted(Context(from_node(RunSpec, node), here=True), given).asked
+        made = fit_settings(Context(from_node(RunSpec, node), here=True), given).asked
     except ValidationError as error:
         raise Problems(explain(error, node)) from error
     now = flat(to_node(made))

@@ -16,7 +16,7 @@ from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
-from launcher.preflight.fit import fitted
+from launcher.preflight.fit import fit_settings
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
 
@@ -59,7 +59,7 @@ def plan(
         return Page(None, from_problems([*found.problems, *_others(found, here=here)]))
     files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
-    context = fitted(Context(run, here or run.hardware.is_cpu), found.given)
+    context = fit_settings(Context(run, here or run.hardware.is_cpu), found.given)
     run = context.asked
     made = _page(context)
     results = [*made.results, *_given_twice(by)]
@@ -106,7 +106,7 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str
     found = try_resolve(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
-    checked = _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
+    checked = _ready(fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given))
     return replace(checked, warnings=[*_given_twice(by), *checked.warnings], given=found.given)
 
 
@@ -128,7 +128,7 @@ def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     found = try_resolve(words, config_dir)
     if found.problems or not found.run:
         raise Problems(found.problems)
-    return fitted(Context(found.run, here=False), found.given).asked
+    return fit_settings(Context(found.run, here=False), found.given).asked
 
 
 def _others(found: Resolution, *, here: bool) -> list[Problem]:
@@ -136,7 +136,7 @@ def _others(found: Resolution, *, here: bool) -> list[Problem]:
     if not found.run:
         return []
     here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
-    context = fitted(Context(found.run, here), found.given)
+    context = fit_settings(Context(found.run, here), found.given)
     unsure = found.repair.doubtful if found.repair else set()
     checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
     others = _failures([result for check in checks for result in check(context)])
