@@ -43,7 +43,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Again:
+class Rerun:
     """A run to be repeated."""
 
     run: RunSpec
@@ -57,7 +57,7 @@ class Again:
         return [Problem(one.what, f"{why}, {one.old} -> {one.new}", fix, "changed") for one in decisive]
 
 
-def again(folder: Folder, words: Sequence[str]) -> Again:
+def prepare_rerun(folder: Folder, words: Sequence[str]) -> Rerun:
     """The run of `folder` under a free name beside it, with the settings that `words` change. Raises `Problems`
     where it cannot be read, or what it needs is missing."""
     recorded = provenance.read(folder)
@@ -71,10 +71,10 @@ def again(folder: Folder, words: Sequence[str]) -> Again:
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
     differences += [Difference("code", "as the run began", note) for note in code_copy.changes(old, folder)]
-    return Again(run, [*differences, *_environment(recorded, now)])
+    return Rerun(run, [*differences, *_environment(recorded, now)])
 
 
-def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
+def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
     """Start it. `typed` are the words after `rlrun`."""
     return start.start(ready(made.run), typed, sinks)[1]
 

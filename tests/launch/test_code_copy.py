@@ -215,7 +215,7 @@ def test_a_run_goes_on_with_its_copies(
     assert not any("mine/" in line for line in start.to_resume(Folder(newer), []).notes)
 
     monkeypatch.chdir(home)
-    repeated = rerun.again(Folder(done), [])
+    repeated = rerun.prepare_rerun(Folder(done), [])
     assert repeated.refused == [] and any("mine/helpers.py" in each.line for each in repeated.differences)
     assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(done / "code/reward/my.py")
     assert provenance.same_files(provenance.read(Folder(done))["reward"], provenance.reward_origin(repeated.run.reward))

@@ -39,7 +39,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Fo
 
 
 def lines(folder: Folder, *words: str) -> list[str]:
-    return [each.line for each in rerun.again(folder, words).differences]
+    return [each.line for each in rerun.prepare_rerun(folder, words).differences]
 
 
 def relock(folder: Folder, **changes: object) -> None:
@@ -47,11 +47,11 @@ def relock(folder: Folder, **changes: object) -> None:
 
 
 def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
-    made = rerun.again(run, [])
+    made = rerun.prepare_rerun(run, [])
     assert (made.differences, made.refused) == ([], [])
     assert (made.run.trainer.project_name, made.run.trainer.experiment_name) == ("rlrun", "first-rerun-1")
     (run.path.parent / "first-rerun-1").mkdir()
-    assert rerun.again(run, []).run.trainer.experiment_name == "first-rerun-2"
+    assert rerun.prepare_rerun(run, []).run.trainer.experiment_name == "first-rerun-2"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_each_difference_has_a_line(run: Folder, key: str, change: object, line:
     if key == "code" and now["rlrun"] is None:  # rlrun is installed here, and no clone
         pytest.skip("needs a clone")
     assert len(found) == 1 and found[0].startswith(line)
-    assert rerun.again(run, []).refused == []  # told, not refused
+    assert rerun.prepare_rerun(run, []).refused == []  # told, not refused
 
 
 def test_other_distributions_are_told_too(run: Folder) -> None:
@@ -107,14 +107,14 @@ def test_a_lock_of_an_older_version_says_what_it_can(run: Folder) -> None:
 
 
 def test_words_change_settings_and_that_is_said(run: Folder) -> None:
-    made = rerun.again(run, ["optim.lr=1e-6", "seed=7", "trainer.experiment_name=other"])
+    made = rerun.prepare_rerun(run, ["optim.lr=1e-6", "seed=7", "trainer.experiment_name=other"])
     assert (made.run.optim.lr, made.run.seed, made.run.trainer.experiment_name) == (1e-6, 7, "other")
     assert [each.line for each in made.differences] == ["optim.lr: 0.01 -> 1e-06, as asked", "seed: 0 -> 7, as asked"]
 
 
 def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
     with pytest.raises(Problems) as found:
-        rerun.again(run, ["algorithm=grpo", "sed=1", "optim.lr=fast", "seed=0,1", "model._target_=os.system"])
+        rerun.prepare_rerun(run, ["algorithm=grpo", "sed=1", "optim.lr=fast", "seed=0,1", "model._target_=os.system"])
     assert [line.split(": ")[0] for line in found.value.lines] == [
         "algorithm", "sed", "'seed=0,1'", "model._target_", "optim.lr"
     ]  # fmt: skip
@@ -122,20 +122,20 @@ def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
 
 def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(ROWS + ROWS)
-    made = rerun.again(run, ["data.train_batch_size=16"])  # a word about how it is read does not excuse that
+    made = rerun.prepare_rerun(run, ["data.train_batch_size=16"])  # a word about how it is read does not excuse that
     line = str(made.refused[0])
     assert line.startswith("data: is not what the run began with, ") and line.endswith("--anyway takes it as it is")
     (tmp_path / "rows.jsonl").unlink()
     with pytest.raises(Problems, match=r"data.train_files: .*rows.jsonl is not there"):
-        rerun.again(run, [])
+        rerun.prepare_rerun(run, [])
     (tmp_path / "others.jsonl").write_text(ROWS + ROWS)
-    cured = rerun.again(run, [f"data.train_files={tmp_path}/others.jsonl"])
+    cured = rerun.prepare_rerun(run, [f"data.train_files={tmp_path}/others.jsonl"])
     assert cured.refused, "but the rows are others"
 
 
 def test_data_that_a_word_names_is_no_difference_of_the_surroundings(run: Folder, tmp_path: Path) -> None:
     (tmp_path / "others.jsonl").write_text(ROWS + ROWS)
-    made = rerun.again(run, [f"data.train_files=[{tmp_path}/others.jsonl]"])
+    made = rerun.prepare_rerun(run, [f"data.train_files=[{tmp_path}/others.jsonl]"])
     assert [each.what for each in made.differences] == ["data.train_files"] and made.refused == []
 
 
@@ -151,12 +151,12 @@ def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path:
         if not seen:
             run.spec.write_text(to_yaml(made))
             provenance.write(run, made, to_yaml(made), "")
-            assert rerun.again(run, []).refused == []
-    assert str(rerun.again(run, []).refused[0]).startswith(f"model: is not what the run began with, {folder} ")
+            assert rerun.prepare_rerun(run, []).refused == []
+    assert str(rerun.prepare_rerun(run, []).refused[0]).startswith(f"model: is not what the run began with, {folder} ")
     shutil.rmtree(folder)
     relock(run, model={"repo": "o/policy", "commit": "c0ffee", "files": "f"})
     with pytest.raises(Problems) as found:
-        rerun.again(run, [])
+        rerun.prepare_rerun(run, [])
     assert found.value.lines[1] == "model: was o/policy at c0ffee; rlrun model download o/policy would bring it"
 
 

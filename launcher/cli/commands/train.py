@@ -22,8 +22,8 @@ from launcher.config.recipe import RunRequest, run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
-from launcher.launch import rerun as again
 from launcher.launch.follow import Outcome
+from launcher.launch.rerun import Rerun, prepare_rerun, start_rerun
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
 from launcher.monitor.console import next_command
@@ -184,7 +184,7 @@ def rerun(
     given = words or []
     with problems_named():
         folder = store.find(name, root)
-        made = again.again(folder, given)
+        made = prepare_rerun(folder, given)
         refused = [] if anyway else made.refused
         if not as_json:
             for line in [each.line for each in made.differences] or ["nothing differs"]:
@@ -206,14 +206,14 @@ def rerun(
         raise typer.Exit(outcome.exit_code)
 
 
-def _begin(made: again.Again, typed: list[str], silent: bool) -> Outcome:
+def _begin(made: Rerun, typed: list[str], silent: bool) -> Outcome:
     if silent:
-        return again.begin(made, typed, [])
+        return start_rerun(made, typed, [])
     with watching() as view:
-        return again.begin(made, typed, [view])
+        return start_rerun(made, typed, [view])
 
 
-def _node(made: again.Again) -> dict[str, Any]:
+def _node(made: Rerun) -> dict[str, Any]:
     name = f"{made.run.trainer.project_name}/{made.run.trainer.experiment_name}"
     return {"new": name, "differences": [asdict(each) for each in made.differences]}
 
