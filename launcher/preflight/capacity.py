@@ -44,7 +44,7 @@ class Allocation:
 
 
 @dataclass
-class Room:
+class ResourcePool:
     """At most `parallel` runs; with None as many as have cores and memory. A GPU is never shared."""
 
     parallel: int | None
@@ -53,7 +53,7 @@ class Room:
     gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
     taken: list[Allocation] = field(default_factory=list)
 
-    def take(self, wanted: Needs) -> Allocation | None:
+    def acquire(self, wanted: Needs) -> Allocation | None:
         """Resources for a run, None while there are not enough. A single run always gets them."""
         busy = {gpu for place in self.taken for gpu in place.gpus or ()}
         free = [gpu for gpu in self.gpus if gpu not in busy]
@@ -64,7 +64,7 @@ class Room:
         self.taken.append(place)
         return place
 
-    def give(self, place: Allocation) -> None:
+    def release(self, place: Allocation) -> None:
         self.taken.remove(place)
 
     def _fits(self, wanted: Needs, free_gpus: int) -> bool:

@@ -13,7 +13,7 @@ from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
-from launcher.preflight.capacity import Needs, Room, needs
+from launcher.preflight.capacity import Needs, ResourcePool, needs
 
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 
@@ -153,9 +153,9 @@ def test_a_record_that_was_changed_is_refused(change: object) -> None:
 # ---- room
 
 
-def placed(room: Room, *wanted: Needs) -> list[object]:
+def placed(pool: ResourcePool, *wanted: Needs) -> list[object]:
     """GPUs of each that finds a place, False for each that does not."""
-    return [False if (place := room.take(each)) is None else place.gpus for each in wanted]
+    return [False if (place := pool.acquire(each)) is None else place.gpus for each in wanted]
 
 
 @pytest.mark.parametrize(
@@ -175,15 +175,15 @@ def placed(room: Room, *wanted: Needs) -> list[object]:
     ],
 )
 def test_who_finds_a_place(parallel: int | None, wanted: list[Needs], expected: list[object]) -> None:
-    assert placed(Room(parallel, cores=2, memory_bytes=10, gpus=("a", "b")), *wanted) == expected
+    assert placed(ResourcePool(parallel, cores=2, memory_bytes=10, gpus=("a", "b")), *wanted) == expected
 
 
 def test_a_place_that_is_given_back_is_taken_again() -> None:
-    room = Room(None, cores=8, memory_bytes=10, gpus=("a",))
-    first = room.take(Needs(1, 1, 1))
-    assert first and room.take(Needs(1, 1, 1)) is None
-    room.give(first)
-    assert placed(room, Needs(1, 1, 1)) == [("a",)]
+    pool = ResourcePool(None, cores=8, memory_bytes=10, gpus=("a",))
+    first = pool.acquire(Needs(1, 1, 1))
+    assert first and pool.acquire(Needs(1, 1, 1)) is None
+    pool.release(first)
+    assert placed(pool, Needs(1, 1, 1)) == [("a",)]
 
 
 @pytest.mark.parametrize(

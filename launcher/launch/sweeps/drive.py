@@ -17,7 +17,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.launch.follow import POLL_S
 from launcher.launch.sweeps.points import Status, Sweep, SweepEntry
-from launcher.preflight.capacity import Allocation, Room
+from launcher.preflight.capacity import Allocation, ResourcePool
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, holder
 from launcher.runs.stop_requests import StopRequest, handle_stop_requests
@@ -52,7 +52,7 @@ def watch_lifeline() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
+def drive(sweep: Sweep, show: Show, pool: ResourcePool | None = None) -> int:
     """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when all that
     failed have an invalid configuration, else 1. Raises `Problems` where it runs already, or its folder is gone.
     """
@@ -61,7 +61,7 @@ def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
             Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")
         )
     with Lock(Folder(sweep.path)) as lock:
-        driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)
+        driver = _Driver(sweep, show, pool or ResourcePool(sweep.parallel), lock.descriptor)
         with handle_stop_requests(driver, Folder(sweep.path)) as asked:
             driver.work(asked)
     if asked:
@@ -71,8 +71,8 @@ def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
 
 
 class _Driver:
-    def __init__(self, sweep: Sweep, show: Show, room: Room, lock: int) -> None:
-        self.sweep, self.show, self.room, self.lock = sweep, show, room, lock
+    def __init__(self, sweep: Sweep, show: Show, pool: ResourcePool, lock: int) -> None:
+        self.sweep, self.show, self.pool, self.lock = sweep, show, pool, lock
         self.views = views(sweep)
         self.running: dict[int, _Point] = {}
         self.looked = 0.0
@@ -81,7 +81,7 @@ class _Driver:
         waiting = self._begin()
         while self.running or (waiting and not asked):
             for number in list(waiting):
-                if not asked and (place := self.room.take(self.sweep.points[number].needs)):
+                if not asked and (place := self.pool.acquire(self.sweep.points[number].needs)):
                     waiting.remove(number)
                     self._start(number, place, asked)
             lines = [line for number in list(self.running) for line in self._hear(number, asked)]
@@ -118,7 +118,7 @@ class _Driver:
         if code is not None:
             status, why = point.ending(code, asked)
             point.close()
-            self.room.give(point.place)
+            self.pool.release(point.place)
             del self.running[number]
             self.views[number].state = store.see(self.views[number].folder).state
             self._set(number, status, code, why)
