@@ -19,7 +19,7 @@ def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
     started = loading.Loading()
     try:
         tell("looking at this machine")
-        yield from looked(root)
+        yield from local_checks(root)
         tell("loading torch")
         loaded = started.ended()
     finally:
@@ -32,7 +32,7 @@ def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
     yield all_reduced(loaded)
 
 
-def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
+def local_checks(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     """All but torch: what costs less than loading it."""
     yield from packages.check_packages()
     yield from gpus.check()

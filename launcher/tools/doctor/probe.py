@@ -1,4 +1,4 @@
-"""What runs on each node for `rlrun doctor --nodes`: `python -m launcher.tools.doctor.probe SHARE`, as a process of a
+"""What runs on each node for `rlrun doctor --nodes`: `python -m launcher.tools.doctor.probe TASK`, as a process of a
 plan on the cluster. It prints two lines of JSON: what it saw of itself, then its part of an all-reduce.
 """
 
@@ -17,11 +17,11 @@ from launcher.core.check_result import CheckResult
 from launcher.tools.doctor import allreduce, facts, here, loading
 from launcher.tools.doctor.gpus import VISIBLE
 
-LOOKED, REDUCED = "looked", "reduced"
+REPORTED, REDUCED = "report", "reduced"
 
 
 @dataclass(frozen=True)
-class Share:
+class ProbeTask:
     """What one node is to do."""
 
     root: str
@@ -38,39 +38,39 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Looked:
+class NodeReport:
     """What a node sees of itself."""
 
     results: tuple[CheckResult, ...]
     facts: facts.Facts
     seen: tuple[str, ...]
-    """Which of `Share.files` are there."""
+    """Which of `ProbeTask.files` are there."""
 
 
-def main(share: Share) -> None:
+def main(task: ProbeTask) -> None:
     if not os.environ.get(VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
         del os.environ[VISIBLE]
-    _print(LOOKED, TypeAdapter(Looked).dump_python(_look(share), mode="json"))
+    _print(REPORTED, TypeAdapter(NodeReport).dump_python(_look(task), mode="json"))
     ranks = allreduce.Ranks(
-        first=share.first, count=share.count, world=share.world, backend=share.backend,
+        first=task.first, count=task.count, world=task.world, backend=task.backend,
         address=os.environ.get("MASTER_ADDR", machine.LOOPBACK),
         port=int(os.environ.get("MASTER_PORT") or machine.free_ports(1)[0]),
         interface=os.environ.get("GLOO_SOCKET_IFNAME", "") if "MASTER_ADDR" in os.environ else machine.loopback(),
     )  # fmt: skip
-    results = allreduce.run(ranks, share.wait_s)
+    results = allreduce.run(ranks, task.wait_s)
     _print(REDUCED, TypeAdapter(list[allreduce.RankResult]).dump_python(results, mode="json"))
 
 
-def _look(share: Share) -> Looked:
+def _look(task: ProbeTask) -> NodeReport:
     started = loading.Loading()
     try:
-        results = list(here.looked(Path(share.root), for_ray=True))
+        results = list(here.local_checks(Path(task.root), for_ray=True))
         loaded = started.ended()
     finally:
         started.end()
     results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
     found = facts.collected(None if isinstance(loaded, CheckResult) else loaded)
-    return Looked(tuple(results), found, tuple(file for file in share.files if Path(file).exists()))
+    return NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
 
 
 def _print(kind: str, found: object) -> None:
@@ -78,4 +78,4 @@ def _print(kind: str, found: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Share(**json.loads(sys.argv[1])))
+    main(ProbeTask(**json.loads(sys.argv[1])))

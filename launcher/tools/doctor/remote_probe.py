@@ -76,7 +76,7 @@ class _Probes:
 
     def __init__(self, nodes: dict[str, RayNode], tell: Tell) -> None:
         self.nodes, self.names, self.tell = nodes, list(nodes), tell
-        self.looked: dict[str, probe.Looked] = {}
+        self.reports: dict[str, probe.NodeReport] = {}
         self.reduced: dict[str, list[allreduce.RankResult]] = {}
         self.failed: set[str] = set()
         self.read: dict[str, int] = dict.fromkeys(nodes, 0)
@@ -85,12 +85,12 @@ class _Probes:
     def lines(self, reached: Reach, root: Path, wait_s: float) -> Iterator[Line]:
         with TemporaryDirectory(prefix="rlrun-doctor-") as folder, _made_files(root) as files:
             logs = Path(folder)
-            shares = shares_of(list(self.nodes.values()), str(root), tuple(files.values()), wait_s)
+            tasks = tasks_of(list(self.nodes.values()), str(root), tuple(files.values()), wait_s)
             processes = (
-                Process(rank, (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(share))), node=rank)
-                for rank, share in enumerate(shares)
+                Process(rank, (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task))), node=rank)
+                for rank, task in enumerate(tasks)
             )
-            plan, ids = Plan(tuple(processes), nnodes=len(shares)), [node.id for node in self.nodes.values()]
+            plan, ids = Plan(tuple(processes), nnodes=len(tasks)), [node.id for node in self.nodes.values()]
             lock = os.open(logs / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
             job = Ray(address=reached.address, wait_s=wait_s / 2).start_on(ids, plan, logs, lock)
             os.close(lock)
@@ -99,7 +99,7 @@ class _Probes:
                 yield from self._messages(job, logs, START_S + 1.5 * wait_s)
             finally:
                 job.kill()
-            yield from ((BETWEEN, verdict) for verdict in self._between(shares, files))
+            yield from ((BETWEEN, verdict) for verdict in self._between(tasks, files))
 
     def _messages(self, job: RayJob, logs: Path, wait_s: float) -> Iterator[Line]:
         """What each node says of itself, as it comes, until all have added their numbers, or one cannot."""
@@ -113,7 +113,7 @@ class _Probes:
                     yield from ((CLUSTER, CheckResult("FAIL", "Ray", line)) for line in event.lines)
             for rank, (code, why) in dict(job.ended()).items():
                 yield from self._missing(self.names[rank], why or self._last_line(logs, rank, code))
-            known = len(self.looked) + len(self.failed) == len(self.names)
+            known = len(self.reports) + len(self.failed) == len(self.names)
             if over:
                 if why := job.lost_resources() if not job.ended() else "":
                     yield CLUSTER, CheckResult("FAIL", "Ray", why, LOOK_THERE)
@@ -140,15 +140,15 @@ class _Probes:
                 continue
             with suppress(ValueError):  # which says that the node has another version
                 message = json.loads(line)
-                if message["probe"] == probe.LOOKED:
-                    looked = self.looked[name] = TypeAdapter(probe.Looked).validate_python(message["found"])
-                    yield from (*looked.results, *counts(self.nodes[name], looked.facts))
+                if message["probe"] == probe.REPORTED:
+                    report = self.reports[name] = TypeAdapter(probe.NodeReport).validate_python(message["found"])
+                    yield from (*report.results, *counts(self.nodes[name], report.facts))
                 else:
                     self.reduced[name] = TypeAdapter(list[allreduce.RankResult]).validate_python(message["found"])
 
     def _missing(self, name: str, why: str) -> Iterator[Line]:
         """Once, of a node that has not looked at itself and will not."""
-        if name not in self.looked and name not in self.failed:
+        if name not in self.reports and name not in self.failed:
             self.failed.add(name)
             other = "No module named" in why
             yield name, CheckResult("FAIL", "rlrun" if other else "node", why, SAME if other else LOOK_THERE)
@@ -156,21 +156,21 @@ class _Probes:
     def _last_line(self, logs: Path, rank: int, code: int) -> str:
         return reason((logs / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace"), code)
 
-    def _between(self, shares: Sequence[probe.Share], files: Mapping[str, str]) -> Iterator[CheckResult]:
-        if not self.looked:
+    def _between(self, tasks: Sequence[probe.ProbeTask], files: Mapping[str, str]) -> Iterator[CheckResult]:
+        if not self.reports:
             return
-        if len(self.looked) > 1:
-            yield from facts.compared({name: one.facts for name, one in self.looked.items()}, facts.code())
-            seen = {name: set(one.seen) for name, one in self.looked.items()}
+        if len(self.reports) > 1:
+            yield from facts.compared({name: one.facts for name, one in self.reports.items()}, facts.code())
+            seen = {name: set(one.seen) for name, one in self.reports.items()}
             yield from (shared(what, file, seen) for what, file in files.items())
-        over = f"{'NCCL' if shares[0].backend == 'nccl' else 'gloo'} over {len(shares)} node{'s' * (len(shares) > 1)}"
+        over = f"{'NCCL' if tasks[0].backend == 'nccl' else 'gloo'} over {len(tasks)} node{'s' * (len(tasks) > 1)}"
         if self.failed:
             message = f"{', '.join(sorted(self.failed))} did not answer, so nothing was added by {over}"
             yield CheckResult("FAIL", allreduce.SUBJECT, message, "see that node's own line")
             return
         results, whose = list[allreduce.RankResult](), dict[int, str]()
-        for name, share in zip(self.names, shares, strict=True):
-            mine = range(share.first, share.first + share.count)
+        for name, task in zip(self.names, tasks, strict=True):
+            mine = range(task.first, task.first + task.count)
             whose |= dict.fromkeys(mine, name)
             results += self.reduced.get(name) or [
                 allreduce.RankResult(rank, code=1, why="did not report") for rank in mine
@@ -179,12 +179,12 @@ class _Probes:
         yield from facts.compare_clocks({one.rank: one.joined_at for one in results if one.joined_at}, whose)
 
 
-def shares_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.Share]:
+def tasks_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.ProbeTask]:
     """The all-reduce has a process for each GPU where every node has some; else one for each node, or two on one."""
     on_gpus = all(node.gpus >= 1 for node in nodes) and sum(node.gpus for node in nodes) > 1
     counts = [int(node.gpus) if on_gpus else 2 if len(nodes) == 1 else 1 for node in nodes]
     return [
-        probe.Share(
+        probe.ProbeTask(
             root=root, files=files, first=sum(counts[:number]), count=count, world=sum(counts),
             backend="nccl" if on_gpus else "gloo", wait_s=wait_s,
         )

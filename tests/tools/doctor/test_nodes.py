@@ -67,13 +67,13 @@ def test_shared_folders(what: str, seen: dict[str, set[str]], level: str, word: 
 
 def test_ranks_count_on_through_the_nodes() -> None:
     nodes = [replace(node, gpus=gpus) for node, gpus in zip(NODES.values(), (2, 1, 2), strict=True)]
-    found = remote_probe.shares_of(nodes, "/r", (), 5)
+    found = remote_probe.tasks_of(nodes, "/r", (), 5)
     assert [(one.first, one.count, one.world) for one in found] == [(0, 2, 5), (2, 1, 5), (3, 2, 5)]
     assert {one.backend for one in found} == {"nccl"}
     # where one has no GPU, all add on the CPU
-    found = remote_probe.shares_of([*nodes[:2], replace(nodes[2], gpus=0)], "/r", (), 5)
+    found = remote_probe.tasks_of([*nodes[:2], replace(nodes[2], gpus=0)], "/r", (), 5)
     assert {(one.count, one.world, one.backend) for one in found} == {(1, 3, "gloo")}
-    (single,) = remote_probe.shares_of([replace(nodes[0], gpus=1)], "/r", (), 5)
+    (single,) = remote_probe.tasks_of([replace(nodes[0], gpus=1)], "/r", (), 5)
     assert (single.count, single.world, single.backend) == (2, 2, "gloo")
 
 
