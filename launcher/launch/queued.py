@@ -22,12 +22,12 @@ ASK_S = 5.0  # between two questions to the queue, which all its users ask
 CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
 
 
-def hand_over(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
+def submit_and_follow(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
     """Submit, and watch until the job has left the queue. Ctrl-C ends the watching only."""
     queued = run.cluster.submit(folder.name, folder.path, run.taken)
     watch = QueueWatcher(folder, queued, sinks)
     try:
-        return watch.until_it_left()
+        return watch.wait_until_left_queue()
     except KeyboardInterrupt:
         watch.say(f"{queued.name} continues; rlrun stop {folder.path} would end it")
         return Outcome(128 + signal.SIGINT, replace(watch.state, why=""))
@@ -40,7 +40,7 @@ class QueueWatcher:
         self.folder, self.queued, self.sinks = folder, queued, sinks
         self._reader = RunReader(folder.events)
 
-    def until_it_left(self) -> Outcome:
+    def wait_until_left_queue(self) -> Outcome:
         status, asked_at = "", -ASK_S
         while True:
             if time.monotonic() - asked_at >= ASK_S:

@@ -26,7 +26,7 @@ from launcher.data.refused import RefusedLog
 from launcher.launch import code_copy, provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import fetched, localized
-from launcher.launch.queued import hand_over
+from launcher.launch.queued import submit_and_follow
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.fit import refit_settings
@@ -70,7 +70,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
         write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
             return folder, supervise.Supervisor(run, folder, lock, sinks).work(0, [])
-    return folder, hand_over(run, folder, sinks)  # who takes it up writes it
+    return folder, submit_and_follow(run, folder, sinks)  # who takes it up writes it
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
             return supervise.Supervisor(run, folder, lock, sinks).work(
                 supervise.step_of(checkpoint), alerts, going_on.steps
             )
-    return hand_over(run, folder, sinks)
+    return submit_and_follow(run, folder, sinks)
 
 
 def _with_newer_code(run: RunSpec, folder: Folder) -> tuple[RunSpec, list[str]]:

@@ -137,7 +137,7 @@ class Remote(DetailedReward):
                 return [math.nan] * len(batch), f"not asked: {failed} requests before it failed"
             try:
                 scores = self._scores(batch)
-            except Unanswered as error:
+            except RequestFailed as error:
                 failed += 1
                 return [math.nan] * len(batch), str(error)
             failed = 0
@@ -149,25 +149,25 @@ class Remote(DetailedReward):
         return Scores([score for scores, _ in results for score in scores], {}, faults)
 
     def _scores(self, batch: Sequence[Answer]) -> list[Any]:
-        """Raises `Unanswered`."""
+        """Raises `RequestFailed`."""
         sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
         reply = self._reply(json.dumps({"answers": sent}, default=str).encode())
         try:
             node = parse_json(reply)
         except ValueError as error:
-            raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
+            raise RequestFailed(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
-            raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
+            raise RequestFailed(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
         if len(scores) != len(batch):
-            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
+            raise RequestFailed(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
 
     def _reply(self, body: bytes) -> bytes:
         for again in range(self.retries + 1):
             try:
                 return _answered(self._request(body), self.timeout_s)
-            except Unanswered as error:
+            except RequestFailed as error:
                 if not error.passing or again == self.retries:
                     raise
                 time.sleep(min(max(self.backoff_s * 2**again, error.wait_s), MOST_WAIT_S))
@@ -180,7 +180,7 @@ class Remote(DetailedReward):
         return urllib.request.Request(self.url, body, headers, method="POST")
 
 
-class Unanswered(Exception):
+class RequestFailed(Exception):
     """A request that failed; `passing` if a retry after `wait_s` may succeed."""
 
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
@@ -257,12 +257,12 @@ def _context() -> ssl.SSLContext:
 
 
 def _answered(request: urllib.request.Request, timeout_s: float) -> bytes:
-    """The reply's body. Raises `Unanswered`."""
-    late = Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
+    """The reply's body. Raises `RequestFailed`."""
+    late = RequestFailed(f"the server took longer than {timeout_s:g} s", passing=True)
     with _Deadline(timeout_s) as deadline:
         try:
             reply = _read(request, timeout_s, deadline)
-        except Unanswered as error:
+        except RequestFailed as error:
             raise (late if deadline.over.is_set() else error) from None
     if deadline.over.is_set():  # the reply is incomplete
         raise late
@@ -277,21 +277,21 @@ def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline
             while piece := reply.read1(2**16):
                 body += piece
                 if len(body) > LONGEST:
-                    raise Unanswered(f"the server's reply is longer than {LONGEST} bytes")
+                    raise RequestFailed(f"the server's reply is longer than {LONGEST} bytes")
             return bytes(body)
     except urllib.error.HTTPError as error:
         wait = _seconds(error.headers)
         error.close()
-        raise Unanswered(f"the server said {error.code} {error.reason}", error.code in AGAIN, wait) from error
+        raise RequestFailed(f"the server said {error.code} {error.reason}", error.code in AGAIN, wait) from error
     except TimeoutError as error:
-        raise Unanswered(f"the server took longer than {timeout_s:g} s", passing=True) from error
+        raise RequestFailed(f"the server took longer than {timeout_s:g} s", passing=True) from error
     except urllib.error.URLError as error:
         why = error_message(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
-        raise Unanswered(f"the server cannot be reached: {why}", passing=True) from error
+        raise RequestFailed(f"the server cannot be reached: {why}", passing=True) from error
     except (InvalidURL, ValueError):  # whose text holds the token, or the header, that is at fault
-        raise Unanswered("the request cannot be sent: its address or a header is no HTTP") from None
+        raise RequestFailed("the request cannot be sent: its address or a header is no HTTP") from None
     except (OSError, HTTPException) as error:
-        raise Unanswered(f"the server broke off: {error_message(error)}", passing=True) from error
+        raise RequestFailed(f"the server broke off: {error_message(error)}", passing=True) from error
 
 
 def _sendable(text: str) -> bool:

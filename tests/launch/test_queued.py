@@ -75,7 +75,7 @@ def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
     folder, shown = Folder(tmp_path), Shown()
     if events:
         write(folder, *events)
-    return QueueWatcher(folder, queue, [shown]).until_it_left().exit_code, shown
+    return QueueWatcher(folder, queue, [shown]).wait_until_left_queue().exit_code, shown
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callabl
     """A run that goes back to its checkpoint says so in its log."""
     folder, shown, queue = Folder(tmp_path), Shown(), Queue(["running on n"] * 10_000)
     write(folder, BEGUN, ONE, SAVED, TWO)
-    thread = threading.Thread(target=QueueWatcher(folder, queue, [shown]).until_it_left)
+    thread = threading.Thread(target=QueueWatcher(folder, queue, [shown]).wait_until_left_queue)
     thread.start()
     until(lambda: shown.state.step == 2, 5)
     with folder.events.open("a") as log:

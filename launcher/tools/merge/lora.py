@@ -34,7 +34,7 @@ OWN_BASE = "use its own base"
 
 
 @dataclass(frozen=True)
-class Fold:
+class LoraDelta:
     """What is added to one matrix."""
 
     a: StoredTensor  # [r, in]
@@ -48,8 +48,8 @@ class Fold:
 class Adapter:
     """How an adapter changes the base's tensors, by their names."""
 
-    folds: dict[str, Fold] = field(default_factory=dict)
-    placed: dict[str, StoredTensor] = field(default_factory=dict)
+    deltas: dict[str, LoraDelta] = field(default_factory=dict)
+    replaced: dict[str, StoredTensor] = field(default_factory=dict)
     """Trained whole, in place of the base's."""
     problems: list[Problem] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
         if part := _PART.fullmatch(name):
             sides.setdefault((part["layer"], bool(part["embedding"])), {})[part["side"]] = tensor
         elif home := _home(name.replace(".base_layer.", "."), base):
-            found.placed[home] = tensor
+            found.replaced[home] = tensor
         else:
             unknown.append(name)
     for (layer, embedding), pair in sides.items():
@@ -72,15 +72,15 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
         if home is None or len(pair) < 2:
             unknown.append(layer)
             continue
-        fold = _fold(adapter.config, layer, pair, base.tensors[home], embedding)
-        if isinstance(fold, Problem):
-            found.problems.append(fold.within(adapter.given))
+        delta = _delta(adapter.config, layer, pair, base.tensors[home], embedding)
+        if isinstance(delta, Problem):
+            found.problems.append(delta.within(adapter.given))
         else:
-            found.folds[home] = fold
+            found.deltas[home] = delta
     if unknown:
         got = f"{few(unknown)} not found in {base.given}"
         found.problems.append(Problem(adapter.given, got, OWN_BASE, code="not-found"))
-    for name, tensor in found.placed.items():
+    for name, tensor in found.replaced.items():
         if tensor.shape != base.tensors[name].shape:
             got = f"{name} is {list(tensor.shape)} where {base.given} has {list(base.tensors[name].shape)}"
             found.problems.append(Problem(adapter.given, got, OWN_BASE))
@@ -89,13 +89,13 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
     return found
 
 
-def add_adapter(matrix: StoredTensor, fold: Fold) -> Iterator[Tensor]:
+def add_adapter(matrix: StoredTensor, delta: LoraDelta) -> Iterator[Tensor]:
     """The blocks of `matrix` with the adapter added, some rows at a time."""
-    a, b = (next(side.blocks(side.count)).double().reshape(side.shape) for side in (fold.a, fold.b))
-    left, right = (a.T, b.T) if fold.transposed else (b, a)  # [rows, r] @ [r, columns]
+    a, b = (next(side.blocks(side.count)).double().reshape(side.shape) for side in (delta.a, delta.b))
+    left, right = (a.T, b.T) if delta.transposed else (b, a)  # [rows, r] @ [r, columns]
     rows = max(BLOCK // right.shape[1], 1)
     for number, block in enumerate(matrix.blocks(rows * right.shape[1])):
-        added = fold.scale * (left[number * rows : (number + 1) * rows] @ right)
+        added = delta.scale * (left[number * rows : (number + 1) * rows] @ right)
         yield added.flatten() + block.double()
 
 
@@ -104,9 +104,9 @@ def _home(name: str, base: ModelFolder) -> str | None:
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
 
 
-def _fold(
+def _delta(
     config: dict[str, Any], layer: str, pair: dict[str, StoredTensor], matrix: StoredTensor, embedding: bool
-) -> Fold | Problem:
+) -> LoraDelta | Problem:
     """What is added to `matrix`, or why it cannot be."""
     a, b = pair["A"], pair["B"]
     matrices = len(a.shape) == len(b.shape) == 2 and a.is_float and b.is_float and a.count and b.count
@@ -121,7 +121,7 @@ def _fold(
     patterns = (config.get("alpha_pattern") or {}).items()  # the first that the layer's name ends with, as in peft
     own = (alpha for key, alpha in patterns if re.match(rf"(.*\.)?({key})$", layer))
     rank = math.sqrt(a.shape[0]) if config.get("use_rslora") else a.shape[0]
-    return Fold(a, b, next(own, config.get("lora_alpha", 8)) / rank, transposed)
+    return LoraDelta(a, b, next(own, config.get("lora_alpha", 8)) / rank, transposed)
 
 
 def _config_problems(adapter: ModelFolder) -> list[Problem]:
@@ -142,7 +142,7 @@ def _tied_problems(found: Adapter, adapter: ModelFolder, base: ModelFolder) -> l
     """The embedding that is the output layer too cannot change in one of its two places only."""
     size = base.config.get("vocab_size")
     touched = [
-        name for name in (*found.folds, *found.placed)
+        name for name in (*found.deltas, *found.replaced)
         if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
         and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
     ]  # fmt: skip

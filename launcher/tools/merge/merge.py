@@ -210,7 +210,7 @@ def _adapter_plan(asked: MergeRequest) -> MergePlan:
     problems = fit.problems + _dtype_problems([base], asked.dtype) + _out_problems(asked, [adapter, base], pieces)
     if problems:
         raise Problems(problems)
-    parameters = {"folded": len(fit.folds), "placed": len(fit.placed)}
+    parameters = {"folded": len(fit.deltas), "placed": len(fit.replaced)}
     return MergePlan({"adapter": adapter, "base": base}, base, pieces, parameters)
 
 
@@ -300,9 +300,9 @@ def _mixed(tensor: StoredTensor, found: Sequence[ModelFolder], method: Method, d
 
 
 def _with_adapter(tensor: StoredTensor, fit: lora.Adapter, dtype: str) -> OutputTensor:
-    if fold := fit.folds.get(tensor.name):
-        return _rounded(tensor, tensor, partial(lora.add_adapter, tensor, fold), dtype)
-    source = fit.placed.get(tensor.name, tensor)
+    if delta := fit.deltas.get(tensor.name):
+        return _rounded(tensor, tensor, partial(lora.add_adapter, tensor, delta), dtype)
+    source = fit.replaced.get(tensor.name, tensor)
     return _rounded(tensor, source, lambda: source, dtype)
 
 
