@@ -133,7 +133,7 @@ def _take(
 
 
 def _meant_by_value(override: Override, word: str, choices: Mapping[str, Path]) -> list[str]:
-    """What a value that is no choice stands for."""
+    """What a value that is not a choice stands for."""
     text = word.partition("=")[2]
     if override.type == OverrideType.DEL or override.package is not None or "${" in text:
         return []
@@ -181,7 +181,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
         return _sweep(override)
     names = _REFERENCE.findall(override.input_line or "") if top in (*known, *PLAIN) else []
     if unset := next((name for name in names if name.lstrip(".").partition(".")[0] not in (*known, *PLAIN)), ""):
-        got = f"${{{unset}}} is no setting, and a shell puts no variable in single quotes"
+        got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
         return Problem(key, got, "write the value itself, or use double quotes")
     if override.package is not None:
         return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
@@ -194,7 +194,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
     if key in known and not removed and not isinstance(value, str):
         one = isinstance(value, list) and next((each for each in value if each in known[key]), None)
         fix = f"use one choice: {key}={one}" if one else suggest("", known[key])
-        return Problem(key, f"{short_repr(value)} is no choice", fix, "unknown-choice")
+        return Problem(key, f"{short_repr(value)} is not a choice", fix, "unknown-choice")
     of_others = key == "optim" and isinstance(value, str)  # Hugging Face's name of the optimizer
     if key in ("optim", "critic", "trainer") and not (removed or of_others or isinstance(value, dict)):
         return Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")

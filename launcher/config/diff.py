@@ -122,7 +122,7 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         if scripted:
             return _resolved(recipe.one(text).name, recipe.run_request([], config_dir, text))
         near = suggest(text, recipe.known(), listed="a recipe may be")
-        neither = Problem(short_repr(text), "is no recipe either", near, "not-found")
+        neither = Problem(short_repr(text), "is not a recipe either", near, "not-found")
         raise Problems([*problem.problems, neither]) from None
     if scripted:
         fix = f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh"
@@ -139,7 +139,7 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in words])
     if others:
-        raise Problems([Problem(option, "is no word of a run", "leave it out") for option in others])
+        raise Problems([Problem(option, "is not an override", "leave it out") for option in others])
     return _resolved(text, RunRequest(given, own or config_dir))
 
 

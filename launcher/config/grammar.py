@@ -55,7 +55,7 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
             problems += found.problems
             continue
         except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
-            problems.append(Problem(short_repr(word), "is no range", "use range(first,end,step)"))
+            problems.append(Problem(short_repr(word), "is not a range", "use range(first,end,step)"))
             continue
         given[place] = override.key_or_group
         if values is not None:
@@ -93,7 +93,7 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     values = list(map(str, islice(each, LIMIT + 1)))
     if not values:
         fix = suggest("", known[key]) if key in known else "use a range that holds a value"
-        raise Problems(Problem(key, f"{line} is no value at all", fix))
+        raise Problems(Problem(key, f"{line} has no values", fix))
     if len(values) > LIMIT:
         raise Problems(Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer"))
     if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:

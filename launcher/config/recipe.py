@@ -205,7 +205,7 @@ class _Script:
                 SourcedOverride(text, where, "recipe") for text in ([value.text] if split else value.text.split())
             ]
         rest, config_dir, others = options_apart(words_read)
-        notes += [f"{self.name}: {option} is left out; it is no word" for option in others]
+        notes += [f"{self.name}: {option} is left out; it is not an override" for option in others]
         return Command(self.name, RunRequest(rest, config_dir, tuple(notes)), passes_on)
 
     def _value(self, pieces: Sequence[Piece], line: int) -> Value:

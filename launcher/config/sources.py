@@ -48,7 +48,7 @@ class Own(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
         if not file.is_file():
-            raise Problems(Problem("--config-dir", f"{file} is no file", "use one that holds settings", "bad-file"))
+            raise Problems(Problem("--config-dir", f"{file} is not a file", "use one that holds settings", "bad-file"))
         with suppress(YAMLError):  # the next line says so, too
             read_checked(file)
         return super().load_config(config_path)
@@ -59,7 +59,7 @@ def environment(name: str, *default: Any) -> str | None:
     where = f"${{oc.env:{name}}}"
     if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
-        raise Problems(Problem(where, "is no variable that a config may read", f"use {known}", "not-permitted"))
+        raise Problems(Problem(where, "is not a variable that a config may read", f"use {known}", "not-permitted"))
     if name in os.environ:
         return os.environ[name]
     if not default:

@@ -214,7 +214,7 @@ def slip(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | 
     suspicious = name != word.partition("=")[0] or number_meant(typed) or text.startswith(('"', "'", "[", "{"))
     if not known or plain == word or not (suspicious or any(sign in word for sign in _INVISIBLE)):
         return None
-    got = f"got {short_repr(value or word)}, with signs that no keyboard has"
+    got = f"got {short_repr(value or word)}, with non-ASCII characters"
     typed = number_meant(typed) or (text if text.startswith(("[", "{")) else typed)
     return Problem(name or key, got, f"use {name}={typed}" if "=" in plain else f"use {plain}")
 

@@ -96,7 +96,7 @@ def _name_problems(folder: Path) -> list[Problem]:
         return []
     layers = {name: found["layer"] for name in names if (found := _MATRIX.fullmatch(name))}
     if other := next((name for name in names if name not in layers), None):
-        got = f"{other} is no name of peft's (base_model.model.LAYER.lora_A.weight), so it would be left out"
+        got = f"{other} is not one of peft's names (base_model.model.LAYER.lora_A.weight), so it would be left out"
         return [Problem("", got, "save them by save_pretrained of peft's model", "bad-file")]
     targets = node.get("target_modules")
     if isinstance(targets, list) or (isinstance(targets, str) and targets != "all-linear"):

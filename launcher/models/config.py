@@ -90,7 +90,7 @@ def _no_files(folder: Path) -> set[Path]:
 
 def _fault(path: Path) -> str:
     try:
-        return "" if isinstance(parse_json(_text(path)), dict) else "is no JSON object"
+        return "" if isinstance(parse_json(_text(path)), dict) else "is not a JSON object"
     except (OSError, ValueError) as error:
         return f"cannot be read, {error_message(error)}"
 

@@ -172,7 +172,7 @@ def _header(path: Path, state: tuple[int, ...]) -> Mapping[str, Any]:
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
-            raise ValueError(f"{path}: is no safetensors file")
+            raise ValueError(f"{path}: is not a safetensors file")
         node = parse_json(file.read(length))
     if not isinstance(node, dict):
         raise ValueError(f"{path}: its header names no tensors")

@@ -155,7 +155,7 @@ class Remote(DetailedReward):
         try:
             node = parse_json(reply)
         except ValueError as error:
-            raise RequestFailed(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
+            raise RequestFailed(f"the server's reply is not JSON: {short_repr(reply[:1000])}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
             raise RequestFailed(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
@@ -289,7 +289,7 @@ def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline
         why = error_message(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
         raise RequestFailed(f"the server cannot be reached: {why}", passing=True) from error
     except (InvalidURL, ValueError):  # whose text holds the token, or the header, that is at fault
-        raise RequestFailed("the request cannot be sent: its address or a header is no HTTP") from None
+        raise RequestFailed("the request cannot be sent: its address or a header is not valid HTTP") from None
     except (OSError, HTTPException) as error:
         raise RequestFailed(f"the server broke off: {error_message(error)}", passing=True) from error
 

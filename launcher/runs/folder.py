@@ -75,7 +75,7 @@ class Folder:
                 found.append(Problem(str(path), "is a link", fix, "not-permitted"))
             elif path.exists() and not (path.is_dir() if path in folders else path.is_file()):  # a pipe, a device
                 what = "folder" if path in folders else "file"
-                found.append(Problem(str(path), f"is no {what}", fix, "not-permitted"))
+                found.append(Problem(str(path), f"is not a {what}", fix, "not-permitted"))
         if found:
             raise Problems(found)
 

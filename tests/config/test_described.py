@@ -166,8 +166,8 @@ def test_what_a_choices_file_sets():
         ("algorithm=grop", "algorithm: no choice 'grop'; did you mean grpo?"),
         ("algorithm.cilp_ratio_high", "algorithm.cilp_ratio_high: algorithm has no setting 'cilp_ratio_high';"
                                       " did you mean clip_ratio_high?"),
-        ("trainer=1", "'trainer=1': is no choice; use GROUP=CHOICE"),
-        ("sampler.n=8", "'sampler.n=8': is no choice; use GROUP=CHOICE"),
+        ("trainer=1", "'trainer=1': is not a choice; use GROUP=CHOICE"),
+        ("sampler.n=8", "'sampler.n=8': is not a choice; use GROUP=CHOICE"),
         ("", "'': no group or setting ''; it may be algorithm, cluster, code_dir, critic, data, engine, hardware,"
              " model, optim, reward, sampler, seed, trainer"),
     ],

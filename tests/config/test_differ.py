@@ -96,10 +96,10 @@ def test_recipes_by_name_and_by_path():
         ("algorithm=grop model=tiny data=reverse",
          ["algorithm: no choice 'grop'; did you mean algorithm=grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
-                   "'frist': is no recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
+                   "'frist': is not a recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
         ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
                              " use words such as algorithm=grpo"]),
-        ("--resume first seed=1", ["--resume first: is no word of a run; leave it out"]),
+        ("--resume first seed=1", ["--resume first: is not an override; leave it out"]),
         ("quickstart", ["quickstart: has 2 runs; use recipes/quickstart.sh#1 to #2"]),
         ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, grpo, gspo, gspo_selfplay, ppo, sft (of '  ')"]),
     ],

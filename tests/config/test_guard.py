@@ -126,7 +126,7 @@ CONFIGS = [
         CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
         "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is no variable that a config",
     ),
-    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH}: is no variable that a config may read"),
+    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH}: is not a variable that a config may read"),
     (
         CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
         "${oc.env:RLRUN_API_KEY}: is no variable",

@@ -87,7 +87,8 @@ def test_each_word_has_its_line():
         ("for seed in 0 1; do\n  rlrun train seed=$seed\ndone\n", ["seed=seed"],
          ["x.sh:2: stands in a loop or a condition",
           "x.sh:2: seed=$seed stands here as seed=seed; only a running shell knows what a loop goes through"]),
-        ("rlrun train --resume first seed=1\n", ["seed=1"], ["x.sh: --resume first is left out; it is no word"]),
+        ("rlrun train --resume first seed=1\n", ["seed=1"],
+         ["x.sh: --resume first is left out; it is not an override"]),
     ],
 )  # fmt: skip
 def test_what_only_a_shell_knows_is_said(text, words, notes, tmp_path, monkeypatch):

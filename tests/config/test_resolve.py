@@ -106,8 +106,8 @@ EXACT = [
     ("cluster=k8s", f"cluster: no choice 'k8s'; it may be {choices('cluster')}"),
     ("engine=trl", f"engine: no choice 'trl'; it may be {choices('engine')}"),
     ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
-    ("algorithm=null", f"algorithm: None is no choice; it may be {choices('algorithm')}"),
-    ("algorithm=[grpo]", "algorithm: ['grpo'] is no choice; use one choice: algorithm=grpo"),
+    ("algorithm=null", f"algorithm: None is not a choice; it may be {choices('algorithm')}"),
+    ("algorithm=[grpo]", "algorithm: ['grpo'] is not a choice; use one choice: algorithm=grpo"),
     # a wrong value
     ("sampler.n=0", "sampler.n: got 0; use a number >= 1"),
     ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"),
@@ -192,7 +192,7 @@ EXACT = [
                                              " write the value itself"),
     ("trainer.run_root='${oc.${trainer.project_name}:HOME}'", "trainer.run_root: ${...:...} is for config files only;"
                                                               " write the value itself"),
-    ("optim.lr=${sede}", "optim.lr: ${sede} is no setting, and a shell puts no variable in single quotes;"
+    ("optim.lr=${sede}", "optim.lr: ${sede} is not a setting, and a shell expands no variable in single quotes;"
                           " write the value itself, or use double quotes"),
     # taken away
     ("~hardware", f"hardware: not chosen; it may be {choices('hardware')}"),

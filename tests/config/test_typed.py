@@ -75,10 +75,10 @@ def test_what_is_clear_works(typed: list[str], means: dict[str, object]) -> None
 
 SLIPS = [
     (["trainer.save_freq=–1"],
-     "trainer.save_freq: got '–1', with signs that no keyboard has; use trainer.save_freq=-1"),
-    (["seed=８"], "seed: got '８', with signs that no keyboard has; use seed=8"),
+     "trainer.save_freq: got '–1', with non-ASCII characters; use trainer.save_freq=-1"),
+    (["seed=８"], "seed: got '８', with non-ASCII characters; use seed=8"),
     (["model=hf", "model.path=“models/m”"],
-     "model.path: got '“models/m”', with signs that no keyboard has; use model.path=models/m"),
+     "model.path: got '“models/m”', with non-ASCII characters; use model.path=models/m"),
     (["optim.lr=0,001"], "optim.lr: got '0,001', with a comma in a number; use optim.lr=0.001"),
     (["data.train_batch_size=1,024"],
      "data.train_batch_size: got '1,024', with a comma in a number; use data.train_batch_size=1024"),
@@ -88,7 +88,7 @@ SLIPS = [
     (["seed", "4"], "seed: 'seed 4' has a space in it; use seed=4"),
     (["seed", "=", "4"], "seed: 'seed =' has a space in it; use seed=4"),
     (["seed=", "4"], "seed: 'seed= 4' has a space in it; use seed=4"),
-    (["data=[reverse,gsm8k]"], "data: ['reverse', 'gsm8k'] is no choice; use one choice: data=reverse"),
+    (["data=[reverse,gsm8k]"], "data: ['reverse', 'gsm8k'] is not a choice; use one choice: data=reverse"),
     (["grpo"], "algorithm: got 'grpo' alone; use algorithm=grpo"),
     (["train.jsonl"], "data: got 'train.jsonl' alone; use data=train.jsonl"),
     (["optim=[1]"], "optim: got [1], and it is a group of settings; use optim.SETTING=VALUE"),

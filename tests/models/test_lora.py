@@ -99,7 +99,7 @@ def test_the_base_is_the_one_beside_it_or_the_one_it_names(model: Make, tmp_path
     (at / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/model"}))
     with pytest.raises(Problems) as found:
         folded(at, None, tmp_path / "nowhere")
-    assert found.value.lines == [f"--base: {at} belongs to 'org/model', which is no folder here; give its folder"]
+    assert found.value.lines == [f"--base: {at} belongs to 'org/model', which is not a folder here; give its folder"]
     base.rename(at / "base")
     beside = folded(at, None, tmp_path / "beside")
     assert (named / "model.safetensors").read_bytes() == (beside / "model.safetensors").read_bytes()

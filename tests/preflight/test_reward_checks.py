@@ -69,8 +69,8 @@ def output(run: RunSpec) -> list[str]:
             "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
         ]),
         (("a half", "1/2"), ["reward=gsm8k"], [
-            "rows.jsonl:1: ground truth 'a half' is no number, which reward GSM8K compares with",
-            "rows.jsonl:2: ground truth '1/2' is no number, which reward GSM8K compares with",
+            "rows.jsonl:1: ground truth 'a half' is not a number, which reward GSM8K compares with",
+            "rows.jsonl:2: ground truth '1/2' is not a number, which reward GSM8K compares with",
             "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
         ]),
         (("x = 1",), ["reward=code", "reward.sandbox=limits"], [

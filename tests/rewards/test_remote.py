@@ -90,8 +90,8 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     ("token", "problems", "fault"),
     [
         ("s3cret\n", 0, ""),  # as `$(cat file)` does not leave it, but a file read by others does
-        ("s3\ncret", 1, "the request cannot be sent: its address or a header is no HTTP"),
-        ("s3cret\u2026", 1, "the request cannot be sent: its address or a header is no HTTP"),
+        ("s3\ncret", 1, "the request cannot be sent: its address or a header is not valid HTTP"),
+        ("s3cret\u2026", 1, "the request cannot be sent: its address or a header is not valid HTTP"),
     ],
 )
 def test_no_fault_tells_the_token(
@@ -125,9 +125,9 @@ NONE = "gave None; expected a number"
         ({"scores": [0.5]}, ["the server gave 1 scores for 2 answers; expected one for each"] * 2),
         ({"scores": 0.5}, ["the server's reply has no list \"scores\": b'{\"scores\": 0.5}'"] * 2),
         ({"score": [1, 1]}, ["the server's reply has no list \"scores\": b'{\"score\": [1, 1]}'"] * 2),
-        (b"<html>", ["the server's reply is no JSON: b'<html>'"] * 2),
-        (b"", ["the server's reply is no JSON: b''"] * 2),
-        (b"[" * 99_999, [f"the server's reply is no JSON: b'{'[' * 75}..."] * 2),
+        (b"<html>", ["the server's reply is not JSON: b'<html>'"] * 2),
+        (b"", ["the server's reply is not JSON: b''"] * 2),
+        (b"[" * 99_999, [f"the server's reply is not JSON: b'{'[' * 75}..."] * 2),
     ],
 )  # fmt: skip
 def test_what_is_no_score_leaves_the_answer_without_one(reply: Any, faults: list[str], server: Server) -> None:

@@ -89,7 +89,7 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         raise Problems(Problem(short_repr(target), f"no group or setting {top!r}", near, "unknown-setting"))
     if equals:
         if top not in known or rest:
-            raise Problems(Problem(short_repr(target), "is no choice", "use GROUP=CHOICE"))
+            raise Problems(Problem(short_repr(target), "is not a choice", "use GROUP=CHOICE"))
         if choice not in known[top]:
             raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)

@@ -59,7 +59,7 @@ def _module(path: Path, file: Path) -> Any:
         sys.path_importer_cache.clear()
     spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickle look it up there
     spec.loader.exec_module(module)

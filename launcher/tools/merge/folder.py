@@ -93,7 +93,7 @@ def _json(path: Path, given: str) -> dict[str, Any]:
     try:
         node = parse_json(path.read_bytes())
         if not isinstance(node, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         raise Problems(Problem(given, f"has no {path.name}", "use a model's folder", code="not-found")) from None
     except (OSError, ValueError) as error:

@@ -220,7 +220,7 @@ def _base_of(adapter: ModelFolder) -> str:
         return str(adapter.path / "base")
     named = adapter.config.get("base_model_name_or_path")
     if not isinstance(named, str) or not expand_user(named).is_dir():
-        got = f"{adapter.given} belongs to {short_repr(named)}, which is no folder here"
+        got = f"{adapter.given} belongs to {short_repr(named)}, which is not a folder here"
         raise Problems(Problem("--base", got, "give its folder", "not-found"))
     return named
 

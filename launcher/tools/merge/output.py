@@ -137,7 +137,7 @@ def read_back(folder: Path, shapes: Sequence[TensorShape], sha256: Mapping[str, 
     for file, tensors in found.files.items():
         digest, not_finite = check_file(file, tensors, on_bytes)
         if digest != sha256.get(file.name):
-            got = "reads back with other bytes than were written"
+            got = "checksum mismatch after writing"
             problems.append(Problem(file.name, got, "use another disk", "changed"))
         fix = "use one of a model that exists"
         problems += [Problem(file.name, f"{tensor} is not finite", fix, "not-finite") for tensor in not_finite]

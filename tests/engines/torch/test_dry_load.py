@@ -340,9 +340,9 @@ def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path:
         (
             (r"\.weight$", ".default.weight"),
             {},
-            "lora_A.default.weight is no name of peft's.*left out.*save",
+            "lora_A.default.weight is not one of peft's names.*left out.*save",
         ),
-        (("^base_model.model.", ""), {}, "is no name of peft's"),
+        (("^base_model.model.", ""), {}, "is not one of peft's names"),
         (("^base_model.model.", "base_model.model._orig_mod."), {}, "_orig_mod.*layer that its base.*inner module"),
         ((r"layers\.1", "layers.7"), {}, r"layers\.7\..*is of a layer that its base .* does not have"),
         (("", ""), {"target_modules": ["q_proj"]}, r"leaves out .*v_proj.*target_modules \['q_proj', 'v_proj'\]"),
