@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
@@ -16,6 +16,9 @@ Code = Literal[
     "not-enough", "not-installed", "not-reachable", "not-permitted", "not-supported", "in-use", "changed", "not-finite",
 ]  # fmt: skip
 """Kinds of problems, each explained in docs/troubleshooting.md."""
+
+OnMessage = Callable[[str], None]
+"""Takes a line about what is under way."""
 
 
 @dataclass(frozen=True)

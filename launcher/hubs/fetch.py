@@ -20,7 +20,7 @@ from launcher.core.files import fsync_path
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import huggingface, manifest, modelscope, names
 from launcher.hubs.manifest import Manifest
-from launcher.hubs.progress import ProgressBoard, Stopped, Watch
+from launcher.hubs.progress import OnProgress, ProgressBoard, Stopped
 from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
@@ -49,7 +49,7 @@ def list_files(kind: Kind, repo: str, *, sources: Sequence[Source], revision: st
     raise Problems(found)
 
 
-def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: Watch, *, workers: int = 4) -> None:
+def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: OnProgress, *, workers: int = 4) -> None:
     """Download `wanted` into `folder`, and write its manifest when all are there.
 
     `watch` is called several times a second, in the caller's thread. After a kill, a fault or Ctrl-C the next call
@@ -125,7 +125,7 @@ class _Transfer:
     """When the last bytes of each file arrived (monotonic seconds), or its attempt began."""
     found: list[Problem] = field(default_factory=list)
 
-    def run(self, wanted: Sequence[RemoteFile], workers: int, watch: Watch) -> dict[str, str]:
+    def run(self, wanted: Sequence[RemoteFile], workers: int, watch: OnProgress) -> dict[str, str]:
         """The sha256 of each file. However it ends, no file gets its name afterwards. Raises `Problems`."""
         self.todo.extend(sorted(wanted, key=lambda file: -file.size))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(max(1, min(workers, len(wanted))))]

@@ -61,7 +61,7 @@ class SilentBar:
     )
 
 
-Watch = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 class Stopped(BaseException):

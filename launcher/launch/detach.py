@@ -25,7 +25,7 @@ from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
 from launcher.core import machine
 from launcher.core.files import NewLines
-from launcher.core.problems import Problems
+from launcher.core.problems import OnMessage, Problems
 from launcher.launch.start import run_of
 from launcher.preflight.plan import ready_from
 from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
@@ -35,8 +35,6 @@ POLL_S, STOP_S = 0.1, 60.0
 TRAIN = ("launcher", "train")
 
 Process = subprocess.Popen[bytes]
-Say = Callable[[str], None]
-"""Gets each line of the new process until the run has begun."""
 
 HasBegun = Callable[[bool], bool]
 """Whether the run has, given whether the new process holds the folder's lock."""
@@ -51,7 +49,7 @@ class Detached:
     """Address of the Ray cluster on whose head it runs."""
 
 
-def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
+def begin(words: Sequence[str], config_dir: Path | None, say: OnMessage) -> Detached:
     """A new run. Raises `Problems` with all that `rlrun plan` would find, before anything is written."""
     run = ready_from(words, config_dir).run
     folder = _new_folder(run)
@@ -60,7 +58,7 @@ def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
     return _run(folder, [*config, *words, *name], run.cluster.remote_address, say)
 
 
-def resume(folder: Folder, words: Sequence[str], say: Say, from_step: int | None = None) -> Detached:
+def resume(folder: Folder, words: Sequence[str], say: OnMessage, from_step: int | None = None) -> Detached:
     """Resume a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others, also
     by its exit code."""
     folder.check()
@@ -69,13 +67,13 @@ def resume(folder: Folder, words: Sequence[str], say: Say, from_step: int | None
     return _run(folder, ["--resume", str(folder.path), *at, *words], cluster.remote_address, say)
 
 
-def sweep(path: Path, parallel: str | None, say: Say) -> Detached:
+def sweep(path: Path, parallel: str | None, say: OnMessage) -> Detached:
     """Resume a sweep."""
     at_a_time = ["--parallel", parallel] if parallel else []
     return _start_here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda locked: locked)
 
 
-def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) -> Detached:
+def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: OnMessage) -> Detached:
     if cluster and (begun := _start_on_head(folder, typed, cluster, say)):
         return begun
     return _start_here(folder, typed, say, _run_begins(folder))
@@ -103,7 +101,7 @@ def _new_folder(run: RunSpec) -> Folder:
             return folder
 
 
-def _start_here(folder: Folder, typed: Sequence[str], say: Say, has_begun: HasBegun) -> Detached:
+def _start_here(folder: Folder, typed: Sequence[str], say: OnMessage, has_begun: HasBegun) -> Detached:
     """As a process of this machine. Raises `Problems` where the run is being written."""
     _check_free(folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
@@ -118,7 +116,7 @@ def _start_here(folder: Folder, typed: Sequence[str], say: Say, has_begun: HasBe
     return Detached(folder, _until_begun(process, log_lines, lambda: has_begun(holder(folder) == its), say))
 
 
-def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: Say) -> Detached | None:
+def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: OnMessage) -> Detached | None:
     """By a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster, or the run
     is being written."""
     reached = reach(cluster)
@@ -136,7 +134,7 @@ def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: Say)
     return None
 
 
-def _until_job_ends(client: subprocess.Popen[str], say: Say) -> int:
+def _until_job_ends(client: subprocess.Popen[str], say: OnMessage) -> int:
     """Its exit code. Ctrl-C until then stops the job."""
     assert client.stdout
     try:
@@ -155,7 +153,7 @@ def _check_free(folder: Folder) -> None:
         raise Problems(in_use(folder))
 
 
-def _until_begun(process: Process, log: NewLines, has_begun: Callable[[], bool], say: Say) -> int | None:
+def _until_begun(process: Process, log: NewLines, has_begun: Callable[[], bool], say: OnMessage) -> int | None:
     """None once the run has begun; the exit code of a process that ended before. Ctrl-C until then ends it."""
     try:
         code = _follow(process, log, has_begun, say)
@@ -167,7 +165,7 @@ def _until_begun(process: Process, log: NewLines, has_begun: Callable[[], bool],
     return None if code is None else machine.shell_exit_code(code)
 
 
-def _follow(process: Process, log: NewLines, ready: Callable[[], bool], say: Say) -> int | None:
+def _follow(process: Process, log: NewLines, ready: Callable[[], bool], say: OnMessage) -> int | None:
     """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is returned."""
     while True:
         code = process.poll()  # before the read: a process that has ended has written everything

@@ -17,7 +17,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.hubs import huggingface, manifest
 from launcher.hubs.choice import FromHub
 from launcher.hubs.fetch import fetch, list_files
-from launcher.hubs.progress import Watch
+from launcher.hubs.progress import OnProgress
 from launcher.hubs.repo import Listing, RemoteFile, Source, check_repo
 from launcher.models import config, weights
 
@@ -53,14 +53,14 @@ def find(repo: str, revision: str | None = None) -> Path | None:
     return cached if cached and not weights.folder_faults(cached) else None
 
 
-def find_or_download(wanted: FromHub, watch: Watch) -> Path:
+def find_or_download(wanted: FromHub, watch: OnProgress) -> Path:
     """The folder of a model that is here, or is downloaded. Raises as `download` does."""
     here = find(wanted.path, wanted.revision)
     return here or download(wanted.path, watch, sources=wanted.hub_order, revision=wanted.revision)
 
 
 def download(
-    repo: str, watch: Watch, *, sources: Sequence[Source], revision: str | None = None, to: Path | None = None,
+    repo: str, watch: OnProgress, *, sources: Sequence[Source], revision: str | None = None, to: Path | None = None,
     workers: int = 4,
 ) -> Path:  # fmt: skip
     """The folder with the model, complete. What is there already is not downloaded again.

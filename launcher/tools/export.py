@@ -18,7 +18,7 @@ from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import ModelFolder, open_model
-from launcher.tools.merge.merge import LORA, MergeRequest, Show, merge
+from launcher.tools.merge.merge import LORA, MergeRequest, OnMergeProgress, merge
 from launcher.tools.merge.tensors import TensorShape
 
 README = "README.md"
@@ -36,7 +36,9 @@ class Exported:
     """sha256 of the weights' files."""
 
 
-def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False, base: str | None = None) -> Exported:
+def export(
+    run: Folder, one: Kept, out: Path, show: OnMergeProgress, *, fold: bool = False, base: str | None = None
+) -> Exported:
     """Write a checkpoint's policy to the new folder `out`; with `fold` an adapter is added into its base.
 
     Raises `Problems`, and then nothing is left at `out`.
@@ -70,7 +72,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     return Exported(out, one.step, size, sum(len(part.tensors) for part in parts), policy.is_adapter, files)
 
 
-def _copy(parts: list[ModelFolder], draft: Path, size: int, show: Show) -> dict[str, str]:
+def _copy(parts: list[ModelFolder], draft: Path, size: int, show: OnMergeProgress) -> dict[str, str]:
     """Copy a model, and the base in its folder; sha256 of the weights' files by their paths in `draft`."""
     done, digests = 0, dict[str, str]()
 

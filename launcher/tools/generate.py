@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
-from launcher.hubs.progress import Watch
+from launcher.hubs.progress import OnProgress
 from launcher.models import store as models
 from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
@@ -32,7 +32,7 @@ class AnsweringModel:
 
 
 def choose(
-    name: str, root: Path, step: int | None, best: bool, watch: Watch, *, trust: bool = False,
+    name: str, root: Path, step: int | None, best: bool, watch: OnProgress, *, trust: bool = False,
     template_args: Mapping[str, Any] | None = None,
 ) -> AnsweringModel:  # fmt: skip
     """The model that `name` means: a run, a model's folder, or a hub's id, which is downloaded. Its own code may run

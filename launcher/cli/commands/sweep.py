@@ -136,7 +136,7 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
 
 
 @contextmanager
-def _counting() -> Iterator[points.Watch]:
+def _counting() -> Iterator[points.OnCount]:
     """Says how far planning is, seldom, and then its end."""
     seldom, shown = Seldom(), list[int]()
 
@@ -149,7 +149,7 @@ def _counting() -> Iterator[points.Watch]:
 
 
 @contextmanager
-def _watching(found: points.Sweep) -> Iterator[drive.Show]:
+def _watching(found: points.Sweep) -> Iterator[drive.OnViews]:
     """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:

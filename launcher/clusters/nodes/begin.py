@@ -26,7 +26,7 @@ from launcher.clusters.nodes.home import COPY, Home, Node, State, here
 from launcher.clusters.nodes.processes import port_error
 from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.core import machine
-from launcher.core.problems import Problem, Problems, error_message
+from launcher.core.problems import OnMessage, Problem, Problems, error_message
 from launcher.core.redaction import register_secret
 
 PORT = 6379
@@ -36,9 +36,6 @@ SHORT = 38  # characters of the folder around Ray's: 67 more are added to it, an
 
 EXPECTED = "expected HOST:PORT, as rlrun cluster up prints it"
 
-Tell = Callable[[str], None]
-"""Gets each change of progress."""
-
 
 @dataclass(frozen=True)
 class Down:
@@ -47,7 +44,7 @@ class Down:
     """Machines that were asked to leave and have not, and why."""
 
 
-def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: Tell) -> Node:
+def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: OnMessage) -> Node:
     """Make this machine the head of a cluster, and wait until it is up. By default with a new `token`."""
     home = _free_home("up")
     ip = address or own_address()
@@ -59,7 +56,7 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     return _begin(home, node, token or secrets.token_hex(32), tell)
 
 
-def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Host, str]]:
+def join_hosts(hosts: Sequence[Host], shell: Shell, tell: OnMessage) -> Iterator[tuple[Host, str]]:
     """Let other machines join the cluster whose head is here. Yields each, with the reason if it did not."""
     home = here()
     node = home.node()
@@ -74,7 +71,7 @@ def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tupl
 
 
 def join(
-    address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell, leave_after_s: float | None = None
+    address: str, token: str, ip: str | None, words: Sequence[str], tell: OnMessage, leave_after_s: float | None = None
 ) -> Node:
     """Add this machine to the cluster whose head is at `address`. One that is in it already is left as it is."""
     if (present := here().node()) and present.address == address and here().has_keeper():
@@ -144,7 +141,7 @@ def hold(block: bool) -> Iterator[None]:
             down(None, lambda _: None)
 
 
-def down(shell: Shell | None, tell: Tell) -> Down:
+def down(shell: Shell | None, tell: OnMessage) -> Down:
     """End this machine's node, and with a head the machines that it has added, by `shell`.
 
     The processes of a keeper that was killed are found by their mark.
@@ -189,7 +186,7 @@ def _free_home(doing: str) -> Home:
     return home
 
 
-def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
+def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
     lock = home.lock()
     if lock is None:
         shutil.rmtree(node.temp)
@@ -219,7 +216,7 @@ def _keeper(home: Home, lock: int) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
+def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: OnMessage) -> None:
     give_up, shown = time.monotonic() + UP_S, ""
     while time.monotonic() < give_up:
         state = home.state() or State("starting")

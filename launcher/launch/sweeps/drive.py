@@ -36,7 +36,7 @@ class View:
     state: RunState = field(default_factory=RunState)
 
 
-Show = Callable[[Sequence[View], list[tuple[str, str]]], None]
+OnViews = Callable[[Sequence[View], list[tuple[str, str]]], None]
 """Gets all points, and the lines that they printed since, each with its point's name."""
 
 
@@ -52,7 +52,7 @@ def watch_lifeline() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def drive(sweep: Sweep, show: Show, pool: ResourcePool | None = None) -> int:
+def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None) -> int:
     """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when all that
     failed have an invalid configuration, else 1. Raises `Problems` where it runs already, or its folder is gone.
     """
@@ -71,7 +71,7 @@ def drive(sweep: Sweep, show: Show, pool: ResourcePool | None = None) -> int:
 
 
 class _Driver:
-    def __init__(self, sweep: Sweep, show: Show, pool: ResourcePool, lock: int) -> None:
+    def __init__(self, sweep: Sweep, show: OnViews, pool: ResourcePool, lock: int) -> None:
         self.sweep, self.show, self.pool, self.lock = sweep, show, pool, lock
         self.views = views(sweep)
         self.running: dict[int, _Point] = {}

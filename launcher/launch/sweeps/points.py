@@ -35,7 +35,7 @@ FILE = "sweep.json"
 NAME, BASE, VALUE = 60, 50, 24  # longest name of a point, of the sweep without its number, and of one value
 Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 Check = Callable[[RunSpec], list[Problem]]
-Watch = Callable[[int, int], None]
+OnCount = Callable[[int, int], None]
 """Gets how many points are planned, and how many there are."""
 
 
@@ -100,7 +100,7 @@ def plan(
     words: Sequence[str],
     config_dir: Path | None,
     check: Check = refusals,
-    watch: Watch = lambda done, every: None,
+    watch: OnCount = lambda done, every: None,
 ) -> list[Planned]:
     """Every point, resolved and checked. Raises `Problems` where the words make no points."""
     every = points(words, groups(config_dir if config_dir and config_dir.is_dir() else None))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
+from launcher.core.problems import OnMessage
 from launcher.preflight.checks import packages
 from launcher.tools.doctor import allreduce, gpus, loading, network, places, system
 
-Tell = Callable[[str], None]
-"""Takes what is under way."""
 
-
-def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
+def examined(root: Path, tell: OnMessage) -> Iterator[CheckResult]:
     """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
     started = loading.Loading()
     try:

@@ -21,10 +21,9 @@ from launcher.clusters.ray.job import RayJob
 from launcher.clusters.ray.listing import RayNode, list_nodes
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.events import Crashed
-from launcher.core.problems import Problems
+from launcher.core.problems import OnMessage, Problems
 from launcher.spec.engine import Plan, Process
 from launcher.tools.doctor import allreduce, facts, places, probe
-from launcher.tools.doctor.here import Tell
 from launcher.tools.doctor.loading import reason
 
 Line = tuple[str, CheckResult]
@@ -36,7 +35,7 @@ LOOK_THERE = "look at its raylet (ray status, its logs), or use a longer --timeo
 SAME = "install this version of rlrun for the Python that runs Ray there"
 
 
-def examined(address: str | None, root: Path, wait_s: float, tell: Tell) -> Iterator[Line]:
+def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) -> Iterator[Line]:
     """Every line, as soon as it is known. A node that does not answer in `wait_s` is named and left out."""
     tell("listing the cluster's nodes")
     try:
@@ -74,7 +73,7 @@ def _listed(alive: Sequence[RayNode], address: str) -> CheckResult:
 class _Probes:
     """The probes of one cluster, by node."""
 
-    def __init__(self, nodes: dict[str, RayNode], tell: Tell) -> None:
+    def __init__(self, nodes: dict[str, RayNode], tell: OnMessage) -> None:
         self.nodes, self.names, self.tell = nodes, list(nodes), tell
         self.reports: dict[str, probe.NodeReport] = {}
         self.reduced: dict[str, list[allreduce.RankResult]] = {}

@@ -31,7 +31,7 @@ NAMES = {str(DTYPES[dtype]).removeprefix("torch."): dtype for dtype in FLOATS}
 LORA, SAME = "lora", "same"
 RECORD = "merge.json"
 
-Show = Callable[[str, int, int], None]
+OnMergeProgress = Callable[[str, int, int], None]
 """Takes what is being done, and how many of how many bytes are done."""
 
 
@@ -76,7 +76,7 @@ class MergePlan:
     notes: list[Problem] = field(default_factory=list)
 
 
-def merge(asked: MergeRequest, show: Show) -> MergeResult:
+def merge(asked: MergeRequest, show: OnMergeProgress) -> MergeResult:
     """Make the folder `asked.out`. Raises `Problems` that name all that is wrong, before anything is written."""
     plan = _adapter_plan(asked) if asked.method == LORA else _mixing_plan(asked)
     shapes = [piece.shape for piece in plan.pieces]
