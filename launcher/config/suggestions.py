@@ -15,8 +15,8 @@ from launcher.config.arguments import PLAIN, parse
 from launcher.config.descriptions import fields_of
 from launcher.config.explain import refusal
 from launcher.config.known import class_of, has_setting, holders
-from launcher.config.names.conversions import Situation, dataset_words, is_complete, is_off, to_type
-from launcher.config.names.table import Meaning, table
+from launcher.config.names.conversions import RunContext, dataset_words, is_complete, is_off, to_type
+from launcher.config.names.table import Translation, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import OPTIONS, Unknown
 from launcher.config.typed import quoted
@@ -96,7 +96,7 @@ class Suggester:
     def _value_of_others(self, one: Unknown) -> str:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
         known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
-        words = next((to_type(meaning, one.value, self._situation()) for meaning in known), None)
+        words = next((to_type(meaning, one.value, self._run_context()) for meaning in known), None)
         return f"use {shell_text(words)}" if words and words[0].partition("=")[0] == one.plain else ""
 
     # ---- names of other projects
@@ -114,7 +114,7 @@ class Suggester:
         own = self._setting_of_run(one)
         return None if found and not found.words and own and own.certain else found
 
-    def _find(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+    def _find(self, key: str) -> tuple[str, tuple[Translation, ...]]:
         """The name that `key` ends with, or that ends with `key`, and its meanings."""
         name, meanings = table().with_end(key)
         if meanings:
@@ -125,13 +125,13 @@ class Suggester:
         found = tuple(each for each in meanings if fits or section in _groups_of(each))
         return (name, found) if found else table().above(key)
 
-    def _translated(self, one: Unknown, name: str, meanings: Sequence[Meaning]) -> Suggestion | None:
+    def _translated(self, one: Unknown, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
         usable = [meaning for meaning in meanings if self._fits(meaning)]
         meaning = (usable or meanings)[0]
         if meaning.ours[:1] == (one.plain,) and not meaning.instead:
             return None
-        words = to_type(meaning, _readable(one.value), self._situation())
+        words = to_type(meaning, _readable(one.value), self._run_context())
         if words == [f"{one.plain}={one.value}"]:
             return None
         whose = "" if name in self.holders else table().owner(name)
@@ -156,7 +156,7 @@ class Suggester:
         problem = Problem(one.shown, got, fix, "unknown-setting")
         return Suggestion(problem, tuple(words) if typed else (), certain)
 
-    def _without_words(self, one: Unknown, meaning: Meaning, words: list[str] | None) -> str:
+    def _without_words(self, one: Unknown, meaning: Translation, words: list[str] | None) -> str:
         """What to do where the value has no counterpart."""
         if words is not None:  # off, which it is here anyway; a reason holds then too, an advice what to use does not
             return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
@@ -192,7 +192,7 @@ class Suggester:
             return set(self.holders.get(name, ())) == set(self.files[top])
         return "." not in name or has_setting(self.node, name)
 
-    def _fits(self, meaning: Meaning) -> bool:
+    def _fits(self, meaning: Translation) -> bool:
         """Whether the run has the setting, or gets it by the choice that is typed with it."""
         name = next(iter(meaning.ours), "")
         return "." not in name or f"{name.partition('.')[0]}=" in meaning.use or has_setting(self.node, name)
@@ -202,11 +202,11 @@ class Suggester:
         shown = ", ".join(choices[:4]) + (", ..." if len(choices) > 4 else "")
         return f"of {top}={shown}" if choices else ""  # empty where every run has it
 
-    def _situation(self) -> Situation:
+    def _run_context(self) -> RunContext:
         typed = {**self.typed, **{one.plain: one.value for one in self.unknown}}
         hardware, algorithm = self.node.get("hardware") or {}, _algorithm(self.node)
         gpus = _count(hardware.get("n_gpus_per_node"))
-        return Situation(
+        return RunContext(
             given={self._full_name(key): value for key, value in typed.items()},
             processes=_count(hardware.get("nproc_per_node"), gpus or 1),
             nodes=_count(hardware.get("nnodes"), 1),
@@ -373,7 +373,7 @@ class Suggester:
         return suggest("", [*self.files, *PLAIN])
 
 
-def _groups_of(meaning: Meaning) -> list[str]:
+def _groups_of(meaning: Translation) -> list[str]:
     return [name.rpartition(".")[0] for name in meaning.ours]
 
 

@@ -14,8 +14,8 @@ from launcher.cli.main import COMMANDS, app, load
 from launcher.config.arguments import PLAIN
 from launcher.config.compose import config_file, groups
 from launcher.config.known import has_setting
-from launcher.config.names.conversions import RULES, Situation, is_complete, to_type
-from launcher.config.names.table import OTHER, Meaning, table
+from launcher.config.names.conversions import RULES, RunContext, is_complete, to_type
+from launcher.config.names.table import OTHER, Translation, table
 from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
 from launcher.config.resolve import resolve, try_resolve
@@ -46,9 +46,9 @@ def line(word: str, algorithm: str = "grpo") -> str:
     return str(answer.problem)
 
 
-def words_of(meaning: Meaning) -> Iterator[list[str]]:
+def words_of(meaning: Translation) -> Iterator[list[str]]:
     """All that it may say to type, for values that it knows and for values of our own."""
-    situation = Situation({"per_device_train_batch_size": "4"}, processes=2, batch=64)
+    situation = RunContext({"per_device_train_batch_size": "4"}, processes=2, batch=64)
     values = [value for value in meaning.values or () if value != "*"]
     if not values or "*" in (meaning.values or ()):
         name = meaning.ours[0] if meaning.ours else ""
@@ -106,7 +106,7 @@ def test_the_table_has_names_of_every_project() -> None:
 
 
 @pytest.mark.parametrize("meaning", table().meanings, ids=lambda meaning: next(iter(meaning.names.values()))[0])
-def test_a_meaning_names_what_there_is(meaning: Meaning) -> None:
+def test_a_meaning_names_what_there_is(meaning: Translation) -> None:
     assert meaning.ours or meaning.instead
     assert all(name in guide().holders or name in (*GROUPS, *PLAIN) for name in meaning.ours), meaning.ours
     assert all(known(word) for words in words_of(meaning) for word in words) or not meaning.ours

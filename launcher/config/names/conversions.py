@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from launcher.config.names.table import Meaning
+from launcher.config.names.table import Translation
 from launcher.spec.data import ENDINGS
 
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
@@ -21,7 +21,7 @@ _OTHER_WAY = ("full", "hf", "huggingface")
 
 
 @dataclass(frozen=True)
-class Situation:
+class RunContext:
     """What is known of the run that a name is typed for."""
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ _ANSWERS = (
 )  # fmt: skip
 
 
-def to_type(meaning: Meaning, value: str, known: Situation) -> list[str] | None:
+def to_type(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
     """The words to type; none of them where it is to be left out; None where this value has no counterpart."""
     plain = _plain(value)
     own = _looked_up(meaning.values, plain) if meaning.values is not None else None
@@ -160,13 +160,13 @@ def _share(rows: int, by: int, otherwise: str) -> str:
 # ---- batches
 
 
-def _with(known: Situation, value: str, *names: str) -> Situation:
+def _with(known: RunContext, value: str, *names: str) -> RunContext:
     """The same with `value` for these names, where none of them is typed: the name may be misspelt."""
     missing = not any(name in known.given for name in names)
     return replace(known, given={**known.given, names[0]: value}) if missing else known
 
 
-def _step_batch(value: str, known: Situation) -> list[str]:
+def _step_batch(value: str, known: RunContext) -> list[str]:
     """A whole step's rows: of one process x gradient accumulation x processes; of GRPO's answers the prompts."""
     known = _with(known, value, "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
     if not known.each:
@@ -176,18 +176,18 @@ def _step_batch(value: str, known: Situation) -> list[str]:
     return [f"data.train_batch_size={whole}", f"trainer.micro_batch_size_per_gpu={micro}"]
 
 
-def _accumulation(value: str, known: Situation) -> list[str]:
+def _accumulation(value: str, known: RunContext) -> list[str]:
     known = _with(known, value, "gradient_accumulation_steps")
     return _step_batch("", known)
 
 
-def _process_batch(value: str, known: Situation) -> list[str]:
+def _process_batch(value: str, known: RunContext) -> list[str]:
     """Of axolotl's batch of one process."""
     rows = _whole(number(value)) or 0
     return [f"data.train_batch_size={_share(rows * known.world, known.group, 'ROWS')}"]
 
 
-def _per_group(value: str, known: Situation) -> list[str]:
+def _per_group(value: str, known: RunContext) -> list[str]:
     known = _with(known, value, "generation_batch_size")
     words = [f"data.train_batch_size={_share(known.step_rows, known.group, 'PROMPTS')}"]
     if known.each and known.update_rows != known.step_rows:
@@ -195,11 +195,11 @@ def _per_group(value: str, known: Situation) -> list[str]:
     return words
 
 
-def _per_process(value: str, known: Situation) -> list[str]:
+def _per_process(value: str, known: RunContext) -> list[str]:
     return [f"trainer.micro_batch_size_per_gpu={_share(_whole(number(value)) or 0, known.world, 'ROWS')}"]
 
 
-def _updates(value: str, known: Situation, name: str) -> list[str]:
+def _updates(value: str, known: RunContext, name: str) -> list[str]:
     """Prompts of one of the updates of a step, of which `name` gives the number."""
     known = _with(known, value, name)
     if known.each:
@@ -214,7 +214,7 @@ def _updates(value: str, known: Situation, name: str) -> list[str]:
 # ---- processes and memory
 
 
-def _gpus(value: str, known: Situation, *, total: bool = False) -> list[str]:
+def _gpus(value: str, known: RunContext, *, total: bool = False) -> list[str]:
     """GPUs of one node; `total`: theirs are of all nodes."""
     each = _share(_whole(number(value)) or 0, known.typed_nodes if total else 1, "GPUS")
     if known.is_on("use_cpu", "no_cuda"):
@@ -235,7 +235,7 @@ _CRITIC = (
 )  # fmt: skip
 
 
-def _offload(value: str, known: Situation) -> list[str] | None:
+def _offload(value: str, known: RunContext) -> list[str] | None:
     """One list for all that is typed; with sharded weights `weights` stands for the other networks too."""
     others = [role for role, names in (("reference", _REFERENCE), ("critic", _CRITIC)) if known.is_on(*names)]
     if known.is_on(*_WEIGHTS) or (others and known.sharded):
@@ -244,7 +244,7 @@ def _offload(value: str, known: Situation) -> list[str] | None:
     return [f"engine.offload=[{','.join(others)}]"] if others else []
 
 
-def _bf16(value: str, known: Situation) -> list[str] | None:
+def _bf16(value: str, known: RunContext) -> list[str] | None:
     """Computing in bfloat16 over float32 weights; weights in bfloat16 need none of it."""
     plain = _plain(value).rpartition(".")[2]
     if plain == "full":
@@ -266,7 +266,7 @@ _WEIGHT_FORMATS = (
 # ---- adapters
 
 
-def _lora(value: str, known: Situation, *, rank: int, alpha: int, of_rank: bool = False) -> list[str] | None:
+def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool = False) -> list[str] | None:
     """The rank, and where no alpha is typed, that of the project: a number, or with `of_rank` that times the rank."""
     plain = _plain(value)
     given = rank if plain in ("true", "yes", "on", "lora") else _whole(number(plain))
@@ -283,7 +283,7 @@ _ALPHAS = (
 )  # fmt: skip
 
 
-def _modules(value: str, known: Situation) -> list[str]:
+def _modules(value: str, known: RunContext) -> list[str]:
     """Names with commas between them, or already a list."""
     plain = value.strip("'\" ")
     if plain.lower() in ("all", "all-linear"):
@@ -296,7 +296,7 @@ def _modules(value: str, known: Situation) -> list[str]:
 # ---- the rest
 
 
-def _algorithm(value: str, known: Situation) -> list[str] | None:
+def _algorithm(value: str, known: RunContext) -> list[str] | None:
     """verl's estimator, loss and filter of groups are one choice here."""
     plain, filtered = _plain(value), known.is_on("algorithm.filter_groups.enable")
     estimator = _plain(known.given.get("algorithm.adv_estimator", ""))
@@ -312,7 +312,7 @@ def _algorithm(value: str, known: Situation) -> list[str] | None:
     return ["algorithm=grpo"] if plain != "vanilla" else []
 
 
-def _clip(value: str, known: Situation) -> list[str]:
+def _clip(value: str, known: RunContext) -> list[str]:
     """Both sides of the range, unless one has a name of its own."""
     low = known.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
     high = next((known.given[name] for name in _HIGH if known.is_on(name)), value)
@@ -322,7 +322,7 @@ def _clip(value: str, known: Situation) -> list[str]:
 _HIGH = ("epsilon_high", "trl.epsilon_high", "actor_rollout_ref.actor.clip_ratio_high")
 
 
-def _lengths(value: str, known: Situation) -> list[str]:
+def _lengths(value: str, known: RunContext) -> list[str]:
     """Prompt and answer with this sum."""
     both = _whole(number(value))
     prompt, answer = known.count(*_PROMPT), known.count(*_ANSWER)
@@ -352,20 +352,20 @@ _ANSWER = (
 )  # fmt: skip
 
 
-def _dataset(value: str, known: Situation) -> list[str]:
+def _dataset(value: str, known: RunContext) -> list[str]:
     """Files, a hub's dataset, or a choice."""
     choice = re.fullmatch(r"[\w.-]+", value.strip("'\""))
     return dataset_words(value) or ([f"data={value}"] if choice else ["data=files", "data.train_files=FILE"])
 
 
-def _betas(value: str, known: Situation) -> list[str]:
+def _betas(value: str, known: RunContext) -> list[str]:
     def one(name: str, default: str) -> str:
         return known.given.get(name, default)
 
     return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
 
 
-def _fraction(value: str, known: Situation, setting: str) -> list[str]:
+def _fraction(value: str, known: RunContext, setting: str) -> list[str]:
     """Steps; a value below 1 is a fraction of all."""
     given = number(value)
     steps = known.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or known.steps
@@ -376,12 +376,12 @@ def _fraction(value: str, known: Situation, setting: str) -> list[str]:
     return [f"{setting}={math.ceil(given * steps)}"]
 
 
-def _warmup(value: str, known: Situation) -> list[str]:
+def _warmup(value: str, known: RunContext) -> list[str]:
     """None is the default: 0 says that a ratio has the word."""
     return [] if number(value) == 0 else _fraction(value, known, "optim.lr_warmup_steps")
 
 
-def _functions(value: str, known: Situation) -> list[str] | None:
+def _functions(value: str, known: RunContext) -> list[str] | None:
     """A function of a person's own, also by its module, or a reward model; several are choices with their weights."""
     name = value.strip("'\"")
     if name.startswith("["):
@@ -394,18 +394,18 @@ def _functions(value: str, known: Situation) -> list[str] | None:
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
 
 
-def _min_rate(value: str, known: Situation) -> list[str] | None:
+def _min_rate(value: str, known: RunContext) -> list[str] | None:
     """Of the options of a schedule."""
     found = re.search(r"min_lr_rate['\"]?\s*[:=]\s*([\d.]+(?:[eE]-?\d+)?)", value)
     return [f"optim.min_lr_ratio={found[1]}"] if found else None
 
 
-def _epochs(value: str, known: Situation) -> list[str]:
+def _epochs(value: str, known: RunContext) -> list[str]:
     given = _whole(number(value))
     return [f"trainer.total_epochs={'EPOCHS' if given is None else given}"]
 
 
-RULES: Mapping[str, Callable[[str, Situation], list[str] | None]] = {
+RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "step_batch": _step_batch, "accumulation": _accumulation, "process_batch": _process_batch,
     "per_group": _per_group, "per_process": _per_process,
     "steps_per_generation": partial(_updates, name="steps_per_generation"),

@@ -36,7 +36,7 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class Translation:
     """One meaning of one or more names, and what has it here."""
 
     names: Mapping[str, tuple[str, ...]]
@@ -65,15 +65,15 @@ class Meaning:
 @dataclass(frozen=True)
 class Table:
     projects: Mapping[str, Project]
-    meanings: tuple[Meaning, ...]
+    meanings: tuple[Translation, ...]
     choices: Mapping[str, Mapping[str, str]]
     """Of a config group: their choice -> what to type here."""
     absent: Mapping[str, Mapping[str, str]]
     """Of a config group: their choice that nothing here is -> what to say."""
-    named: Mapping[str, tuple[Meaning, ...]]
+    named: Mapping[str, tuple[Translation, ...]]
     """The meanings of each name."""
 
-    def with_end(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+    def with_end(self, key: str) -> tuple[str, tuple[Translation, ...]]:
         """The name that `key` is the end of, and its meanings: verl's for `rollout.n`.
 
         Nothing where there are several that mean different things.
@@ -112,7 +112,7 @@ def table() -> Table:
     node: dict[str, Any] = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
     projects = {key: Project(key, **about) for key, about in node["about"].items()}
     meanings = tuple(_meaning(entry, [*projects, OTHER]) for entry in node["entries"])
-    named: dict[str, list[Meaning]] = {}
+    named: dict[str, list[Translation]] = {}
     for name, meaning in _pairs(meanings):
         named.setdefault(name, []).append(meaning)
     return Table(
@@ -120,13 +120,13 @@ def table() -> Table:
     )
 
 
-def _meaning(entry: dict[str, Any], sources: list[str]) -> Meaning:
+def _meaning(entry: dict[str, Any], sources: list[str]) -> Translation:
     rest = {key: value for key, value in entry.items() if key not in sources}
     names = {source: tuple(entry[source].split()) for source in sources if source in entry}
-    return Meaning(names, **rest | {key: tuple(entry.get(key, "").split()) for key in ("ours", "unless", "switch")})
+    return Translation(names, **rest | {key: tuple(entry.get(key, "").split()) for key in ("ours", "unless", "switch")})
 
 
-def _pairs(meanings: tuple[Meaning, ...]) -> Iterator[tuple[str, Meaning]]:
+def _pairs(meanings: tuple[Translation, ...]) -> Iterator[tuple[str, Translation]]:
     """Each name with each of its meanings, once."""
     for meaning in meanings:
         for name in dict.fromkeys(name for names in meaning.names.values() for name in names):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from launcher.config.names.table import Meaning, Project, table
+from launcher.config.names.table import Project, Translation, table
 from launcher.config.reference import groups as handbook
 from launcher.core.problems import Problem, Problems, suggest
 
@@ -25,7 +25,7 @@ def project(name: str) -> Project:
     return known[name]
 
 
-def rows(of: Project) -> Iterator[tuple[str, list[str], Meaning]]:
+def rows(of: Project) -> Iterator[tuple[str, list[str], Translation]]:
     """Section, names and meaning of all that the project has a name for."""
     for meaning in table().meanings:
         sources = [key for key in (of.key, of.like) if key]
@@ -39,7 +39,7 @@ def marked(text: str, code: str = "`") -> str:
     return " ".join(f"{code}{word}{code}" for word in text.split())
 
 
-def here(meaning: Meaning, *, code: str = "`") -> str:
+def here(meaning: Translation, *, code: str = "`") -> str:
     """What to type, or to do, in a few words."""
 
     if not meaning.ours:
