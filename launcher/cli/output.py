@@ -94,9 +94,9 @@ def problems_named() -> Iterator[None]:
     raise typer.Exit(2)
 
 
-def say_problems(problems: Iterable[Problem | str]) -> None:
+def say_problems(problems: Iterable[Problem | str], console: Console = err) -> None:
     for problem in problems:
-        err.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
+        console.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
 
 
 def printable(text: str) -> str:

@@ -102,7 +102,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     )  # fmt: skip
 
 
-Asked = tuple[str, Row, Answer]
+BenchAnswer = tuple[str, Row, Answer]
 
 
 def _taken_as(run: RunSpec) -> Taken:
@@ -116,10 +116,10 @@ def _rows(run: RunSpec) -> Iterator[Row]:
             yield row
 
 
-def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
+def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[BenchAnswer]:
     """Each kind's answer to each row, several where its form is not known."""
     golds = [gold_forms(reward, make_answer(row), known) for row in rows]
-    found: list[Asked] = []
+    found: list[BenchAnswer] = []
     for place, (row, truth) in enumerate(zip(rows, golds, strict=True)):
         others = (golds[(place + step) % len(rows)] for step in range(1, len(rows)))
         wrong = next((other for other in others if other != truth), [])
@@ -132,7 +132,7 @@ def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
     return found
 
 
-def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[str], list[float]]:
+def _timed(reward: Reward, answers: Sequence[BenchAnswer]) -> tuple[list[float], list[str], list[float]]:
     """Asked one by one: scores, faults and seconds."""
     scores, faults, seconds = [], [], []
     for kind, row, answer in answers:
@@ -145,7 +145,7 @@ def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[
     return scores, faults, seconds
 
 
-def _kinds(answers: Sequence[Asked], scores: Sequence[float]) -> tuple[AnswerKind, ...]:
+def _kinds(answers: Sequence[BenchAnswer], scores: Sequence[float]) -> tuple[AnswerKind, ...]:
     best: dict[tuple[str, str], float] = {}
     for (kind, row, _), score in zip(answers, scores, strict=True):
         before = best.get((kind, row.where), math.nan)

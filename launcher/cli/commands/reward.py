@@ -11,7 +11,7 @@ from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands.data import watched
-from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
+from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json, say_problems
 from launcher.monitor.console import compact
 from launcher.tools import reward_bench
 from launcher.tools.reward_bench import MEANING, BenchReport
@@ -54,8 +54,7 @@ def _say(report: BenchReport) -> None:
     out.print(Text(f"scored twice        {'equal' if report.deterministic else 'not equal'}"))
     for line in report.faults:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
-    for line in report.wrong:
-        out.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True)
+    say_problems(report.wrong, out)
     if report.ok:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
 

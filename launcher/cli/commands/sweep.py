@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
-from launcher.cli.output import err, make_table, out, printable, problems_named, say, say_json, wide
+from launcher.cli.output import err, make_table, out, printable, problems_named, say, say_json, say_problems, wide
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
@@ -88,8 +88,7 @@ def run(found: points.Sweep) -> int:
     wide().print(table(views))
     for view in views:
         if view.entry.status == "failed" or view.state.doubtful:
-            line = f"{view.entry.name}: {view.entry.why or view.state.why}"
-            err.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+            say_problems([f"{view.entry.name}: {view.entry.why or view.state.why}"])
     if any(view.entry.status != "finished" for view in views):
         err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
     return code
@@ -128,8 +127,7 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
         for each in planned:
             level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
             wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
-        for problem in points.problems(planned):
-            out.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
+        say_problems(points.problems(planned), out)
         out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
     if not ok:
         raise typer.Exit(1)

@@ -155,7 +155,7 @@ def say_end(outcome: Outcome) -> None:
     if outcome.crash and outcome.crash.user_error:
         say_problems(outcome.crash.lines)
     elif outcome.state.why and outcome.state.status != "stopped":
-        err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)
+        say_problems([outcome.state.why])
     if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
         return
     run, state = str(outcome.folder), outcome.state
