@@ -10,8 +10,8 @@ import typer
 from launcher.config.reference import completion
 
 
-def _complete_words(context: typer.Context, incomplete: str) -> list[str]:
-    return completion.words(incomplete, context.params.get("words") or [], _path(context, "config_dir"))
+def _complete_overrides(context: typer.Context, incomplete: str) -> list[str]:
+    return completion.completions(incomplete, context.params.get("overrides") or [], _path(context, "config_dir"))
 
 
 def complete_target(context: typer.Context, incomplete: str) -> list[str]:
@@ -31,10 +31,10 @@ def _path(context: typer.Context, name: str) -> Path | None:
     return Path(given) if given else None
 
 
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Hydra overrides: algorithm=grpo model=tiny data=reverse sampler.n=8", autocompletion=_complete_words
+        help="Hydra overrides: algorithm=grpo model=tiny data=reverse sampler.n=8", autocompletion=_complete_overrides
     ),
 ]
 ConfigDir = Annotated[

@@ -21,13 +21,13 @@ FREE_OF_TRAINER = (
 )  # fmt: skip
 
 
-def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    words, options = separate_options(words)
-    guard.check([*words, *(option.argument for option in options)])
+def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The stored run with the settings that `overrides` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
+    overrides, options = separate_options(overrides)
+    guard.check([*overrides, *(option.argument for option in options)])
     changed = deepcopy(node)
     problems = [Problem(one.shown, "no such option", suggest(one.shown, OPTIONS), "unknown-setting") for one in options]
-    for word in words:
+    for word in overrides:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:
             got = f"{short_repr(word)} changes no setting"

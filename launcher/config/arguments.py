@@ -48,12 +48,12 @@ class Arguments:
         return {key_of(word): word.partition("=")[2] for word in self.values}
 
 
-def read_arguments(words: Sequence[str], files: Mapping[str, Mapping[str, Path]]) -> Arguments:
-    """Words that Hydra can take, in the spelling it takes; a problem for each of the others. `files` are the choices
-    of each config group."""
+def read_arguments(overrides: Sequence[str], files: Mapping[str, Mapping[str, Path]]) -> Arguments:
+    """Overrides that Hydra can take, in the spelling it takes; a problem for each of the others. `files` are the
+    choices of each config group."""
     arguments, settable = Arguments(), (*files, *PLAIN)
     known = {group: sorted(choices) for group, choices in files.items()}
-    rest, spaced = typed.joined(words, settable)
+    rest, spaced = typed.joined(overrides, settable)
     for each in spaced:
         _refuse(arguments, each, each.where)
     waiting = deque(rest)
@@ -109,7 +109,7 @@ def _take(
     override: Override, word: str, arguments: Arguments, files: Mapping[str, Mapping[str, Path]],
     known: dict[str, list[str]],
 ) -> list[str]:  # fmt: skip
-    """Sort one argument in; words that stand for it, where it is a path or the like in place of a choice."""
+    """Sort one argument in; overrides that stand for it, where it is a path or the like in place of a choice."""
     word = override.input_line or word
     key, spelled = override.key_or_group, spelling(override, word, known)
     top, value = key.partition(".")[0], None if override.type == OverrideType.DEL else override.value()

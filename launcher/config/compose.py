@@ -54,8 +54,8 @@ def config_file(name: str, config_dir: Path | None) -> Path:
     return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
 
 
-def base_words(chosen: Mapping[str, str], config_dir: Path | None) -> list[str]:
-    """The words that choose, as Hydra takes them."""
+def base_overrides(chosen: Mapping[str, str], config_dir: Path | None) -> list[str]:
+    """The overrides that choose, as Hydra takes them."""
     unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
     excluded = [group for group in unset if group not in (*chosen, "_self_")]
     search = []
@@ -69,7 +69,7 @@ class Composed:
     """A run as far as Hydra makes it."""
 
     node: dict[str, Any]
-    words: list[str]
+    overrides: list[str]
     """Those that could be applied."""
     problems: list[Problem]
     derived: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ class Composed:
 def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
     """The run that the arguments make. Choices whose files cannot be read are taken out of them, and named."""
     try:
-        return _compose(base_words(arguments.choices, config_dir), arguments.values)
+        return _compose(base_overrides(arguments.choices, config_dir), arguments.values)
     except Problems as error:
         found = error.problems
     problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in found}
@@ -87,7 +87,7 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         at_fault.clear()
         for key, word in arguments.choices.items():
             try:
-                _compose(base_words(PLACEHOLDERS | {key: word}, config_dir), [])
+                _compose(base_overrides(PLACEHOLDERS | {key: word}, config_dir), [])
             except Problems as error:
                 problems += error.problems
                 at_fault.add(key)
@@ -95,26 +95,26 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         del arguments.choices[key]
         arguments.doubtful.add(key.partition(".")[0])
     try:
-        composed = _compose(base_words(arguments.choices, config_dir), arguments.values)
+        composed = _compose(base_overrides(arguments.choices, config_dir), arguments.values)
     except Problems:
         return Composed({}, [], found)
     return replace(composed, problems=[*(problems or found), *composed.problems])
 
 
-def _compose(base: list[str], words: list[str]) -> Composed:
+def _compose(base: list[str], overrides: list[str]) -> Composed:
     """The run that the arguments make, and a problem for each that Hydra cannot apply. Raises `Problems` where it is a
     config file that is at fault."""
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
-        if words:
+        if overrides:
             with suppress(Problems, *_FAULTS):  # a config file or some word is at fault
-                return _with_derived(_composed([*base, *words]), words, [])
+                return _with_derived(_composed([*base, *overrides]), overrides, [])
         try:
             node = _composed(base)
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
         problems, good = list[Problem](), list[str]()
-        waiting = [words] if words else []
+        waiting = [overrides] if overrides else []
         while waiting:  # halved until a word stands alone: few are at fault
             some = waiting.pop()
             if not (faults := _faults([*base, *good, *some], some[-1])):
@@ -127,10 +127,10 @@ def _compose(base: list[str], words: list[str]) -> Composed:
         return _with_derived(_composed([*base, *good]) if good else node, good, problems)
 
 
-def _faults(words: list[str], word: str) -> list[Problem]:
+def _faults(overrides: list[str], word: str) -> list[Problem]:
     """Why Hydra cannot apply `word`, the last of these."""
     try:
-        _composed(words)
+        _composed(overrides)
     except Problems as found:
         return found.problems
     except _FAULTS as error:
@@ -153,7 +153,10 @@ def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]])
     """The run of each choices with the settings, a folder of config groups beside ours. Raises `Problems`."""
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
-            found = [_composed([*base_words(chosen, config_dir), *words]) for chosen, config_dir, words in choices]
+            found = [
+                _composed([*base_overrides(chosen, config_dir), *overrides])
+                for chosen, config_dir, overrides in choices
+            ]
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
     for node in found:
@@ -161,12 +164,12 @@ def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]])
     return found
 
 
-def _composed(words: list[str]) -> dict[str, Any]:
-    return sources.resolved(compose("run", words))
+def _composed(overrides: list[str]) -> dict[str, Any]:
+    return sources.resolved(compose("run", overrides))
 
 
-def _with_derived(node: dict[str, Any], words: list[str], problems: list[Problem]) -> Composed:
-    return Composed(node, words, problems, defaults.derive(node))
+def _with_derived(node: dict[str, Any], overrides: list[str], problems: list[Problem]) -> Composed:
+    return Composed(node, overrides, problems, defaults.derive(node))
 
 
 def _config_fault(error: Exception) -> Problem:

@@ -61,12 +61,12 @@ def diagnose(
         deepcopy(full), plain, placeholders, typed, arguments.doubtful, lambda name: name in suggester.holders
     )
     run = repair.run()
-    of_answers = {key: answer for answer in answers for key in map(key_of, answer.words) if key not in values}
+    of_answers = {key: answer for answer in answers for key in map(key_of, answer.overrides) if key not in values}
     for problem in repair.problems:
         answer = of_answers.get(problem.where)
         if answer and (first := answer.problem) in problems:  # one line for a wrong value under a wrong name
             fix = _with_setting(problem)
-            name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.words)})"
+            name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.overrides)})"
             problems[problems.index(first)] = replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
         else:
             problems += suggester.named(problem, values)
@@ -94,11 +94,11 @@ def _placeholder_arguments(arguments: Arguments, answers: Sequence[Suggestion]) 
     found: dict[str, str] = {}
     for answer in answers:
         try:
-            keys = [parse(word).key_or_group for word in answer.words]
+            keys = [parse(word).key_or_group for word in answer.overrides]
         except Problems:
             continue
         if all(key not in arguments.choices for key in keys):
-            found |= dict(zip(keys, answer.words, strict=True))
+            found |= dict(zip(keys, answer.overrides, strict=True))
     return found
 
 
@@ -120,7 +120,7 @@ def _with_placeholders(
     choices = arguments.choices | needed | {key: word for key, word in meant.items() if key in known}
     values = [spelling(parse(word), word, known) for key, word in meant.items() if key not in known]
     found = compose_each(
-        (choices, config_dir, [*values, *composed.words]), (choices, config_dir, []), (PLACEHOLDERS, None, [])
+        (choices, config_dir, [*values, *composed.overrides]), (choices, config_dir, []), (PLACEHOLDERS, None, [])
     )
     for node in found:
         node["code_dir"] = composed.node["code_dir"]

@@ -1,4 +1,4 @@
-"""What differs: of a run from the defaults, and of two runs, recipes or lists of words from each other."""
+"""What differs: of a run from the defaults, and of two runs, recipes or lists of overrides from each other."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _spelled(cell: Cell | None) -> str | None:
 
 
 def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
-    """What `text` means: words, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`."""
+    """What `text` means: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`."""
     if "=" in text or len(text.split()) != 1:
         return _of_words(text, config_dir)
     plain = text.partition("#")[0]
@@ -132,12 +132,12 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
 
 def _of_words(text: str, config_dir: Path | None) -> Side:
     try:
-        words = shlex.split(text)
+        overrides = shlex.split(text)
     except ValueError as error:
         got = f"cannot be read ({error_message(error)})"
-        raise Problems(Problem(short_repr(text), got, "use words such as algorithm=grpo")) from error
-    words = words[2:] if words[:2] == ["rlrun", "train"] else words
-    given, own, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in words])
+        raise Problems(Problem(short_repr(text), got, "use overrides such as algorithm=grpo")) from error
+    overrides = overrides[2:] if overrides[:2] == ["rlrun", "train"] else overrides
+    given, own, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in overrides])
     if others:
         raise Problems([Problem(option, "is not an override", "leave it out") for option in others])
     return _resolved(text, RunRequest(given, own or config_dir))
@@ -168,7 +168,7 @@ def _of_run(name: str, folder: Folder) -> Side:
 
 
 def _typed(folder: Folder) -> list[str]:
-    """The words that the run was started with; none where that file is gone or cannot be read."""
+    """The overrides that the run was started with; none where that file is gone or cannot be read."""
     try:
         return [word.lstrip("+") for word in shlex.split(read_file(folder.words, WORDS_BYTES).decode())]
     except (OSError, ValueError):
@@ -176,7 +176,7 @@ def _typed(folder: Folder) -> list[str]:
 
 
 def _still_holds(text: str, leaf: Leaf) -> bool:
-    """Whether the word still holds: words of `--resume` may have changed the value since."""
+    """Whether the word still holds: overrides of `--resume` may have changed the value since."""
     with suppress(ValueError):
         return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
     with suppress(yaml.YAMLError, ValueError):

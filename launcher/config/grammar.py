@@ -1,4 +1,4 @@
-"""Words that stand for several values, and words that set one value: Hydra's grammar, read without its configs."""
+"""Overrides that stand for several values, or set one: Hydra's grammar, read without its configs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ONE_FOR_ALL = ("trainer.experiment_name", "trainer.project_name", "trainer.run_r
 class Point:
     """One run of a sweep."""
 
-    words: tuple[str, ...]
-    """All words, with one value each."""
+    overrides: tuple[str, ...]
+    """All overrides, with one value each."""
     differs: Mapping[str, str]
     """Value of each setting or group that the sweep takes in turn."""
 
@@ -36,14 +36,14 @@ class Point:
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
 
-def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Point]:
-    """Every combination of the words' values, the last word's values in turn first. `known` are the config groups.
+def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Point]:
+    """Every combination of the overrides' values, the last word's values in turn first. `known` are the config groups.
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
     swept, given = dict[int, str](), dict[int, str]()
     choices, problems = list[list[str]](), list[Problem]()
-    for place, word in enumerate(words):
+    for place, word in enumerate(overrides):
         try:
             override = parse(word)
         except Problems:
@@ -75,13 +75,13 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
     return [_point([*combined], swept) for combined in product(*choices)]
 
 
-def _point(words: list[str], swept: Mapping[int, str]) -> Point:
-    differs = {key.lstrip("+"): words[place].removeprefix(f"{key}=") for place, key in swept.items()}
-    return Point(tuple(words), differs)
+def _point(overrides: list[str], swept: Mapping[int, str]) -> Point:
+    differs = {key.lstrip("+"): overrides[place].removeprefix(f"{key}=") for place, key in swept.items()}
+    return Point(tuple(overrides), differs)
 
 
 def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:
-    """The words that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
+    """The overrides that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
     key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
     if override.is_interval_sweep():
         raise Problems(Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)"))

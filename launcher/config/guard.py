@@ -22,20 +22,20 @@ _PIECE = re.compile(r"[^\s,'\"(){}\[\]]{6,}")
 _QUOTED = re.compile(r"\\.|'(?:\\.|[^'\\])*+(?:'|\Z)|\"(?:\\.|[^\"\\])*+(?:\"|\Z)", re.DOTALL)
 
 
-def check(words: Sequence[str]) -> None:
-    """Raises `Problems` for words that would take minutes to read."""
-    if found := separate(words)[1]:
+def check(overrides: Sequence[str]) -> None:
+    """Raises `Problems` for overrides that would take minutes to read."""
+    if found := separate(overrides)[1]:
         raise Problems(found)
 
 
-def separate(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """The words that can be read, and a problem for each of the others, which would take minutes. From here on what
+def separate(overrides: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """The overrides that can be read, and a problem for each of the others, which would take minutes. From here on what
     they set by the name of a secret is redacted from all output: it must not be shown even where it is refused."""
     readable, found = list[str](), list[Problem]()
-    if len(words) > WORDS:
+    if len(overrides) > WORDS:
         fix = f"use at most {WORDS}, and a file in --config-dir for more"
-        found.append(Problem("", f"got {len(words):,} arguments", fix))
-    for word in words[:WORDS]:
+        found.append(Problem("", f"got {len(overrides):,} arguments", fix))
+    for word in overrides[:WORDS]:
         if len(word) <= LONGEST:
             _register_secrets(word)
         shown = word if len(word) <= LONGEST else word.partition("=")[0]  # the value may be a secret

@@ -41,11 +41,11 @@ class Unknown:
         return self.key.replace("-", "_")
 
 
-def separate_options(words: Sequence[str]) -> tuple[list[str], list[Unknown]]:
+def separate_options(overrides: Sequence[str]) -> tuple[list[str], list[Unknown]]:
     """The arguments, and what begins with dashes, with the value after it: `--learning_rate 5e-6`."""
     rest, options = list[str](), list[Unknown]()
-    name, dashes, values = "", "", list[str]()  # of an option whose values are the next words
-    for word in [*words, "--"]:
+    name, dashes, values = "", "", list[str]()  # of an option whose values are the next overrides
+    for word in [*overrides, "--"]:
         option = _OPTION.fullmatch(word)
         of_secret = bool(name) and not values and is_secret_setting(name)  # whatever its value looks like
         alike = not values or _is_number(values[0]) == _is_number(word)

@@ -1,6 +1,6 @@
 """Where each value of a run comes from: a word, a recipe's line, a config file's line, the environment, or a class.
 
-Files are merged in Hydra's order, words after them in theirs; the last one sets the value.
+Files are merged in Hydra's order, overrides after them in theirs; the last one sets the value.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Origin:
         return self.where
 
 
-def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> dict[str, Origin]:
-    """Dotted setting -> origin, for every value of the run that the words make, a recipe's words before them.
+def origins(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> dict[str, Origin]:
+    """Dotted setting -> origin, for every value of the run that the overrides make, a recipe's overrides before them.
 
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
     """
-    from_all = run_request(words, config_dir, recipe)
+    from_all = run_request(overrides, config_dir, recipe)
     run = resolve(from_all.texts, from_all.config_dir)
     return origins_of(run, from_all, config_files(from_all.texts, from_all.config_dir))
 
@@ -79,7 +79,7 @@ def origins_of(run: RunSpec, by: RunRequest, files: Sequence[tuple[Path, str]]) 
 def _given(by: RunRequest) -> Iterator[tuple[SourcedOverride, GivenValue]]:
     """Each word with what it sets; a path in place of a choice sets two."""
     files = choices_of(by.config_dir)
-    for word in by.words:
+    for word in by.overrides:
         key = key_of(word.text)
         read = read_arguments([word.text], files)
         texts = [word.text] if key == PARTS or word.text.startswith("~") else [*read.choices.values(), *read.values]

@@ -44,14 +44,14 @@ class SourcedOverride:
 class RunRequest:
     """What a run is asked for."""
 
-    words: list[SourcedOverride]
+    overrides: list[SourcedOverride]
     config_dir: Path | None = None
     notes: tuple[str, ...] = ()
     """What only a running shell knows, and what stands for it here."""
 
     @property
     def texts(self) -> list[str]:
-        return [word.text for word in self.words]
+        return [word.text for word in self.overrides]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Command:
     """`recipes/quickstart.sh#2`; without a number where there is only one."""
     request: RunRequest
     passes_on: bool
-    """`"$@"`: words given to the recipe are words of this run."""
+    """`"$@"`: overrides given to the recipe are overrides of this run."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Value:
     """Environment variables that it comes from."""
 
 
-def run_request(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> RunRequest:
-    """The recipe's words, then those that are typed, of which one may name a YAML file with a run. Raises `Problems`
-    where the recipe would not pass those on."""
+def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> RunRequest:
+    """The recipe's overrides, then those that are typed, of which one may name a YAML file with a run. Raises
+    `Problems` where the recipe would not pass those on."""
     typed = list[SourcedOverride]()
     files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
-    for word in [*files, *words]:
+    for word in [*files, *overrides]:
         if "=" in word or not word.lower().endswith(run_file.ENDINGS):
             typed.append(SourcedOverride(word, f"command line: {word}"))
             continue
@@ -88,16 +88,18 @@ def run_request(words: Sequence[str], config_dir: Path | None = None, recipe: st
     if recipe is None or files:
         return RunRequest(_last_choices(typed), config_dir)
     command = one(recipe)
-    if words and not command.passes_on:
-        raise Problems(Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end'))
+    if overrides and not command.passes_on:
+        raise Problems(
+            Problem(command.name, f"passes no overrides on, got {short_repr(overrides[0])}", 'add "$@" at its end')
+        )
     own = command.request
-    return replace(own, words=_last_choices([*own.words, *typed]), config_dir=config_dir or own.config_dir)
+    return replace(own, overrides=_last_choices([*own.overrides, *typed]), config_dir=config_dir or own.config_dir)
 
 
-def _last_choices(words: list[SourcedOverride]) -> list[SourcedOverride]:
+def _last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
     """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
     such as the batch size, stay."""
-    chosen = {word.text.partition("=")[0] for word in words if word.source == "command line"} & {*groups()}
+    chosen = {word.text.partition("=")[0] for word in overrides if word.source == "command line"} & {*groups()}
 
     def stays(word: SourcedOverride) -> bool:
         name = word.text.partition("=")[0]
@@ -105,7 +107,7 @@ def _last_choices(words: list[SourcedOverride]) -> list[SourcedOverride]:
         noun = fields_of(RunSpec)[group].annotation if group in chosen else None
         return noun is None or (isinstance(noun, type) and setting in fields_of(noun))
 
-    return [word for word in words if word.source == "command line" or stays(word)]
+    return [word for word in overrides if word.source == "command line" or stays(word)]
 
 
 def folder() -> Path:
@@ -232,10 +234,10 @@ class _Script:
         return Value(stands, piece.text)
 
 
-def options_apart(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
-    """The words; the folder that `--config-dir` names; the other options with their values."""
+def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
+    """The overrides; the folder that `--config-dir` names; the other options with their values."""
     rest, config_dir, others = list[SourcedOverride](), None, list[str]()
-    left = iter(words)
+    left = iter(overrides)
     for word in left:
         option, _, value = word.text.partition("=")
         if not option.startswith("--"):

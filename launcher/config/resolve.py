@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from launcher.config import guard, sources
 from launcher.config.arguments import read_arguments
-from launcher.config.compose import base_words, choices, compose_chosen, conf_dir, config_file, groups
+from launcher.config.compose import base_overrides, choices, compose_chosen, conf_dir, config_file, groups
 from launcher.config.explain import build
 from launcher.config.nodes import flat, walk
 from launcher.config.options import separate_options
@@ -42,30 +42,30 @@ class Resolution:
         return self.repair is not None and self.repair.follows(problem)
 
 
-def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
-    """`words` are Hydra's: `algorithm=grpo` picks a file of conf/algorithm, `sampler.n=8` sets a value.
+def resolve(overrides: Iterable[str], config_dir: Path | None = None) -> RunSpec:
+    """`overrides` are Hydra's: `algorithm=grpo` picks a file of conf/algorithm, `sampler.n=8` sets a value.
 
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
-    found = try_resolve(words, config_dir)
+    found = try_resolve(overrides, config_dir)
     if found.problems or not found.run:
         raise Problems(found.problems)
     return found.run
 
 
-def try_resolve(words: Iterable[str], config_dir: Path | None = None) -> Resolution:
-    """The run of these words as `resolve` makes it, or everything that is wrong with them."""
+def try_resolve(overrides: Iterable[str], config_dir: Path | None = None) -> Resolution:
+    """The run of these overrides as `resolve` makes it, or everything that is wrong with them."""
     problems = []
     if config_dir and not config_dir.is_dir():
         got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
         problems.append(Problem("--config-dir", got, fix, "not-found"))
         config_dir = None
-    words, options = separate_options(list(words))
-    accepted, refused = guard.separate([*words, *(option.argument for option in options)])
+    overrides, options = separate_options(list(overrides))
+    accepted, refused = guard.separate([*overrides, *(option.argument for option in options)])
     taken = {*accepted}
-    if len(words) + len(options) > guard.WORDS:
+    if len(overrides) + len(options) > guard.WORDS:
         return Resolution(None, [*problems, *refused])  # to answer them all would take minutes
-    readable = [word for word in words if word in taken]
+    readable = [word for word in overrides if word in taken]
     options = [option for option in options if option.argument in taken]
     add_code_dir(config_dir)
     arguments = read_arguments(readable, choices(config_dir))
@@ -88,15 +88,15 @@ def try_resolve(words: Iterable[str], config_dir: Path | None = None) -> Resolut
     return Resolution(*diagnose.diagnose(arguments, composed, problems, config_dir), given)
 
 
-def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
+def config_files(overrides: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
     """The config files of a run that `resolve` accepts, in the order in which they are merged: a later one wins.
 
     With each the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself.
     """
-    arguments = read_arguments(words, choices(config_dir))
+    arguments = read_arguments(overrides, choices(config_dir))
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("run", base_words(arguments.choices, config_dir), RunMode.RUN).defaults
+        found = loader.compute_defaults_list("run", base_overrides(arguments.choices, config_dir), RunMode.RUN).defaults
     placed = [(one.config_path, one.package or "") for one in found if one.config_path]
     return [(config_file(name, config_dir), place) for name, place in placed if not name.startswith("hydra/")]

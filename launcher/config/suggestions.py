@@ -41,7 +41,7 @@ _SAFE = re.compile(r"[\w@%+=:,./-]+")  # in every shell; zsh takes [...] for a p
 @dataclass(frozen=True)
 class Suggestion:
     problem: Problem
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     """Arguments that can stand for the wrong one; empty where it takes a person to say."""
     certain: bool = False
     """Whether these are what was meant, beyond doubt."""
@@ -112,7 +112,7 @@ class Suggester:
             return None
         found = self._translated(one, name, meanings)
         own = self._setting_of_run(one)
-        return None if found and not found.words and own and own.certain else found
+        return None if found and not found.overrides and own and own.certain else found
 
     def _find(self, key: str) -> tuple[str, tuple[Translation, ...]]:
         """The name that `key` ends with, or that ends with `key`, and its meanings."""
@@ -327,7 +327,7 @@ class Suggester:
         found = self._translated(one, near, named[near]) if near and (own < ratio < 1 or not setting) else None
         if found and (found.problem.fix != LEAVE_OUT or not setting):
             fix = f"did you mean {near}? {found.problem.fix}"
-            return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"), found.words)
+            return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"), found.overrides)
         if not setting:
             return None
         words = (f"{setting}={_readable(one.value)}",)

@@ -89,15 +89,15 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
 
 
 def _of_hub(group: str, found: re.Match[str], files: Mapping[str, Path]) -> list[str]:
-    """The words for an address of a hub: its repository, and the revision and file that it names."""
+    """The overrides for an address of a hub: its repository, and the revision and file that it names."""
     choice, setting = _VALUE_NAMES[group]
-    words = _known_choice(group, found["id"], files) or [choice, argument(setting, found["id"])]
+    overrides = _known_choice(group, found["id"], files) or [choice, argument(setting, found["id"])]
     revision = found["at"] or found["revision"]
     if revision and revision != "main":
-        words.append(argument(f"{group}.revision", revision))
+        overrides.append(argument(f"{group}.revision", revision))
     if group == "data" and found["file"]:
-        words.append(argument("data.train_files", found["file"]))
-    return words
+        overrides.append(argument("data.train_files", found["file"]))
+    return overrides
 
 
 def without_scheme(key: str, value: str) -> str:
@@ -228,9 +228,9 @@ def backslash(key: str, value: str) -> Problem | None:
     return Problem(key, f"got {short_repr(value)}, a path of Windows", here or f"use {argument(key, plain)}")
 
 
-def joined(words: Sequence[str], settable: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """The words, and a problem for each that another stands beside without its `=`: `sampler.n 4`, `sampler.n = 4`."""
-    rest, problems, left = list[str](), list[Problem](), list(words)
+def joined(overrides: Sequence[str], settable: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """The overrides, and a problem for each whose value stands apart without `=`: `sampler.n 4`, `sampler.n = 4`."""
+    rest, problems, left = list[str](), list[Problem](), list(overrides)
     while left:
         word = left.pop(0)
         key, equals, value = word.partition("=")

@@ -50,9 +50,9 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
     return _mapped(reward, kept), notes
 
 
-def chosen_anew(reward: Reward, asked: Reward, words: Sequence[str]) -> Reward:
-    """The reward of a run that goes on, with the files of `asked` that `words` name: reward.path=my.py."""
-    named, files = {word.partition("=")[0] for word in words}, dict[str, Python]()
+def chosen_anew(reward: Reward, asked: Reward, overrides: Sequence[str]) -> Reward:
+    """The reward of a run that goes on, with the files of `asked` that `overrides` name: reward.path=my.py."""
+    named, files = {word.partition("=")[0] for word in overrides}, dict[str, Python]()
     _mapped(asked, lambda place, leaf: files.setdefault(place, leaf))
     return _mapped(
         reward,

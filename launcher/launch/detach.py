@@ -49,22 +49,22 @@ class Detached:
     """Address of the Ray cluster on whose head it runs."""
 
 
-def begin(words: Sequence[str], config_dir: Path | None, say: OnMessage) -> Detached:
+def begin(overrides: Sequence[str], config_dir: Path | None, say: OnMessage) -> Detached:
     """A new run. Raises `Problems` with all that `rlrun plan` would find, before anything is written."""
-    run = ready_from(words, config_dir).run
+    run = ready_from(overrides, config_dir).run
     folder = _new_folder(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(config_dir)] if config_dir else []
-    return _run(folder, [*config, *words, *name], run.cluster.remote_address, say)
+    return _run(folder, [*config, *overrides, *name], run.cluster.remote_address, say)
 
 
-def resume(folder: Folder, words: Sequence[str], say: OnMessage, from_step: int | None = None) -> Detached:
+def resume(folder: Folder, overrides: Sequence[str], say: OnMessage, from_step: int | None = None) -> Detached:
     """Resume a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others, also
     by its exit code."""
     folder.check()
-    cluster = run_of(folder, words).cluster
+    cluster = run_of(folder, overrides).cluster
     at = [] if from_step is None else ["--from", str(from_step)]
-    return _run(folder, ["--resume", str(folder.path), *at, *words], cluster.remote_address, say)
+    return _run(folder, ["--resume", str(folder.path), *at, *overrides], cluster.remote_address, say)
 
 
 def sweep(path: Path, parallel: str | None, say: OnMessage) -> Detached:

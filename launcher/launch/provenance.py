@@ -290,13 +290,13 @@ def _hash_changes(top: Path, diff: bytes, others: bytes) -> str:
     return whole.hexdigest()
 
 
-def _git(folder: Path, until: float, *words: str) -> bytes | None:
+def _git(folder: Path, until: float, *arguments: str) -> bytes | None:
     """What git prints; None where it fails, is not there, or takes too long."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         ran = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words], env=env, capture_output=True,
+            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments], env=env, capture_output=True,
             stdin=subprocess.DEVNULL, timeout=max(until - time.monotonic(), 0.1), check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

@@ -57,15 +57,15 @@ class Rerun:
         return [Problem(one.what, f"{why}, {one.old} -> {one.new}", fix, "changed") for one in decisive]
 
 
-def prepare_rerun(folder: Folder, words: Sequence[str]) -> Rerun:
-    """The run of `folder` under a free name beside it, with the settings that `words` change. Raises `Problems`
+def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
+    """The run of `folder` under a free name beside it, with the settings that `overrides` change. Raises `Problems`
     where it cannot be read, or what it needs is missing."""
     recorded = provenance.read(folder)
     old = start.run_of(folder, [])
-    run = _changed(folder, old, words)
+    run = _changed(folder, old, overrides)
     if problems := _missing(run):
         raise Problems([*problems, *_where_from(recorded, run)])
-    # what `words` change is no change of the environment, unless the old run cannot be compared
+    # what `overrides` change is no change of the environment, unless the old run cannot be compared
     now = provenance.collect(run if _missing(old) else old, "", "")
     differences = list(_changes(flat(to_node(old)), flat(to_node(run)), asked=True))
     if not provenance.spec_is_as_written(folder, recorded):
@@ -75,7 +75,7 @@ def prepare_rerun(folder: Folder, words: Sequence[str]) -> Rerun:
 
 
 def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
-    """Start it. `typed` are the words after `rlrun`."""
+    """Start it. `typed` are the overrides after `rlrun`."""
     return start.start(ready(made.run), typed, sinks)[1]
 
 
@@ -92,12 +92,12 @@ def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:
     return [Problem("model", was, fix, "not-found")]
 
 
-def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
+def _changed(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
     node, problems = to_node(old), list[Problem]()
     root, project = folder.path.absolute().parents[1], folder.path.absolute().parent.name
     name = free_name(root, project, f"{folder.path.name[:100]}-rerun")
     node["trainer"] |= {"run_root": str(root), "project_name": project, "experiment_name": name}
-    for word in words:
+    for word in overrides:
         try:
             key, value = setting(word)
         except Problems as invalid:

@@ -40,8 +40,8 @@ LENGTH = ("total_training_steps", "total_epochs")
 """Settings of the trainer that say how long it trains."""
 
 
-def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
-    """Begin a new run and follow it to its end. `words` are what was typed after `rlrun`.
+def start(ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
+    """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`.
 
     Raises `Problems` before anything is started.
     """
@@ -51,7 +51,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
     with lock:
-        typed = shlex.join(["rlrun", *words])
+        typed = shlex.join(["rlrun", *arguments])
         write_atomic(folder.words, typed + "\n")
         asked, found = run, fetched(run, sinks)
         if (found.model, found.data, found.reward) != (run.model, run.data, run.reward):
@@ -106,21 +106,21 @@ class GoingOn:
         return f"goes on from {where}, to step {self.steps or 'unknown'}"
 
 
-def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None) -> GoingOn:
-    """The run of `folder` with `words`, which may change where, how fast and how long it runs, as `amend` says; from
-    the newest checkpoint that verifies or that of `from_step`. Nothing is changed. Raises `Problems`."""
+def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = None) -> GoingOn:
+    """The run of `folder` with `overrides`, which may change where, how fast and how long it runs, as `amend` says;
+    from the newest checkpoint that verifies or that of `from_step`. Nothing is changed. Raises `Problems`."""
     if not folder.spec.is_file():
         raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
     stored = _asked(folder, [])
     changed = provenance.changed_by_hand(folder, stored)
     notes = _by_hand(folder, changed)
-    asked = _asked(folder, words) if words else stored
+    asked = _asked(folder, overrides) if overrides else stored
     run = _as_prepared(asked, folder)
-    copied, run = run, replace(run, reward=code_copy.chosen_anew(run.reward, asked.reward, words))
+    copied, run = run, replace(run, reward=code_copy.chosen_anew(run.reward, asked.reward, overrides))
     notes += code_copy.changes(run, folder)
     if run.reward != copied.reward:
-        notes.append(f"the reward is copied anew: {' '.join(word for word in words if word.startswith('reward.'))}")
+        notes.append(f"the reward is copied anew: {' '.join(word for word in overrides if word.startswith('reward.'))}")
     state = store.RunReader(folder.events).look()
     if from_step is None:
         checkpoint, faults = supervise.newest_checkpoint(folder, tidy=False)
@@ -175,9 +175,9 @@ def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
     ]
 
 
-def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_step: int | None = None) -> Outcome:
+def resume(folder: Folder, overrides: Sequence[str], sinks: Sequence[Sink], from_step: int | None = None) -> Outcome:
     """Continue as `to_resume` says; a run that is done is left as it is. Raises `Problems`."""
-    going_on = to_resume(folder, words, from_step)
+    going_on = to_resume(folder, overrides, from_step)
     asked, run = going_on.asked, going_on.run
     if going_on.is_done:
         write_all(sinks, going_on.state, [], [f"{folder.name} {going_on.line}"])
@@ -200,11 +200,11 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
         if run.reward != _as_prepared(asked, folder).reward:
             run, notes = _with_newer_code(run, folder)
             alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in notes]
-        if words or not provenance.spec_is_as_written(folder, provenance.read(folder)):
+        if overrides or not provenance.spec_is_as_written(folder, provenance.read(folder)):
             write_atomic(folder.spec, to_yaml(asked))
             provenance.amend(folder, to_yaml(asked), run.reward)
-        if words:
-            typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
+        if overrides:
+            typed = shlex.join(["rlrun", "train", "--resume", folder.name, *overrides])
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
@@ -242,9 +242,9 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
     return rows
 
 
-def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
-    """The run in a folder as its processes read it, with the settings that `words` change. Raises `Problems`."""
-    return _as_prepared(_asked(folder, words), folder)
+def run_of(folder: Folder, overrides: Sequence[str]) -> RunSpec:
+    """The run in a folder as its processes read it, with the settings that `overrides` change. Raises `Problems`."""
+    return _as_prepared(_asked(folder, overrides), folder)
 
 
 def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
@@ -261,17 +261,17 @@ def _unreadable(path: Path, error: Exception) -> Problems:
     return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file"))
 
 
-def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
+def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = parse_yaml(read_file(folder.spec))
         if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
             add_code_dir(node["code_dir"])
-        if not words or not isinstance(node, dict):
+        if not overrides or not isinstance(node, dict):
             return build(node)
         with suppress(ValidationError):  # which the arguments may fix
             node = to_node(build(node))  # with what has been added since it was written
-        return build(amended(node, words))
+        return build(amended(node, overrides))
     except ValidationError as error:
         if not isinstance(node, dict):
             fix = "use the file of another run"

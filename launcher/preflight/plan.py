@@ -46,12 +46,12 @@ class Page:
 
 
 def plan(
-    words: Sequence[str], config_dir: Path | None = None, *, recipe: str | None = None, here: bool = False
+    overrides: Sequence[str], config_dir: Path | None = None, *, recipe: str | None = None, here: bool = False
 ) -> Page:
-    """The run of `recipe` and `words`, checked. `here`: it is to start on this machine, so what is missing here is a
-    failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines, too."""
+    """The run of `recipe` and `overrides`, checked. `here`: it is to start on this machine, so what is missing here is
+    a failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines, too."""
     try:
-        by = run_request(words, config_dir, recipe)
+        by = run_request(overrides, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
     found = try_resolve(by.texts, by.config_dir)
@@ -99,10 +99,10 @@ def _ready(context: Context) -> Ready:
     return Ready(context.asked, _warnings(list(run_checks(context))))
 
 
-def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
+def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""
-    by = run_request(words, config_dir, recipe)
+    by = run_request(overrides, config_dir, recipe)
     found = try_resolve(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
@@ -113,7 +113,7 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str
 def _given_twice(by: RunRequest) -> list[CheckResult]:
     """A warning for each setting that was typed with two values; of a file, arguments take the place."""
     typed = dict[str, list[str]]()
-    for word in by.words:
+    for word in by.overrides:
         if word.source == "command line":
             typed.setdefault(word.text.lstrip("+").partition("=")[0], []).append(word.text.partition("=")[2])
     twice = {key: values for key, values in typed.items() if len({*values}) > 1}
@@ -123,9 +123,9 @@ def _given_twice(by: RunRequest) -> list[CheckResult]:
     ]
 
 
-def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     """The run of these arguments with all that is fitted to its rows and memory. Raises `Problems`."""
-    found = try_resolve(words, config_dir)
+    found = try_resolve(overrides, config_dir)
     if found.problems or not found.run:
         raise Problems(found.problems)
     return fit_settings(Context(found.run, here=False), found.given).asked

@@ -49,7 +49,7 @@ class Chosen:
     name: str
     run: RunSpec
     has_model: bool
-    """Whether the words choose the model; otherwise no tokens can be counted."""
+    """Whether the overrides choose the model; otherwise no tokens can be counted."""
     has_reward: bool
 
     @property
@@ -78,32 +78,32 @@ def _named(config_dir: Path | None = None) -> list[str]:
     return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
 
 
-def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path | None = None) -> Chosen:
-    """The dataset `what` names, with Hydra's `words`, as rows of `kind`; by default those that it holds.
+def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: Path | None = None) -> Chosen:
+    """The dataset `what` names, with Hydra's `overrides`, as rows of `kind`; by default those that it holds.
 
     Raises `Problems`.
     """
     named, holds = _words(what, config_dir)
-    has_model = any(word.startswith("model=") for word in words)
-    algorithm = [word for word in words if word.startswith("algorithm=")]
+    has_model = any(word.startswith("model=") for word in overrides)
+    algorithm = [word for word in overrides if word.startswith("algorithm=")]
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
     if not algorithm:
-        kind = kind or holds or _by_format(words) or _kind_of_rows(what)
+        kind = kind or holds or _by_format(overrides) or _kind_of_rows(what)
         algorithm = [_ALGORITHMS[kind]]
-    rest = [word for word in words if not word.startswith("algorithm=")]
+    rest = [word for word in overrides if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
     file = Path(what).name
     bare = next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
     name = bare if named[0] == "data=files" else what
-    has_reward = any(word.startswith("reward=") for word in words)
+    has_reward = any(word.startswith("reward=") for word in overrides)
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
 
 
 def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
-    """The words that choose the dataset, and what it holds where its config says so."""
+    """The overrides that choose the dataset, and what it holds where its config says so."""
     names = _named(config_dir)
     if what in names:
         places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
@@ -127,10 +127,10 @@ def _holds(file: Path) -> Kind:
     return found
 
 
-def _by_format(words: Sequence[str]) -> Kind | None:
+def _by_format(overrides: Sequence[str]) -> Kind | None:
     """How rows of a format are used by default."""
     kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
-    return next((kinds.get(word.partition("=")[2]) for word in words if word.startswith("data.format=")), None)
+    return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
 
 
 def _kind_of_rows(what: str) -> Kind:

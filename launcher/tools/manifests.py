@@ -34,14 +34,14 @@ class ManifestKind(StrEnum):
     SKYPILOT = "skypilot"
 
 
-def manifest(kind: ManifestKind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
-    """Raises `Problems` for words that make no run, or where `image` is missing or would be ignored."""
+def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | None, image: str | None) -> str:
+    """Raises `Problems` for overrides that make no run, or where `image` is missing or would be ignored."""
     if kind is ManifestKind.KUBERAY and not image:
         raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     if kind is ManifestKind.SLURM and image:
         fix = "use cluster.setup for what has to be loaded"
         raise Problems(Problem("--image", "slurm starts processes", fix, "conflicting-settings"))
-    rest = [word for word in words if not word.startswith("cluster=")]
+    rest = [word for word in overrides if not word.startswith("cluster=")]
     run = resolve([*rest, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)
     name = run.trainer.experiment_name or run.label
     run = replace(run, trainer=replace(run.trainer, experiment_name=name))
@@ -56,17 +56,17 @@ def manifest(kind: ManifestKind, words: Sequence[str], config_dir: Path | None, 
     return _kuberay(run, begin, image or "") if kind is ManifestKind.KUBERAY else _skypilot(run, begin, image)
 
 
-def _begin(words: Sequence[str], folder: str) -> str:
+def _begin(overrides: Sequence[str], folder: str) -> str:
     """Shell command that starts or resumes the run."""
-    again, new = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *words])
+    again, new = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *overrides])
     return f"if [ -e {shlex.quote(folder)}/spec.yaml ]; then exec {again}; else exec {new}; fi"
 
 
-def _slurm(run: RunSpec, words: Sequence[str]) -> str:
+def _slurm(run: RunSpec, overrides: Sequence[str]) -> str:
     cluster = run.cluster if isinstance(run.cluster, Slurm) else Slurm()
     folder = f"{run.trainer.run_root}/{run.trainer.project_name}/{run.trainer.experiment_name}"
     name = f"{run.trainer.project_name}/{run.trainer.experiment_name}"
-    begin = f"{{ {_begin(words, folder)}; }}"
+    begin = f"{{ {_begin(overrides, folder)}; }}"
     return cluster.script(
         name, folder, "rlrun-%j.log", run.taken, begin=begin, rlrun="rlrun", cwd='"$SLURM_SUBMIT_DIR"'
     )

@@ -68,14 +68,14 @@ class BenchReport:
         return not self.wrong
 
 
-def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
-    """The run of these words; what a reward does not need (algorithm, model) may be left out."""
-    named = {word.partition("=")[0] for word in words}
+def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+    """The run of these overrides; what a reward does not need (algorithm, model) may be left out."""
+    named = {word.partition("=")[0] for word in overrides}
     spare = {"algorithm": "algorithm=grpo", "model": "model=tiny"}
     more = [word for group, word in spare.items() if group not in named]
     if "algorithm" not in named and "sampler.n" not in named:
         more.append("sampler.n=2")
-    return resolve([*more, *words], config_dir)
+    return resolve([*more, *overrides], config_dir)
 
 
 def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:

@@ -98,7 +98,7 @@ def test_recipes_by_name_and_by_path():
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
                    "'frist': is not a recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
         ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
-                             " use words such as algorithm=grpo"]),
+                             " use overrides such as algorithm=grpo"]),
         ("--resume first seed=1", ["--resume first: is not an override; leave it out"]),
         ("quickstart", ["quickstart: has 2 runs; use recipes/quickstart.sh#1 to #2"]),
         ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, grpo, gspo, gspo_selfplay, ppo, sft (of '  ')"]),

@@ -36,14 +36,17 @@ GROUPS = groups()
 def test_each_combination_is_a_point(words: list[str], labels: list[str]) -> None:
     found = points(["model=tiny", *words], GROUPS)
     assert [point.label for point in found] == labels
-    assert all(point.words[0] == "model=tiny" and len(point.words) == len(words) + 1 for point in found)
+    assert all(point.overrides[0] == "model=tiny" and len(point.overrides) == len(words) + 1 for point in found)
     if labels != [""]:
-        assert [" ".join(point.words[1:]).replace("+", "") for point in found] == labels
+        assert [" ".join(point.overrides[1:]).replace("+", "") for point in found] == labels
 
 
 def test_of_two_values_the_last_is_taken() -> None:
     """So a recipe's own value can be swept over by words after it."""
-    assert [point.words for point in points(["seed=5", "seed=0,1"], {})] == [("seed=5", "seed=0"), ("seed=5", "seed=1")]
+    assert [point.overrides for point in points(["seed=5", "seed=0,1"], {})] == [
+        ("seed=5", "seed=0"),
+        ("seed=5", "seed=1"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_every_name_is_answered() -> None:
         here = has_setting(guide().node, name) or name in guide().holders
         if not here and ("it may be" in answer.problem.fix or "it has" in answer.problem.fix):
             fallbacks.append(str(answer.problem))
-        assert all(known(word) for word in answer.words), answer
+        assert all(known(word) for word in answer.overrides), answer
     assert not fallbacks
 
 
@@ -254,7 +254,7 @@ def test_a_name_is_answered_with_what_to_type(word: str, expected: str) -> None:
 
 
 def test_what_a_name_means_depends_on_the_algorithm() -> None:
-    found = {algorithm: answers(["beta=0.04"], algorithm)[0].words for algorithm in ("dpo", "grpo", "ppo")}
+    found = {algorithm: answers(["beta=0.04"], algorithm)[0].overrides for algorithm in ("dpo", "grpo", "ppo")}
     assert found == {
         "dpo": ("algorithm.beta=0.04",), "grpo": ("algorithm.kl_loss_coef=0.04",), "ppo": ("algorithm.kl_coef=0.04",),
     }  # fmt: skip
@@ -345,7 +345,7 @@ def test_options_of_other_projects_come_to_the_answer(command: str) -> None:
 )
 def test_a_choice_is_found_whatever_its_spelling(word: str, meant: str) -> None:
     group, _, choice = word.partition("=")
-    assert suggest_choice(group, choice, GROUPS[group]).words == tuple(meant.split())
+    assert suggest_choice(group, choice, GROUPS[group]).overrides == tuple(meant.split())
 
 
 def misspelt() -> Iterator[tuple[str, str]]:
@@ -366,7 +366,7 @@ def misspelt() -> Iterator[tuple[str, str]]:
 
 def test_misspelt_settings_are_found_with_and_without_their_group() -> None:
     cases = list(misspelt())
-    missed = [(word, meant, answers([f"{word}=7"])[0].words) for word, meant in cases]
+    missed = [(word, meant, answers([f"{word}=7"])[0].overrides) for word, meant in cases]
     missed = [each for each in missed if each[2] != (f"{each[1]}=7",)]
     same_leaf = [
         each for each in missed if each[2] and each[2][0].rpartition(".")[2] == f"{each[1].rpartition('.')[2]}=7"

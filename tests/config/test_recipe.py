@@ -63,7 +63,7 @@ def test_our_recipes_are_read_as_bash_reads_them(path, tmp_path):
 def test_each_word_has_its_line():
     lines = (folder() / "grpo-gsm8k.sh").read_text().splitlines()
     (command,) = commands(folder() / "grpo-gsm8k.sh")
-    for word in command.request.words:
+    for word in command.request.overrides:
         path, _, number = word.where.rpartition(":")
         assert path == "recipes/grpo-gsm8k.sh"
         assert word.text in lines[int(number) - 1]
@@ -103,7 +103,7 @@ def test_the_environment_is_named_where_a_word_has_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x.sh").write_text("rlrun train a=${NAME:-no}\n")
     (command,) = commands(Path("x.sh"), ENVIRONMENT)
-    assert command.request.words[0].where == "x.sh:1, environment NAME"
+    assert command.request.overrides[0].where == "x.sh:1, environment NAME"
 
 
 def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_words_that_a_recipe_would_drop_are_refused(tmp_path, monkeypatch):
     Path("x.sh").write_text("rlrun train a=1\n")
     with pytest.raises(Problems) as caught:
         run_request(["seed=1"], None, "x.sh")
-    assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; add \"$@\" at its end"]
+    assert caught.value.lines == ["x.sh: passes no overrides on, got 'seed=1'; add \"$@\" at its end"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_a_file_by_hand_and_what_is_typed_after_it() -> None:
     assert (run.sampler.n, run.optim.lr, run.optim.betas) == (8, 1e-4, (0.9, 0.95))
     assert run.trainer.experiment_name == "007"
     assert of(recipe="run.yaml") == of("run.yaml")
-    assert [word.where for word in run_request(["run.yaml"]).words][3] == "run.yaml:4"
+    assert [word.where for word in run_request(["run.yaml"]).overrides][3] == "run.yaml:4"
 
 
 RUNS = [
@@ -61,7 +61,9 @@ def test_what_is_printed_is_taken_back(words: list[str]) -> None:
     Path("spec.yaml").write_text(to_yaml(run))
     assert to_node(of("spec.yaml")) == to_node(run)
     assert of("spec.yaml", "seed=7").seed == 7
-    assert len(run_request(["spec.yaml"]).words) < 36  # what differs from the choices, and what would be fitted anew
+    assert (
+        len(run_request(["spec.yaml"]).overrides) < 36
+    )  # what differs from the choices, and what would be fitted anew
 
 
 def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:

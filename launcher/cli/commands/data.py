@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Words
+from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json
 from launcher.cli.progress import show_bytes
 from launcher.core.problems import Problem, Problems
@@ -54,7 +54,7 @@ def list_data(as_json: AsJson = False) -> None:
 @app.command("prepare")
 def prepare(
     name: Name,
-    words: Words = None,
+    overrides: Overrides = None,
     kind: For = None,
     into: Annotated[Path | None, typer.Option("--out", help="New folder; default: one in the data store.")] = None,
     config_dir: ConfigDir = None,
@@ -63,7 +63,7 @@ def prepare(
     """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
     begun = time.monotonic()
     with problems_named():
-        found = datasets.chosen(name, kind, words or [], config_dir)
+        found = datasets.chosen(name, kind, overrides or [], config_dir)
         with watched() as watch:
             folder = datasets.made_ready(found, watch, into)
         made = prepared(folder)
@@ -84,7 +84,7 @@ def prepare(
 @app.command("check")
 def check(
     name: Name,
-    words: Words = None,
+    overrides: Overrides = None,
     kind: For = None,
     to: Annotated[
         Path | None,
@@ -95,7 +95,7 @@ def check(
 ) -> None:
     """Read every row as a run would. Exit code 1 where it should not be trained on. `model=...` counts tokens."""
     with problems_named():
-        found = datasets.chosen(name, kind, words or [], config_dir)
+        found = datasets.chosen(name, kind, overrides or [], config_dir)
         folder = to or Path(f"check-{found.name}")
         with _removed_unless_needed(folder, to is None), watched() as watch:
             model = found.run.model if found.has_model else None
@@ -154,7 +154,7 @@ def _draw(what: str, lengths: Histogram) -> None:
 @app.command("show")
 def show(
     name: Name,
-    words: Words = None,
+    overrides: Overrides = None,
     kind: For = None,
     count: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of rows.")] = 3,
     split: Annotated[Split, typer.Option("--split", help="Split: train or val.")] = "train",
@@ -163,7 +163,7 @@ def show(
 ) -> None:
     """Print the first rows as a run reads them."""
     with problems_named():
-        found = datasets.chosen(name, kind, words or [], config_dir)
+        found = datasets.chosen(name, kind, overrides or [], config_dir)
         with watched() as watch:
             rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
     if as_json:

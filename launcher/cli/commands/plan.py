@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Words
+from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.commands import sweep
 from launcher.cli.output import (
     LEVELS,
@@ -48,7 +48,7 @@ Recipe = Annotated[
 
 
 def plan(
-    words: Words = None,
+    overrides: Overrides = None,
     config_dir: ConfigDir = None,
     recipe: Recipe = None,
     source: Source = False,
@@ -65,11 +65,11 @@ def plan(
         raise typer.Exit(2)
     if multirun:
         with problems_named():
-            by = run_request(words or [], config_dir)
+            by = run_request(overrides or [], config_dir)
             sweep.plan(by.texts, by.config_dir, as_json)
         return
     with problems_named():
-        show(planned(words or [], config_dir, recipe=recipe), as_json=as_json, as_yaml=as_yaml, source=source)
+        show(planned(overrides or [], config_dir, recipe=recipe), as_json=as_json, as_yaml=as_yaml, source=source)
 
 
 def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bool = False) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Words
+from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.commands.data import watched
 from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json, say_problems
 from launcher.monitor.console import compact
@@ -26,7 +26,7 @@ def main() -> None:
 
 @app.command("bench")
 def bench(
-    words: Words = None,
+    overrides: Overrides = None,
     config_dir: ConfigDir = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are scored.")] = 32,
     as_json: AsJson = False,
@@ -36,7 +36,7 @@ def bench(
     Exit code 0 when a run can learn from the reward, 1 when it should not, 2 for invalid input.
     """
     with problems_named():
-        run = reward_bench.run_of(words or [], config_dir)
+        run = reward_bench.run_of(overrides or [], config_dir)
         with watched() as watch:
             report = reward_bench.bench(run, rows, watch)
     if as_json:

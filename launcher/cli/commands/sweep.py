@@ -37,7 +37,7 @@ ROWS = 20  # of a table that is drawn again and again
 
 
 def asked(
-    words: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
+    overrides: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
 ) -> points.Sweep | None:
     """The sweep that is to be run; None where one run is."""
     path = points.find(resume, root) if resume is not None else None
@@ -47,13 +47,13 @@ def asked(
         return None
     at_a_time = _number(parallel)
     if resume is None:
-        return _begun(words, config_dir, at_a_time)
+        return _begun(overrides, config_dir, at_a_time)
     if path is None:
         raise Problems(
             Problem("--resume", f"no sweep {short_repr(resume)} in {root}", "use -m alone to start one", "not-found")
         )
     found = points.read(path)
-    if words and words != found.words:
+    if overrides and overrides != found.words:
         began = shlex.join(found.words)
         got = f"{found.name} was started with other arguments"
         raise Problems(Problem("--resume", got, f"use none, or {began}", "changed"))
@@ -70,13 +70,15 @@ def _number(parallel: str | None) -> int | None:
     return int(parallel)
 
 
-def _begun(words: list[str], config_dir: Path | None, parallel: int | None) -> points.Sweep:
+def _begun(overrides: list[str], config_dir: Path | None, parallel: int | None) -> points.Sweep:
     with _counting() as watch:
-        planned = points.plan(words, config_dir, watch=watch)
-    begun = points.begin(words, config_dir, planned, parallel)
-    for other in points.unfinished(words, begun.path.parent):
+        planned = points.plan(overrides, config_dir, watch=watch)
+    begun = points.begin(overrides, config_dir, planned, parallel)
+    for other in points.unfinished(overrides, begun.path.parent):
         if other.path != begun.path:
-            err.print(Text(printable(f"{other.name} has these words and is not done; --resume goes on with it"), "dim"))
+            err.print(
+                Text(printable(f"{other.name} has these overrides and is not done; --resume goes on with it"), "dim")
+            )
     return begun
 
 
@@ -109,15 +111,15 @@ def say_sweep(path: Path, as_json: bool) -> None:
     return say_json(node)
 
 
-def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
+def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
     """Print the points of a sweep, and what would fail. Ends with 1 where anything would."""
     with problems_named(), _counting() as watch:
-        planned = points.plan(words, config_dir, partial(problems, here=here), watch)
+        planned = points.plan(overrides, config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
     if as_json:
         node = [
             {
-                "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.words),
+                "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.overrides),
                 "ok": not each.problems, "results": [vars(result) for result in from_problems(each.problems)],
             }
             for each in planned

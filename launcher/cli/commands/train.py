@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Root, RunName, Words, complete_run
+from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName, complete_run
 from launcher.cli.commands import sweep
 from launcher.cli.commands.plan import Multirun, Recipe
 from launcher.cli.commands.plan import show as show_page
@@ -32,7 +32,7 @@ from launcher.runs import store
 
 
 def train(
-    words: Words = None,
+    overrides: Overrides = None,
     config_dir: ConfigDir = None,
     resume: Annotated[
         str | None,
@@ -68,7 +68,7 @@ def train(
     it returns 0 as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     drive.watch_lifeline()
-    typed = words or []
+    typed = overrides or []
     with problems_named():
         _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
         by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
@@ -79,13 +79,13 @@ def train(
         if dry_run and resume is not None:
             return show_page(_going_on(resume, typed, root, from_step))
         if dry_run:
-            return show_page(plan(words or [], config_dir, recipe=recipe, here=True))
+            return show_page(plan(overrides or [], config_dir, recipe=recipe, here=True))
         swept = sweep.asked(typed, by.config_dir, resume, Path(root), multirun, parallel)
         if detached:
             return _detach(swept, typed, by.config_dir, resume, root, parallel, from_step)
         if swept:
             raise typer.Exit(sweep.run(swept))
-        checked = ready_from(words or [], config_dir, recipe) if resume is None else None
+        checked = ready_from(overrides or [], config_dir, recipe) if resume is None else None
         outcome = _start(checked, typed) if checked else _resume(resume or "", typed, root, from_step)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
@@ -98,22 +98,22 @@ def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_st
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
 
 
-def _start(checked: Ready, words: list[str]) -> Outcome:
+def _start(checked: Ready, overrides: list[str]) -> Outcome:
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:
-        return start.start(checked, ["train", *words], [view])[1]
+        return start.start(checked, ["train", *overrides], [view])[1]
 
 
-def _resume(name: str, words: list[str], root: str, from_step: int | None) -> Outcome:
+def _resume(name: str, overrides: list[str], root: str, from_step: int | None) -> Outcome:
     folder = store.find(name, Path(root))
     with watching() as view:
-        return start.resume(folder, words, [view], from_step)
+        return start.resume(folder, overrides, [view], from_step)
 
 
-def _going_on(name: str, words: list[str], root: str, from_step: int | None) -> Page:
+def _going_on(name: str, overrides: list[str], root: str, from_step: int | None) -> Page:
     """What a resumed run would find here."""
-    going_on = start.to_resume(store.find(name, Path(root)), words, from_step)
+    going_on = start.to_resume(store.find(name, Path(root)), overrides, from_step)
     found = page(going_on.run, here=True)
     folder = ("folder", "trainer.experiment_name")  # it has results, as it should
     results = [CheckResult("OK", "--resume", going_on.line)]
@@ -123,7 +123,7 @@ def _going_on(name: str, words: list[str], root: str, from_step: int | None) -> 
 
 def _detach(
     swept: Sweep | None,
-    words: list[str],
+    overrides: list[str],
     config_dir: Path | None,
     resume: str | None,
     root: str,
@@ -136,9 +136,9 @@ def _detach(
     if swept:
         begun = detach.sweep(swept.path, parallel, report)
     elif resume is not None:
-        begun = detach.resume(store.find(resume, Path(root)), words, report, from_step)
+        begun = detach.resume(store.find(resume, Path(root)), overrides, report, from_step)
     else:
-        begun = detach.begin(words, config_dir, report)
+        begun = detach.begin(overrides, config_dir, report)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
     say(f"{begun.folder.name} runs in the background")
@@ -169,7 +169,7 @@ def say_end(outcome: Outcome) -> None:
 
 def rerun(
     name: RunName,
-    words: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
     root: Root = Path("runs"),
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
@@ -181,7 +181,7 @@ def rerun(
 
     Ends as train does; with --dry-run with 0, or 2 where it would be refused.
     """
-    given = words or []
+    given = overrides or []
     with problems_named():
         folder = store.find(name, root)
         made = prepare_rerun(folder, given)

@@ -17,7 +17,7 @@ from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 
 
-def words(incomplete: str, before: Sequence[str], config_dir: Path | None = None) -> list[str]:
+def completions(incomplete: str, before: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The words that `incomplete` could become, after the words `before`."""
     typed = re.sub(r" ?= ?", "=", " ".join(before)).split()  # bash cuts words at `=`
     try:
@@ -73,7 +73,7 @@ def _settings(top: str, typed: Sequence[str], config_dir: Path | None) -> Iterat
 
 def targets(incomplete: str, config_dir: Path | None = None) -> list[str]:
     """What `rlrun config show` takes: a group, a choice, a setting without its `=`."""
-    return [name.rstrip("=.") for name in words(incomplete, [], config_dir)]
+    return [name.rstrip("=.") for name in completions(incomplete, [], config_dir)]
 
 
 def run_names(incomplete: str, root: Path) -> list[str]:

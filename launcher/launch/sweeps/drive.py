@@ -148,14 +148,14 @@ class _Point:
         folder = sweep.run_of(entry)
         again = folder.spec.is_file() and folder.has_results()
         config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
-        words = ["--resume", str(folder.path)] if again else [*config, *entry.words]
+        arguments = ["--resume", str(folder.path)] if again else [*config, *entry.words]
         gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
         self.place, self.log, self.events = place, sweep.log_of(entry), store.RunReader(folder.events)
         descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._new_lines = NewLines(self.log, os.fstat(descriptor).st_size)
         self._problem = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "launcher", "train", *words], cwd=sweep.folder,
+            [sys.executable, "-P", "-m", "launcher", "train", *arguments], cwd=sweep.folder,
             env={**os.environ, **gpus, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}, stdin=subprocess.PIPE,
             stdout=descriptor, stderr=descriptor, start_new_session=True, pass_fds=(lock,),
         )  # fmt: skip

@@ -72,7 +72,7 @@ class Sweep:
     words: list[str]
     config_dir: str | None
     folder: str
-    """Working folder of the command: relative paths in the words start there."""
+    """Working folder of the command: relative paths in the overrides start there."""
     parallel: int | None
     points: list[SweepEntry] = field(default_factory=list)
 
@@ -97,18 +97,18 @@ class Sweep:
 
 
 def plan(
-    words: Sequence[str],
+    overrides: Sequence[str],
     config_dir: Path | None,
     check: Check = refusals,
     watch: OnCount = lambda done, every: None,
 ) -> list[Planned]:
-    """Every point, resolved and checked. Raises `Problems` where the words make no points."""
-    every = points(words, groups(config_dir if config_dir and config_dir.is_dir() else None))
+    """Every point, resolved and checked. Raises `Problems` where the overrides make no points."""
+    every = points(overrides, groups(config_dir if config_dir and config_dir.is_dir() else None))
     names, known, found = names_of(every), dict[str, list[Problem]](), list[Planned]()
     for name, point in zip(names, every, strict=True):
         watch(len(found), len(every))
         try:
-            run = run_of(point.words, config_dir)
+            run = run_of(point.overrides, config_dir)
         except Problems as wrong:
             found.append(Planned(point, name, None, wrong.problems))
             continue
@@ -120,7 +120,7 @@ def plan(
 
 
 def problems(planned: Sequence[Planned]) -> list[Problem]:
-    """Every problem once, after the words of the points that have it, or without any where all have it."""
+    """Every problem once, after the overrides of the points that have it, or without any where all have it."""
     holders: dict[Problem, list[Point]] = {}
     for each in planned:
         for problem in dict.fromkeys(each.problems):
@@ -134,7 +134,7 @@ def problems(planned: Sequence[Planned]) -> list[Problem]:
 
 
 def _labels(of: Sequence[Point], every: Sequence[Point]) -> list[str]:
-    """The words that these points and no others share; each point's own where there are none."""
+    """The overrides that these points and no others share; each point's own where there are none."""
     common = {key: value for key, value in of[0].differs.items() if all(p.differs[key] == value for p in of)}
     same = [point for point in every if common.items() <= point.differs.items()]
     return [Point((), common).label] if len(same) == len(of) else [point.label for point in of]
@@ -169,7 +169,7 @@ def _safe(value: str) -> str:
     return plain[:VALUE].rstrip("-.") or "x"
 
 
-def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Planned], parallel: int | None) -> Sweep:
+def begin(overrides: Sequence[str], config_dir: Path | None, planned: Sequence[Planned], parallel: int | None) -> Sweep:
     """A new sweep's folder and record. Raises `Problems` where a point has one."""
     if found := problems(planned):
         raise Problems(found)
@@ -177,9 +177,9 @@ def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Plann
     trainer, labels = runs[0][1].trainer, {run.label for _, run in runs}
     base = (trainer.experiment_name or (labels.pop() if len(labels) == 1 else "sweep"))[:BASE]
     path = _take(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
-    sweep = Sweep(path, list(words), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
+    sweep = Sweep(path, list(overrides), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
     sweep.points = [
-        SweepEntry(each.name, dict(each.point.differs), _named(each.point.words, f"{path.name}-{each.name}"),
+        SweepEntry(each.name, dict(each.point.differs), _named(each.point.overrides, f"{path.name}-{each.name}"),
               f"{path.name}-{each.name}", needs(run))
         for each, run in runs
     ]  # fmt: skip
@@ -187,8 +187,8 @@ def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Plann
     return sweep
 
 
-def _named(words: Sequence[str], name: str) -> list[str]:
-    kept = [word for word in words if word.lstrip("+").partition("=")[0] != "trainer.experiment_name"]
+def _named(overrides: Sequence[str], name: str) -> list[str]:
+    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] != "trainer.experiment_name"]
     return [*kept, f"trainer.experiment_name={name}"]
 
 
@@ -230,15 +230,15 @@ def read(path: Path) -> Sweep:
     return sweep
 
 
-def unfinished(words: Sequence[str], project: Path) -> list[Sweep]:
-    """Sweeps of the same words in the project that are neither done nor running."""
+def unfinished(overrides: Sequence[str], project: Path) -> list[Sweep]:
+    """Sweeps of the same overrides in the project that are neither done nor running."""
     found = []
     for file in sorted(project.glob(f"*/{FILE}")):
         try:
             sweep = read(file.parent)
         except Problems:
             continue
-        same = sweep.words == list(words) and sweep.folder == str(Path.cwd())
+        same = sweep.words == list(overrides) and sweep.folder == str(Path.cwd())
         if same and holder(Folder(sweep.path)) is None and not all(done(sweep, each) for each in sweep.points):
             found.append(sweep)
     return found
