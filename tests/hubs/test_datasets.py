@@ -20,7 +20,7 @@ from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.hub import Hub
 from launcher.launch.prepare import fetched, localized, prepared
-from launcher.preflight.fit import fitted_again
+from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
 from launcher.tools import datasets
@@ -274,7 +274,7 @@ def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:
     found = try_resolve(words)
     assert found.run
     here = fetched(found.run, [view])
-    asked, lines = fitted_again(found.run, found.given)
+    asked, lines = refit_settings(found.run, found.given)
     local = localized(asked, here)
     assert asked.data.train_batch_size == local.data.train_batch_size == 8
     assert asked.max_sequence_length == 300 and asked.data.max_prompt_length == 100

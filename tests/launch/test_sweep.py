@@ -100,7 +100,7 @@ def test_the_record_is_read_back(here: Path) -> None:
     made = begun("seed=0,1")
     assert made.path == here / "runs/rlrun/sft-llama-64x2-sweep1" and points.read(made.path) == made
     assert [entry.run for entry in made.points] == ["sft-llama-64x2-sweep1-seed_0", "sft-llama-64x2-sweep1-seed_1"]
-    run = resolve(made.points[1].overrides)
+    run = resolve(made.points[1].words)
     assert (run.seed, run.trainer.experiment_name) == (1, "sft-llama-64x2-sweep1-seed_1")
 
 
