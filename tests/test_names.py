@@ -74,6 +74,28 @@ IDENTIFIERS = frozenset(
         "patience",
         "heed",
         "Heed",
+        "Asked",
+        "Given",
+        "Guide",
+        "Situation",
+        "Meaning",
+        "Examined",
+        "examine",
+        "STAND_INS",
+        "stand_ins",
+        "unchosen",
+        "put_back",
+        "Again",
+        "Looked",
+        "Unanswered",
+        "hand_over",
+        "until_it_left",
+        "Fold",
+        "Room",
+        "Tell",
+        "Say",
+        "Show",
+        "Watch",
     ]
 )
 """Names that nothing of ours may have; each has a plain one."""
@@ -91,6 +113,7 @@ PHRASES = {
     r"\bruns of before\b|\bof before\b": "written by older versions",
     r"\bis no class\b": "not a class path",
     r"\bwoken\b|\bawake\b": "on the device",
+    r"\bis no choice\b|\bno keyboard has\b": "is not a choice, non-ASCII characters",
     r"\bhow far the two programs are apart\b": "mismatch",
 }
 
