@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import NormalDist, fmean, median
 
 from launcher.core.events import Loaded, Step, WeightsMoved
-from launcher.core.metrics import HeldOut, better, better_than, held_out, wilson
+from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, wilson
 from launcher.spec.run import RunSpec
 
 HOLD = 3
@@ -23,7 +23,6 @@ USUAL_LR = {"adapters": 1e-4, "answers": 1e-5, "pairs": 1e-6, "prompts": 1e-6, "
 """By what is trained: adapters, or on what all weights."""
 SCORE = "critic/score/mean"
 SOLVED = 0.9  # of the range of scores that was seen: groups without a spread have nothing left to learn
-Z95 = 1.96
 CHANCE = 0.0005  # that a validation is called worse than another by chance
 FEW_ROWS = 10  # held-out rows below which scores say nothing
 

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,8 +66,8 @@ def serves_jobs() -> bool:
     )
 
 
-def start_env(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
-    kept = {name: value for name, value in shell.items() if name not in DROPPED}
+def start_env(node: Node, token: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in DROPPED}
     ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
     return {**TUNED, **kept, **auth_env(token), **ours}
 
