@@ -27,7 +27,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import trl
+import trl  # type: ignore[import-not-found]
 from rich import box
 from rich.console import Console
 from rich.table import Table

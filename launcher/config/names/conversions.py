@@ -388,7 +388,7 @@ def _functions(value: str, known: RunContext) -> list[str] | None:
         return None
     if name == "accuracy_reward":  # TRL's own
         return ["reward=math"]
-    if _HUB_ID.fullmatch(name):
+    if HUB_ID.fullmatch(name):
         return ["reward=model", f"reward.path={value}"]
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]

@@ -82,7 +82,7 @@ class Table:
         means = {meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}
         return (ends[0], self.named[ends[0]]) if len(means) == 1 else (key, ())
 
-    def above(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+    def above(self, key: str) -> tuple[str, tuple[Translation, ...]]:
         """The nearest name that `key` is an option of, and its meanings where nothing here is of that kind."""
         while key := key.rpartition(".")[0]:
             if meanings := self.named.get(key, ()):
