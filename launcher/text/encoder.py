@@ -157,7 +157,7 @@ class Encoder:
         prompt = row.prompt if isinstance(row.prompt, str) or row.response is not None else row.prompt[: places[0]]
         if len(places) > 1 or places[0] != len(turns) - 1:
             raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
-        opening, answer = self.prompt_ids(prompt), self._ids(turns[-1]["content"])
+        opening, answer = self.prompt_ids(prompt), self._ids(turns[-1]["content"] or "")
         answer.append(self.stop_tokens.end)
         return Tokens(number, opening + answer, [0] * len(opening) + [1] * len(answer))
 
@@ -182,21 +182,35 @@ class Encoder:
         """One answer to these turns. Raises `Unwritable`."""
         opening, whole = self.render(before, args, open_answer=True), self.render([*before, answer], args)
         tag = _OPEN_TAG.search(opening)
-        if not whole.startswith(opening) and not tag and (plain := without_reasoning(answer)) != answer:
-            whole = self.render([*before, plain], args)  # the prompt may say that nothing is thought
         if whole.startswith(opening):
             written = whole[len(opening) :]
         elif tag and whole.startswith(opening[: tag.start()]):
             written = _continued(whole[tag.start() :], tag, answer)
-        elif answer.get("content"):
-            written = _from_content(whole, answer["content"])
         else:
-            written = whole[_common(opening, whole) :]
+            written = self._opened_otherwise(before, answer, args, opening)
         calls = _called(answer)
         if not all(name in written for name in calls):
             fix = "use a model whose template writes tool calls, or rows without them"
             raise Unwritable(f"the chat template writes nothing of the turn's tool_calls; {fix}")
         return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end)
+
+    def _opened_otherwise(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None, opening: str) -> str:
+        """What the template writes of an answer that it opens otherwise than it writes it."""
+        unopened = self.render(before, args)
+        plain = without_reasoning(answer, opening.removeprefix(unopened))
+        written = self.render([*before, plain], args)
+        if opening.startswith(unopened) and written.startswith(unopened):  # the prompt says that nothing is thought
+            answer = plain
+        else:
+            written = self.render([*before, answer], args)
+        if written.startswith(opening):
+            return written[len(opening) :]
+        content = answer.get("content") or ""
+        if not content:
+            return written[_common(opening, written) :]
+        marked = self.render([*before, {"role": "assistant", "content": PROBE}], args)
+        head, found, _ = marked.rpartition(PROBE)
+        return written[len(head) :] if found and written.startswith(head) else content
 
     def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
         """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
@@ -279,10 +293,8 @@ class Encoder:
             function = {"name": "look", "arguments": arguments}
             call = {"type": "function", "id": "call00001", "function": function}
             turn = {"role": "assistant", "content": None if null else "", "tool_calls": [call]}
-            write = partial(
-                self.tokenizer.apply_chat_template, [{"role": "user", "content": "?"}, turn], tokenize=False
-            )
-            text = try_call(write, TEMPLATE)
+            turns = [_with_parts(each) if self._in_parts else each for each in ({"role": "user", "content": "?"}, turn)]
+            text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False), TEMPLATE)
             if _shows(text) and "\\" not in str(text):  # the JSON of a text of JSON
                 found.add((as_text, null))
         return found
@@ -365,11 +377,17 @@ def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
 # ---- answers
 
 
-def without_reasoning(turn: Turn) -> Turn:
-    """The turn without what was thought before it, wherever that stands."""
+def reasoning_in(turn: Turn, tag: str = "think") -> str:
+    """What was thought before the turn, in a field of its own or in its content."""
+    within = (turn.get("content") or "").rpartition(f"</{tag}>")[0].rpartition(f"<{tag}>")[2]
+    return next((text for key in REASONING if isinstance(text := turn.get(key), str)), within).strip("\n")
+
+
+def without_reasoning(turn: Turn, opened: str) -> Turn:
+    """The turn without what was thought before it; in its content that is what stands in tags that `opened` closes."""
     found = {key: value for key, value in turn.items() if key not in REASONING}
     content = found.get("content")
-    if isinstance(content, str) and (tag := _LEADING_TAG.match(content)):
+    if isinstance(content, str) and (tag := _LEADING_TAG.match(content)) and f"</{tag[1]}>" in opened:
         found["content"] = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
     return found
 
@@ -382,17 +400,8 @@ def _continued(rest: str, tag: re.Match[str], answer: Turn) -> str:
         return rest.partition(opened)[2].lstrip()
     if closing in rest:
         return rest
-    content = answer.get("content") or ""
-    within = content.rpartition(closing)[0].rpartition(opened)[2]
-    thought = next((text for key in REASONING if isinstance(text := answer.get(key), str)), within).strip("\n")
     line = blank[:1]
-    return f"{thought}{line}{closing}{line * 2}" + rest.lstrip("\n")
-
-
-def _from_content(whole: str, content: str) -> str:
-    """What the template writes from the answer's content on: its turns are opened otherwise than they are written."""
-    place = whole.rfind(content.strip())
-    return whole[place:] if place >= 0 else content
+    return f"{reasoning_in(answer, name)}{line}{closing}{line * 2}" + rest.lstrip("\n")
 
 
 # ---- turns

@@ -27,11 +27,11 @@ from launcher.text.encoder import (
     Turn,
     Unwritable,
     imitated,
+    reasoning_in,
     turns_of,
     with_rejected,
 )
 from launcher.text.lengths import Lengths
-from launcher.text.stop_tokens import REASONING
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 
 WRITTEN = 2**20
@@ -309,32 +309,36 @@ class _Template:
             return None
 
     def _unread(self) -> Iterator[CheckResult]:
-        """What rows or settings give to the template under names that do not occur in it."""
+        """What rows or settings give to the template and it does not write."""
         template = self.encoder.tokenizer.chat_template
         known = set(re.findall(r"\w+", " ".join(template.values()) if isinstance(template, dict) else template))
-        for name in self.encoder.data.template_args:
-            if name not in known:
-                near = nearest(name, sorted(known))
-                fix = f"did you mean {near}?" if near else "leave it out"
-                yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
-        given = dict[str, list[Row]]()
-        for row, *_ in self.written:
-            turns = imitated(row, "last")[0]
-            names = {
-                *row.template_args,
-                *(key for turn in turns for key in (*REASONING, "tool_calls") if turn.get(key)),
-            }
-            for name in names - known:
-                given.setdefault(name, []).append(row)
-        opens = re.search(r"<\w+>\s*\Z", self.written[0][2])  # then the reasoning is written without its help
-        for name, rows in sorted(given.items()):
-            if name in REASONING and opens:
-                continue
-            other = next((key for key in REASONING if key in known), "") if name in REASONING else ""
-            of = f"{len(rows)} of {len(self.written)} rows, the first is {rows[0].where}"
-            message = f"the chat template does not read {name} ({of})"
-            fix = f"call it {other}" if other else "use a model whose template reads it, or write it into content"
-            yield self._warning(message, fix)
+        for name in self.encoder.data.template_args.keys() - known:
+            near = nearest(name, sorted(known))
+            fix = f"did you mean {near}?" if near else "leave it out"
+            yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
+        every = [(row, *imitated(row, "last")) for row, *_ in self.written]
+        for name in ("tools", "tool_calls"):
+            having = [row for row, turns, _ in every if row.template_args.get(name) or any(t.get(name) for t in turns)]
+            if having and name not in known:
+                fix = "use a model whose template has tools, or rows without them"
+                yield self._warning(f"the chat template does not write {name}, {_of(having, every)}", fix)
+        answers = [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in every if places]
+        lost = [
+            row
+            for row, before, answer in answers
+            if (thought := reasoning_in(answer)) and thought not in self._learned(row, before, answer)
+        ]
+        if lost:
+            thinks = "use 'data.template_args={enable_thinking: true}'"
+            fix = thinks if "enable_thinking" in known else "use a model whose template writes it"
+            message = f"the chat template leaves out the reasoning of answers, {_of(lost, every)}"
+            yield self._warning(f"{message}, so that is not learnt", fix)
+
+    def _learned(self, row: Row, before: list[Turn], answer: Turn) -> str:
+        try:
+            return self.encoder.exchange(before, answer, row.template_args).answer
+        except Unwritable:
+            return ""
 
     def _written_twice(self) -> Iterator[CheckResult]:
         """Prompts in which a template has been written already."""
@@ -356,6 +360,10 @@ class _Template:
 
     def _warning(self, message: str, fix: str) -> CheckResult:
         return CheckResult("WARN", "model.path", message, fix)
+
+
+def _of(rows: Sequence[Row], every: Sequence[Any]) -> str:
+    return f"as of {rows[0].where} ({len(rows)} of {len(every)} rows)"
 
 
 def _key(turns: list[Turn]) -> tuple[tuple[str, str], ...]:

@@ -19,6 +19,7 @@ from launcher.data.files import Files
 from launcher.runs.folder import Folder
 from launcher.spec.data import Row
 from launcher.text.tokenizer import character_tokenizer
+from launcher.tools import generate as asking
 
 LETTERS = "abcdefgh:|"
 TEMPLATE = (
@@ -164,3 +165,15 @@ def test_what_cannot_be_answered_is_said(home: Path, words: list[str], named: st
     ran = ask(*words)
     assert ran.exit_code == 2
     assert named in ran.stderr
+
+
+def test_arguments_of_the_template_are_those_of_the_run_or_typed(home: Path) -> None:
+    save(home / "m", 2, TEMPLATE.replace("a:{% endif", "a:{{ mark }}{% endif"))
+    expected = greedy(home / "m", "u:abc|a:gh")
+    assert replies("m", "abc", "--template-args", '{"mark": "gh"}')[0]["response"] == expected
+    (home / "rows.jsonl").write_text(json.dumps({"prompt": "abc", "chat_template_kwargs": {"mark": "gh"}}) + "\n")
+    assert replies("m", "--file", "rows.jsonl")[0]["response"] == expected
+    run = Folder(home / "runs" / "p" / "r")
+    run.spec.write_text("data: {chat_template: auto, template_args: {mark: gh}}\n")
+    assert asking.choose("r", home / "runs", None, False, lambda *_: None).data.template_args == {"mark": "gh"}
+    assert ask("m", "abc", "--template-args", "[1]").exit_code == 2

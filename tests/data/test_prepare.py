@@ -9,16 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import VERSION, every, prepare, prepared, read_from, store
-from launcher.spec.data import DataProgress, Row
+from launcher.spec.data import DataProgress, Message, Row
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
 
@@ -208,3 +210,40 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, root: Path) -> 
     assert "file too large" in ran.stderr.lower()
     assert "Traceback" not in ran.stderr
     assert list(root.iterdir()) == []
+
+
+def test_what_a_chat_template_reads_survives(tmp_path: Path) -> None:
+    """In parquet a turn has role and content alone, so the rest is kept beside the turns."""
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
+    chat = {"tools": [{"type": "function", "function": {"name": "add"}}], "messages": [
+        {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2", "name": "add"},
+        {"role": "assistant", "content": "2", "reasoning_content": "Added."}]}  # fmt: skip
+    plain = {"messages": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "1"}]}
+    pair = {"prompt": "1+1?", "chosen": [{"role": "assistant", "content": "2", "reasoning_content": "Added."}],
+            "rejected": "3"}  # fmt: skip
+    for kind, lines in (("answers", [plain, chat]), ("pairs", [pair])):
+        file = tmp_path / f"{kind}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        files = Files(train_files=(str(file),))
+        made = prepare(files, kind, "chats", nothing)  # type: ignore[arg-type]
+        before, after = (
+            [replace(row, where="", extra_info={}) for row in each.read("train", kind) if isinstance(row, Row)]  # type: ignore[arg-type]
+            for each in (files, read_from(files, made))
+        )
+        turns = (Message("user", "1+1?"),)
+        assert after == [replace(row, prompt=turns) if isinstance(row.prompt, str) else row for row in before]
+    only = tmp_path / "plain.jsonl"
+    only.write_text(json.dumps(plain) + "\n")
+    made = prepare(Files(train_files=(str(only),)), "answers", "plain", nothing)
+    assert "template_fields" not in pq.read_schema(made / "train.parquet").names
+
+
+def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp_path: Path) -> None:
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    other = {"function": {"name": "sub", "arguments": {"b": 1}}}
+    turns = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "", "tool_calls": [call, other]}]
+    pq.write_table(pa.Table.from_pylist([{"messages": turns}]), tmp_path / "chats.parquet")
+    (row,) = Files(train_files=(str(tmp_path / "chats.parquet"),)).read("train", "answers")
+    assert isinstance(row, Row) and isinstance(row.prompt, tuple)
+    assert [turn.extra for turn in row.prompt] == [{}, {"tool_calls": [call, other]}]

@@ -82,7 +82,7 @@ def learnt_texts(encoder: Encoder, found: Tokens) -> list[str]:
 
 def talk(*turns: str) -> tuple[Message, ...]:
     """`role: content` each."""
-    return tuple(Message(*turn.split(": ", 1)) for turn in turns)
+    return tuple(Message(role, content) for role, _, content in (turn.partition(": ") for turn in turns))
 
 
 # ---- plain text
@@ -236,6 +236,16 @@ def test_a_reasoning_that_the_prompt_opens_is_closed(
     assert learnt_texts(chat, pair.rejected) == [
         ("</think>c" if template == EMPTY else "\n</think>\n\nc") + "<|im_end|>\n"
     ]
+
+
+def test_what_only_the_prompt_writes_is_read_and_the_answer_is_learned_behind_it() -> None:
+    """As Gemma's, which says that nothing is thought in no finished turn."""
+    closes = "{% if add_generation_prompt %}<|im_start|>assistant\n<thought></thought>{% endif %}"
+    chat = encoder(chat_tokenizer(CHATML.partition("{% if add")[0] + closes))
+    for answer in ("b", "e", "<think>So.</think>b"):  # other tags than the prompt's are text
+        found = good(chat.demonstration(0, row("a", answer)))
+        assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row("a"))).ids
+        assert learnt_texts(chat, found) == [f"{answer}<|im_end|>\n"]
 
 
 SWITCH = CHATML.replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from launcher.config.names.table import Translation
+from launcher.config.typed import literal
 from launcher.spec.data import ENDINGS
 
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
@@ -405,6 +407,14 @@ def _epochs(value: str, known: RunContext) -> list[str]:
     return [f"trainer.total_epochs={'EPOCHS' if given is None else given}"]
 
 
+def _template_args(value: str, known: RunContext) -> list[str]:
+    """They are often written as JSON, whose quotes around names Hydra does not take."""
+    try:
+        return [f"data.template_args={literal(json.loads(value))}"]
+    except ValueError:
+        return [f"data.template_args={value}"]
+
+
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "step_batch": _step_batch, "accumulation": _accumulation, "process_batch": _process_batch,
     "per_group": _per_group, "per_process": _per_process,
@@ -414,7 +424,7 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
-    "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions,
+    "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions, "template_args": _template_args,
     "min_rate": _min_rate,
     "save_every": partial(_fraction, setting="trainer.save_freq"),
     "test_every": partial(_fraction, setting="trainer.test_freq"),

@@ -191,12 +191,12 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
 
 def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     """What helps where a template, and not a row alone, is the reason."""
-    if not any("the chat template" in why for _, why in unwritable):
-        return ""
+    if not any("the chat template" in why for _, why in unwritable) or all("; " in why for _, why in unwritable):
+        return ""  # each says what to change
     if all(_single(row) for row, _ in unwritable):
         return "use data.chat_template=never (plain text), or fix chat_template in the model's tokenizer_config.json"
     turns = [turn for row, _ in unwritable if not isinstance(row.prompt, str) for turn in row.prompt]
-    without = "without system turns" if any(turn.role == "system" for turn in turns) else "of one question each"
+    without = "without system turns" if any(turn.role == "system" for turn in turns) else "that it takes"
     return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"
 
 

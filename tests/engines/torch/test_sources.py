@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.sources import (
     Demonstrations,
@@ -137,6 +139,19 @@ class Numbers(Reward):
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [100 * float(answer.ground_truth or 0) + len(answer.response) for answer in answers]
+
+
+def test_a_row_of_several_sequences_counts_once(tiny: Callable[..., CausalLM]) -> None:
+    """Steps take rows, and the parts of a step as many rows each."""
+    several = replace(TOKENS[1], others=(Tokens(1, [3, 4, 5, 6], [0, 0, 0, 1]),))
+    batch = collate_rows([TOKENS[0], several], tiny())
+    assert batch.length.tolist() == [3, 3, 4]
+    assert batch.group.tolist() == [0, 1, 1]
+    assert [part.mask.sum().item() for part in mini_batches(batch, 2)] == [1, 2]
+    assert collate_rows(TOKENS, tiny()).group is None
+
+
+TOKENS = [Tokens(row, [3, 4, 5], [0, 0, 1]) for row in range(2)]
 
 
 def rolled(model: CausalLM, sequences: Sequence[list[int]], step: int) -> Any:

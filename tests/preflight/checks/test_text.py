@@ -40,9 +40,14 @@ OWN: dict[str, dict[str, Any]] = {
     "long": {"prompt": "1+1=?", "response": "one and one make two"},
     "rounds": {"messages": [{"role": role, "content": text} for role, text in
                             (("user", "add them"), ("assistant", "what?"), ("user", "1 and 1"), ("assistant", "2"))]},
+    "reasons": {"messages": [{"role": "user", "content": "1 and 1"},
+                             {"role": "assistant", "content": "2", "reasoning_content": "they are two"}]},
+    "tools": {"prompt": "1 and 1", "response": "2", "tools": [{"name": "add"}]},
     "written": {"prompt": "<|user|>1+1=?<|assistant|>", "response": "2"},
     "vicuna": {"prompt": "1+1=? ANSWER:", "response": "2"},
 }  # fmt: skip
+THINKS = turns("{{ turn.reasoning_content if enable_thinking }}{{ turn.content }}")
+REWRITES = turns("{{ turn.content if loop.last else turn.content | upper }}")
 ENDED = "{% if turn.role == 'assistant' %}<eos>{% endif %}"
 GOOD = turns(CONTENT)
 
@@ -143,6 +148,10 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
     ({"template": turns("{{ turn.content[:1] if turn.role == 'assistant' else turn.content }}")}, "long",
      "WARN model.path: the chat template leaves out most of the answers, as of t.jsonl:1 (4 of 4 rows)"),
     ({"template": turns("{{ turn.content if loop.index > 1 else '' }}")}, "rounds", "leaves out user turns"),
+    ({"template": THINKS}, "reasons", "leaves out the reasoning of answers, as of t.jsonl:1 (4 of 4 rows)"),
+    ({"template": THINKS}, "reasons", "; use 'data.template_args={enable_thinking: true}'"),
+    ({}, "tools", "WARN model.path: the chat template does not write tools, as of t.jsonl:1 (4 of 4 rows)"),
+    ({"template": REWRITES}, "rounds", "OK sequences train: 4 of 4 rows become several sequences"),
     ({}, "written", "WARN model.path: the prompts hold '<|assistant|>' (the first is t.jsonl:1)"),
     ({"template": turns(CONTENT, end=ENDED).replace("<|assistant|>", "ANSWER:")}, "vicuna", "hold 'ANSWER:'"),
     ({"config": {"eos_token_id": ["<eos>"]}}, "chats", "FAIL model.path: config.json has eos_token_id ['<eos>']"),
@@ -154,6 +163,14 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
 ])  # fmt: skip
 def test_what_is_wrong_is_named(folder: Path, given: dict[str, Any], kind: str, expected: str) -> None:
     assert expected in "\n".join(lines_of_model(folder, given, kind))
+
+
+def test_arguments_that_the_template_does_not_read_are_named(folder: Path) -> None:
+    found = lines_of_model(folder, {"template": THINKS}, "chats", "data.template_args={enable_thinkng: false}")
+    named = "the chat template does not read enable_thinkng; did you mean enable_thinking?"
+    assert f"WARN data.template_args: {named}" in found
+    read = lines(folder, "chats", "data.template_args.enable_thinking=false")
+    assert not any("template_args" in line for line in read)
 
 
 @pytest.mark.parametrize("endless", [
