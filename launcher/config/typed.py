@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.config.names.conversions import HUB_ID
 from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
@@ -22,6 +21,7 @@ _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
 _HUB_PLACE = re.compile(
     rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{HUB_ID.pattern})"

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from launcher.config.names.table import Translation
-from launcher.config.typed import literal
+from launcher.config.typed import HUB_ID, literal
 from launcher.spec.data import ENDINGS
 
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
 _OFF = (*_UNSET, "false", "no", "off", "0", "0.0")
