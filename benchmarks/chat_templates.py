@@ -133,7 +133,7 @@ def tokenizer_for(template: Template) -> PreTrainedTokenizerFast:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Exchange:
     """One assistant turn: what inference shows, and what must be sampled."""
 
     prompt: list[int]
@@ -163,13 +163,13 @@ class Inference:
     def _template(self, turns: list[dict[str, Any]], tools: Any, opened: bool) -> str:
         return self.tokenizer.apply_chat_template(turns, tools=tools, tokenize=False, add_generation_prompt=opened)
 
-    def asked(self, row: dict[str, Any]) -> Iterator[Asked]:
+    def asked(self, row: dict[str, Any]) -> Iterator[Exchange]:
         turns = row.get("messages") or [turn_of("user", row["prompt"]), turn_of("assistant", row["response"])]
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 opened = self.write(turns[:place], row.get("tools"), True)
                 whole = self.write(turns[: place + 1], row.get("tools"), False)
-                yield Asked(self.ids(opened), target(opened, whole, turn))
+                yield Exchange(self.ids(opened), target(opened, whole, turn))
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids

@@ -250,8 +250,8 @@ class Suggester:
     def _setting_of_run(self, one: Unknown) -> Suggestion | None:
         """A setting of this run with the same last name: the one that is meant where only its group is missing or
         wrong, not beyond doubt where it is below something else, such as validation."""
-        place, elsewhere = one.plain.rpartition(".")[0], self._same_elsewhere(one)
-        same = self._of_parts(one) if elsewhere else self._same_leaf(one)  # not of another choice
+        place, of_others = one.plain.rpartition(".")[0], self._same_elsewhere(one)
+        same = self._of_parts(one) if of_others else self._same_leaf(one)  # not of another choice
         here = [name for name in same if self._has(name)]
         if not here:
             return None
@@ -260,7 +260,7 @@ class Suggester:
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
             return Suggestion(Problem(one.shown, got, f"use {shell_text(words)}", "unknown-setting"), words, True)
-        if elsewhere:
+        if of_others:
             return None
         return Suggestion(Problem(one.shown, self._unknown(one), f"did you mean {here[0]}?", "unknown-setting"))
 

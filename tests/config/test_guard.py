@@ -124,14 +124,14 @@ CONFIGS = [
     (CLASS + "z: '{a: " + "9" * 100 + "}'\nx: ${oc.create:${algorithm.z}}", "a number has 100 digits"),
     (
         CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
-        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is no variable that a config",
+        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is not a variable that a config",
     ),
     (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH}: is not a variable that a config may read"),
     (
         CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
-        "${oc.env:RLRUN_API_KEY}: is no variable",
+        "${oc.env:RLRUN_API_KEY}: is not a variable",
     ),  # a secret all the same
-    (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN}: is no variable"),  # by a detour
+    (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN}: is not a variable"),  # by a detour
     (CLASS + "kl_loss_coef: ${oc.env:RLRUN_GONE}", "the environment has no RLRUN_GONE"),
     ("_target_: os.system", "os.system is not of class Algorithm"),
     ("_target_: antigravity.x", "antigravity.x is not of class Algorithm"),

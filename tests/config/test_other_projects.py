@@ -223,12 +223,13 @@ EXACT = [
      " rlrun sets that up for vLLM by itself; leave it out"),
     ("critic.fsdp.model_dtype=fp32", "critic.fsdp.model_dtype: critic.fsdp is verl's name; engine.strategy,"
                                      " engine.mixed_precision and model.dtype hold for all networks; leave it out"),
-    ("optim.foo.bar=1", "optim.foo.bar: Optim has no setting 'foo.bar'; it has betas, clip_grad, lr,"
-                        " lr_scheduler_type, lr_warmup_steps, min_lr_ratio, weight_decay"),
+    ("optim.foo.bar=1", "optim.foo.bar: Optim has no setting 'foo.bar'; it has adam_eps, betas, clip_grad, lr,"
+                        " lr_decay_steps, lr_power, lr_scheduler_type, lr_warmup_steps, min_lr_ratio, weight_decay,"
+                        " weight_decay_on"),
     ("rollout=vllm", "rollout: no group or setting 'rollout'; use sampler=vllm"),
     ("trainer.resume_mode=disable", "trainer.resume_mode: is verl's name; leave it out"),
-    ("overwrite_output_dir=true", "overwrite_output_dir: is Hugging Face's name; each run has a folder of its own,"
-                                  " and nothing is overwritten; leave it out"),
+    ("overwrite_output_dir=true", "overwrite_output_dir: is Hugging Face's name; each run has a folder of its own"
+                                  " (trainer.experiment_name), and nothing is overwritten; leave it out"),
     ("lr_scheduler_kwargs={min_lr_rate:0.1}", "lr_scheduler_kwargs: is Hugging Face's name;"
                                               " use optim.min_lr_ratio=0.1"),
     ("dataset=alpaca_en_demo", "dataset: is LLaMA-Factory's name; use data=files data.train_files=FILE"),

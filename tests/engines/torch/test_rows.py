@@ -102,7 +102,7 @@ def test_an_answer_carries_what_is_known_of_its_row() -> None:
 def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path: Path) -> None:
     for split, kind, reward, expected in (
         ("train", "prompts", Exact(), ["f:3: has no ground truth, which reward Exact compares with", "f:4: has no"]),
-        ("train", "prompts", GSM8K(), ["f:1: ground truth 'b' is no number", "f:3: ", "f:4: ", "f:5: ground truth"]),
+        ("train", "prompts", GSM8K(), ["f:1: ground truth 'b' is not a number", "f:3: ", "f:4: ", "f:5: ground truth"]),
         ("train", "answers", GSM8K(), ["f:3: answer", "f:4: is a"]),  # demonstrations are not scored
         ("val", "prompts", GSM8K(), []),  # held out without a truth: not answered
     ):
