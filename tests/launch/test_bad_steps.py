@@ -50,8 +50,10 @@ def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str
     assert re.search(r"^✗ reverse:train:\d+: gave nan; expected a finite number; 32 of 32 answers", ran.stderr, re.M)
     run: Path = rlrun.run(algorithm)
     told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
+    idle = [("Alert", 1)] * (algorithm == "dapo"), [("Alert", 2)] * (algorithm == "dapo")  # it drops equal answers
     assert [(type(event).__name__, getattr(event, "step", None)) for event in told] == [
-        ("Step", 1), ("Step", 2), *[(kind, step) for step in (3, 4, 5) for kind in ("Alert", "Alert", "Step")],
+        *idle[0], ("Step", 1), *idle[1], ("Step", 2),
+        *[(kind, step) for step in (3, 4, 5) for kind in ("Alert", "Alert", "Step")],
         ("Alert", 5), ("Crashed", None), ("Ended", None),
     ]  # fmt: skip
     assert told[-3].text == "32 of 32 answers of a step had no score; test the reward with rlrun reward bench"
