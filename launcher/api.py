@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.live_view import watching
-from launcher.config.typed import literal
+from launcher.core.overrides import literal
 from launcher.launch import start
 from launcher.launch.follow import Outcome
 from launcher.preflight import plan as planning

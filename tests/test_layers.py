@@ -57,7 +57,7 @@ BELOW = {
         "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config "
         "config.reference cli preflight engines.torch tools tools.doctor launch launch.sweeps"
     ),
-    "": "runs config cli preflight launch",
+    "": "runs core cli preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs

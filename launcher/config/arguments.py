@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from launcher.config import typed
 from launcher.config.nodes import TARGET, walk
 from launcher.config.options import Unknown
+from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
 PARTS = "reward.parts"
@@ -100,7 +101,7 @@ def _parsed(word: str, arguments: Arguments, settable: Sequence[str]) -> Overrid
                 arguments.problems.extend(unreadable.problems)
             return None
         if value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
-            return parse(f"{word.partition('=')[0]}={typed.quoted(value)}")
+            return parse(f"{word.partition('=')[0]}={quoted(value)}")
         _refuse(arguments, typed.unreadable(key, value), key)
         return None
 

@@ -15,8 +15,8 @@ from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import defaults, sources
 from launcher.config.arguments import Arguments
-from launcher.config.typed import quoted
 from launcher.config.yaml_lines import defaults_choices
+from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
 PACKAGE = Path(__file__).parents[1]

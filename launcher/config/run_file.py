@@ -18,8 +18,8 @@ from launcher.config.compose import choices
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, nested, owner
-from launcher.config.typed import is_plain, literal, quoted
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
+from launcher.core.overrides import is_plain, literal, quoted
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.spec.run import RunSpec
 

@@ -19,8 +19,8 @@ from launcher.config.names.conversions import RunContext, dataset_words, is_comp
 from launcher.config.names.table import Translation, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import OPTIONS, Unknown
-from launcher.config.typed import quoted
 from launcher.core.classes import locate
+from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec

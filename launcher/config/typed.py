@@ -1,5 +1,5 @@
-"""Values as Hydra reads them; arguments that are clear though Hydra does not take them, such as a path in place of a
-choice; and slips of typing, with what to type instead."""
+"""Arguments that are clear though Hydra does not take them, such as a path in place of a choice; and slips of typing,
+with what to type instead."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import leaves
+from launcher.core.overrides import argument, is_plain, quoted
 from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
 from launcher.runs import store
 from launcher.spec.data import ENDINGS
@@ -21,10 +21,10 @@ _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
 _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_PAGE = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
 _HUB_PLACE = re.compile(
-    rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{HUB_ID.pattern})"
+    rf"(?:{_HUB_PAGE.pattern}|hf:(?://)?(?:datasets/|models/)?|(?=[^/]+/[^/]+@))(?P<id>{_HUB_ID.pattern})"
     r"(?:@(?P<at>[\w.-]+))?(?:/(?:tree|blob|resolve)/(?P<revision>[\w.-]+)(?:/(?P<file>[^?]+?))?)?/?(?:\?.*)?"
 )
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -32,34 +32,6 @@ _VALUE_NAMES = {
     "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
 }  # fmt: skip
 _HELD_OUT = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|dev|eval)(?:[^a-z]|$)")
-
-
-def argument(key: str, value: str) -> str:
-    """`key=value` as Hydra reads it: quoted where it is more than a plain name or path."""
-    return f"{key}={value if is_plain(value) else quoted(value)}"
-
-
-def is_plain(value: str) -> bool:
-    return re.fullmatch(r"[\w./:@%+-]*", value, re.ASCII) is not None
-
-
-def quoted(value: str) -> str:
-    """A text in Hydra's quotes, in which only a quote, and backslashes before it, are escaped."""
-    text = re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
-    return f'"{text}"'
-
-
-def literal(value: Any, text: Callable[[str], str] = quoted) -> str:
-    """A value as Hydra reads it; `text` writes the texts in it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str | Path):
-        return text(str(value))
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{literal(inner, text)}' for key, inner in value.items())}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(literal(inner, text) for inner in value)}]"
-    return str(value)  # numbers, NumPy's, too
 
 
 # ---- paths, ids and addresses where a choice is meant
@@ -83,7 +55,7 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
         return of_files
     if group == "model" and (folder := _run_folder(value)):
         return ["model=hf", argument("model.path", folder)]
-    if not (HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
+    if not (_HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
         return []
     return _known_choice(group, value, files) or [_VALUE_NAMES[group][0], argument(_VALUE_NAMES[group][1], value)]
 
@@ -292,7 +264,7 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
     named = {group: f"{group}={word.lower()}" for group, choices in known.items() if word.lower() in choices}
     if word.lower().endswith(ENDINGS):
         named = {"data": argument("data", word)}
-    elif not named and (_is_place(word) or HUB_ID.fullmatch(word)):
+    elif not named and (_is_place(word) or _HUB_ID.fullmatch(word)):
         named = {"model": argument("model", word), "data": argument("data", word)}
     if named:
         return Problem(next(iter(named)), f"got {short_repr(word)} alone", f"use {' or '.join(named.values())}")

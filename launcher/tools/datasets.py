@@ -11,8 +11,8 @@ from yaml import YAMLError
 
 from launcher.config.compose import conf_dir, groups
 from launcher.config.resolve import resolve
-from launcher.config.typed import quoted
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from launcher.config.names.table import Translation
-from launcher.config.typed import HUB_ID, literal
+from launcher.core.overrides import literal
 from launcher.spec.data import ENDINGS
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
@@ -340,7 +341,7 @@ def dataset_words(value: str) -> list[str]:
     name = value.strip("'\"")
     if name.lower().endswith(ENDINGS):
         return ["data=files", f"data.train_files={value}"]
-    return ["data=hub", f"data.repo={value}"] if HUB_ID.fullmatch(name) else []
+    return ["data=hub", f"data.repo={value}"] if _HUB_ID.fullmatch(name) else []
 
 
 _PROMPT = (
@@ -389,7 +390,7 @@ def _functions(value: str, known: RunContext) -> list[str] | None:
         return None
     if name == "accuracy_reward":  # TRL's own
         return ["reward=math"]
-    if HUB_ID.fullmatch(name):
+    if _HUB_ID.fullmatch(name):
         return ["reward=model", f"reward.path={value}"]
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
