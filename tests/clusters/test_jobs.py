@@ -22,7 +22,13 @@ from launcher.preflight.plan import Ready
 from launcher.runs.folder import Folder, holder
 
 ON_RAY = ["cluster=ray", "cluster.address=auto"]
-LONG = ["algorithm=sft", *ON_RAY, "trainer.test_freq=-1", "trainer.total_training_steps=100000", "trainer.save_freq=1000"]
+LONG = [
+    "algorithm=sft",
+    *ON_RAY,
+    "trainer.test_freq=-1",
+    "trainer.total_training_steps=100000",
+    "trainer.save_freq=1000",
+]
 takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
 
 

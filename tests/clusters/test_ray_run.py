@@ -21,7 +21,12 @@ from launcher.core.state import fold
 pytestmark = pytest.mark.slow
 
 ON_RAY = ["cluster=ray", "algorithm=grpo"]
-LONG = ["trainer.total_training_steps=100000", "trainer.save_freq=1000", "trainer.test_freq=-1", "trainer.max_restarts=0"]
+LONG = [
+    "trainer.total_training_steps=100000",
+    "trainer.save_freq=1000",
+    "trainer.test_freq=-1",
+    "trainer.max_restarts=0",
+]
 
 
 @pytest.fixture
