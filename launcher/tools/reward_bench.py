@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks.reward import gold_forms
+from launcher.preflight.checks.reward_trial import gold_forms
 from launcher.spec.algorithm import Kind as Taken
 from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward, score_safely

@@ -12,6 +12,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.preflight.checks import reward_trial
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
 from launcher.tools.reward_bench import KINDS, AnswerKind, BenchReport, bench, run_of
@@ -149,6 +150,94 @@ def test_a_function_that_gives_right_answers_nothing_is_refused(
     (tmp_path / "mine.py").write_text(f"def compute_score(solution_str, ground_truth):\n    {body}\n")
     found = refused(lines("18", "7"), "reward=python", "reward.path=mine.py", *words)
     assert len(found) == bool(means) and means in "".join(found)
+
+
+def warned(*words: str) -> list[str]:
+    """What is said of the reward."""
+    results = page(resolve([*GRPO, "data.max_response_length=64", *words])).results
+    return [f"{result.level} {result.line}" for result in results if result.subject.startswith("reward") and result.fix]
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "expected"),
+    [
+        ("random.random()", [], "WARN reward: Python scored the answer"),
+        ("random.random()", ["reward.form="], "when asked again, so chance is learnt"),
+        ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
+        ("-right + random.random() / 10", [], "FAIL reward: Python scores right answers"),  # more than chance
+        ("right + len(solution_str) / 50", [], "WARN reward: Python scores a wrong answer of 64 characters 1.28"),
+        ("right + ('<answer>' in solution_str) + 1.5 * (len(solution_str) > 30)", [], "a right one such as '18' 1,"),
+        ("len(solution_str) / 50", [], "as high as wrong ones"),
+        ("0.5", ["reward.form="], "WARN reward: Python scores 10 different answers, short and long ones, all 0.5"),
+        ("0.2 - right if solution_str else -1", ["reward.form='So: {}'"], "FAIL reward: Python scores right answers "
+         "('So: 18', ...) -0.8 on average and wrong ones 0.2, so the wrong ones are learnt"),
+        # nothing is wrong with these
+        ("right if right else -1", [], ""),
+        ("-0.1 if right else -5", [], ""),
+        ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
+        ("right + min(len(solution_str) / 100, 0.5)", [], ""),
+        ("right - len(solution_str) / 1000", [], ""),
+        ("right + 0.5 * ('<answer>' in solution_str)", [], ""),
+        ("len(solution_str) / 50", ["reward.form="], ""),
+    ],
+)  # fmt: skip
+def test_what_would_be_learnt_in_place_of_right_answers(
+    body: str, words: list[str], expected: str, lines: Lines, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import random, zlib\ndef compute_score(solution_str, ground_truth):\n"
+        f"    right = float(ground_truth in solution_str)\n    return {body}\n"
+    )
+    found = warned(lines("18", "7", "35"), "reward=python", "reward.path=mine.py", *words)
+    assert any(expected in line for line in found) if expected else found == []
+
+
+def test_a_slow_function_is_not_asked_again(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(solution_str, ground_truth):\n    open('asked', 'a').write('.')\n"
+        "    return float(ground_truth in solution_str)\n"
+    )
+    words = [lines("18", "7"), "reward=python", f"reward.path={tmp_path}/mine.py", "reward.form='So: {}'"]
+    counts = []
+    for seconds in (60.0, 0.0):  # within which scoring is quick
+        monkeypatch.setattr(reward_trial, "QUICK_S", seconds)
+        (tmp_path / "asked").write_text("")
+        assert warned(*words) == []
+        counts.append(len((tmp_path / "asked").read_text()))
+    assert counts[0] > counts[1] == 4  # two rows: the right answer, and an empty one
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
+         "FAIL reward: Weighted scores right answers ('18', ...) -1 on average and wrong ones 0, so the wrong ones are "
+         "learnt; use reward.weights.exact=1"),
+        (["reward=weighted", "reward.parts={gsm8k:-0.1,format:1.0}"], "use reward.weights.gsm8k=1"),
+        (["reward=weighted", "reward.parts={exact:1,format:0.2}"],
+         "so one part works against another; use 'reward.parts={math:1,format:0.2}'"),
+        (["reward=weighted", "reward.parts={gsm8k:1,length:5}", "reward.parts.length.low=40",
+          "reward.parts.length.high=60"], "so length is learnt; use reward.weights.length=0.5"),
+        (["reward=format", "reward.pattern='.*'"], "WARN reward.pattern: '.*' matches each of 10 different answers"),
+        (["reward=gsm8k_format", "reward.parts.format.pattern='.*'"], "WARN reward.parts.format.pattern: '.*' matches"),
+        (["reward=length", "reward.low=5000", "reward.high=6000"],
+         "WARN reward.low: no answer has 5,000 characters and scores more than 0: answers end after 64 tokens, which "
+         "hold at most about 64 characters; use reward.low=32"),
+        (["reward=length", "reward.low=100", "reward.high=110", "reward.unit=words"], "scores more than 0.64"),
+        (["reward=length", "reward.high=100"], "WARN reward.high: each answer scores 1"),
+        (["reward=overlong", "reward.longest=4000", "reward.buffer=100"], "WARN reward.longest: each answer scores 0"),
+        # nothing is wrong with these
+        (["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
+        (["reward=weighted", "reward.parts={gsm8k:1,length:0.5}", "reward.parts.length.low=30",
+          "reward.parts.length.high=60"], ""),
+        (["reward=format", "reward.pattern='x+'"], ""),
+        (["reward=length", "reward.low=7", "reward.high=7", "reward.margin=1"], ""),
+        (["reward=overlong", "reward.longest=60", "reward.buffer=20"], ""),
+    ],
+)  # fmt: skip
+def test_rules_from_which_something_else_is_learnt(words: list[str], expected: str, lines: Lines) -> None:
+    found = warned(lines("18", "7", "35"), *words)
+    assert any(expected in line for line in found) if expected else found == []
 
 
 def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
-from statistics import fmean
 
-from launcher.core.check_result import CheckResult, Level, from_problem
+from launcher.core.check_result import CheckResult, Level, any_failed, from_problem
 from launcher.core.problems import Problem, short_repr
 from launcher.models import store
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.lengths import token_count
+from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, trial
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
-from launcher.rewards.python import Python
 from launcher.rewards.remote import Remote
 from launcher.spec.data import Row, make_answer, needs_rollout
-from launcher.spec.reward import MODEL_STYLE, Answer, Reward, score_safely, why_unscorable, with_model
+from launcher.spec.reward import MODEL_STYLE, Reward, score_safely, why_unscorable, with_model
 from launcher.spec.run import RunSpec
 
 MAX_NAMED = 3  # rows that cannot be scored and are named
-MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
 MAX_ASKED = 2  # rows that a server is asked about
 _ASKED = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
 """Mark in a prompt that asks for a form of the result -> that form, and the reward that reads it."""
@@ -42,7 +39,7 @@ def check(context: Context) -> Iterator[CheckResult]:
     if context.train.rows:
         yield from _unscorable(context)
         if context.run.algorithm.sampled:
-            yield _scores(context)
+            yield from _scores(context)
             answered = [row for row in context.train.rows if needs_rollout(row, "train", context.run.algorithm.data)]
             if long := _too_long(context.run, answered):
                 yield long
@@ -68,24 +65,32 @@ def _unscorable(context: Context) -> Iterator[CheckResult]:
     yield CheckResult(level, "reward", message, fix if level == "FAIL" else "")
 
 
-def _scores(context: Context) -> CheckResult:
-    """Whether right answers to the first rows score above empty ones."""
+def _scores(context: Context) -> Iterator[CheckResult]:
+    """Whether right answers to the first rows score above others."""
     run, rows = context.run, context.train.rows
     name, kind = type(run.reward).__name__, run.algorithm.data
     answered = [row for row in rows if needs_rollout(row, "train", kind)]
     servers = [leaf for leaf in run.reward.leaves() if isinstance(leaf, Remote)]
     remote = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
-    if problem := no_signal(run.reward, answered, MAX_ASKED if remote else 0):
-        return from_problem(problem, "WARN" if remote and "so nothing" in problem.got else "FAIL")
+    found = list(trial(run, answered, MAX_ASKED if remote else 0))
+    yield from found
+    if any_failed(found):
+        return
     if unread := _asked_form(run.reward, answered):
-        return unread
-    solutions = (row for row in rows if isinstance(run.reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
-    if solution := next(solutions, None):
+        yield unread
+    elif solution := next(_whole_solutions(run.reward, rows), None):
         message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
-        return CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
-    if not remote and not any(run.reward.cheap_for(make_answer(row)) for row in answered):
-        return CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
-    return CheckResult("OK", "reward", f"{name} scores right answers to the first rows above empty ones")
+        yield CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
+    elif not remote and not any(run.reward.cheap_for(make_answer(row)) for row in answered):
+        yield CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
+    elif not found:
+        empty = "scores right answers to the first rows above empty ones"
+        said = empty if run.reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
+        yield CheckResult("OK", "reward", f"{name} {said}")
+
+
+def _whole_solutions(reward: Reward, rows: Sequence[Row]) -> Iterator[Row]:
+    return (row for row in rows if isinstance(reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
 
 
 def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
@@ -125,59 +130,3 @@ def _asked_form(reward: Reward, rows: Sequence[Row]) -> CheckResult | None:
 
 def _last_text(row: Row) -> str:
     return row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content
-
-
-def no_signal(reward: Reward, rows: Sequence[Row], asked: int = 0) -> Problem | None:
-    """Why nothing can be learnt from the reward of these rows: no answer has a score, or right answers, each in the
-    form that scores best, score no higher than empty ones. Rows that it never scores are left out, and those that cost
-    much, but for `asked` rows."""
-    reward = deepcopy(reward).on_trial()  # processes that it starts end with the copy
-    answers = map(make_answer, rows)
-    cheap = (each for each in answers if (asked or reward.cheap_for(each)) and not reward.unscorable_reason(each))
-    given = list(islice(cheap, asked or MAX_SCORED))
-    if not given:
-        return None
-    known = any(reward.reference_response(answer) is not None for answer in given)
-    given = given if known else given[:MAX_GUESSED]
-    golds = [(answer, forms) for answer in given if (forms := gold_forms(reward, answer, known))]
-    if not (golds and reward.uses_ground_truth):  # nothing to compare with, but it must be able to score at all
-        scores = score_safely(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
-        return _unscored(reward, scores.faults[0]) if all(scores.faults) else None
-    right = score_safely(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
-    empty = score_safely(reward, [replace(answer, response="") for answer, _ in golds])
-    totals = iter(right.total)
-    best = [max((x for x in islice(totals, len(forms)) if x == x), default=math.nan) for _, forms in golds]
-    pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]
-    if not pairs:
-        fault = next(fault for fault in (*right.faults, *empty.faults) if fault)
-        return _unscored(reward, fault)
-    high, low = (fmean(scores) for scores in zip(*pairs, strict=True))
-    return None if high > low else _not_above(reward, golds[0][1], known, high, low)
-
-
-def _unscored(reward: Reward, fault: str) -> Problem:
-    fixes = (fix for leaf in reward.leaves() if (fix := leaf.fix_of(fault)))
-    return Problem("reward", f"{type(reward).__name__} scores nothing, {fault}", next(fixes, ""))
-
-
-def _not_above(reward: Reward, forms: Sequence[str], known: bool, high: float, low: float) -> Problem:
-    shapes, leaves = ", ".join(repr(text)[:60] for text in forms), list(reward.leaves())
-    got = f"{type(reward).__name__} scores right answers ({shapes}, ...) {high:.4g} on average and empty ones {low:.4g}"
-    fix = "use a reward that fits the ground truth"
-    if not known and any(isinstance(leaf, Python) for leaf in leaves):
-        fix = "set reward.form='...{}...' to how a right answer looks, or reward.form= if there is none to compare with"
-    elif any(isinstance(leaf, Remote) for leaf in leaves):
-        fix = "use a server at reward.url that compares answers with their ground_truth"
-    return Problem("reward", f"{got}, so nothing can be learnt", fix)
-
-
-def gold_forms(reward: Reward, answer: Answer, known: bool) -> list[str]:
-    """The right answer; where the reward does not say how that looks, the ground truth in the usual forms."""
-    if known:
-        reference_answer = reward.reference_response(answer)
-        return [] if reference_answer is None else [reference_answer]
-    truth = answer.ground_truth
-    if truth is None:
-        return []
-    forms = (reward.format_response(truth), truth, f"#### {truth}", f"\\boxed{{{truth}}}", f"<answer>{truth}</answer>")
-    return list(dict.fromkeys(forms))
