@@ -85,8 +85,8 @@ def _scores(context: Context) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
     elif not found:
         empty = "scores right answers to the first rows above empty ones"
-        said = empty if run.reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
-        yield CheckResult("OK", "reward", f"{name} {said}")
+        finding = empty if run.reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
+        yield CheckResult("OK", "reward", f"{name} {finding}")
 
 
 def _whole_solutions(reward: Reward, rows: Sequence[Row]) -> Iterator[Row]:

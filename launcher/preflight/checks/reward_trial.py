@@ -143,9 +143,9 @@ def _excluded(reward: Weighted, golds: _Golds) -> Iterator[CheckResult]:
     if not golds.known or any(math.isnan(whole + best) or whole >= best for whole, best, _ in pairs):
         return
     whole, best, forms = pairs[0]
-    alone = forms[golds.scores[0].index(best)]
+    single = forms[golds.scores[0].index(best)]
     got = f"a right answer in the form of all parts, {short_repr(forms[0], 60)}, scores {whole:.4g}"
-    got = f"{got}, and {short_repr(alone, 60)} {best:.4g}"
+    got = f"{got}, and {short_repr(single, 60)} {best:.4g}"
     names = {name: "math" if isinstance(part, Exact) else name for name, part in reward.parts.items()}
     weights = ",".join(f"{names[name]}:{weight:g}" for name, weight in reward.weight_by_name().items())
     fix = f"use 'reward.parts={{{weights}}}'" if "math" in names.values() else "use parts that read each other's form"
