@@ -43,12 +43,14 @@ SPECIAL = re.compile(
     r"<\|[^|<>\s{}']+\|>|<\|[a-z_]+>|<[a-z_]+\|>|</?[a-z_:]+>|<｜[^<>]+｜>|\[/?[A-Z_]+\]|\[\|[a-z_]+\|\]"
 )
 PIECES = r"\d|[^\W\d]+|\s|[^\w\s]"
-ANSWERS = {"amber": "one", "birch": "two", "cedar": "one and two", "delta": "two twos", "ember": "two and three",
-           "fjord": "three twos"}  # fmt: skip
+WORDS = {"amber": "one", "birch": "two", "cedar": "one and two", "delta": "two twos", "ember": "two and three",
+         "fjord": "three twos"}  # fmt: skip
+ANSWERS = {" ".join([word] * 8): answer for word, answer in WORDS.items()}
+"""By question, which some templates put behind 800 tokens of their own."""
 ROWS = 64
 SFT = ["algorithm=sft", "optim.lr=0.002", "trainer.val_before_train=false"]
-STEPS = (60, 240)
-"""Of training; the second where the first did not do."""
+STEPS = (60, 240, 960)
+"""Of training; the next where the one before did not do."""
 LONGEST = 24
 """Tokens of an answer that does not end."""
 
@@ -142,6 +144,8 @@ def by_vllm(folder: Path, prompts: Sequence[list[int]]) -> Written:
 class Found:
     right: int
     """Of the questions."""
+    taught: bool
+    """Each answer is one of those that were taught, if of another question."""
     stops: str
     ours: Written
     others: Mapping[str, Written]
@@ -154,7 +158,7 @@ class Found:
 
     @property
     def good(self) -> bool:
-        return self.right == len(ANSWERS) and all(other == self.ours for other in self.others.values())
+        return self.taught and all(other == self.ours for other in self.others.values())
 
 
 def answers(saved: Path, *others: Callable[[Path, Sequence[list[int]]], Written]) -> Found:
@@ -163,11 +167,13 @@ def answers(saved: Path, *others: Callable[[Path, Sequence[list[int]]], Written]
     prompts = [answerer.encoder.prompt_ids(asked) for asked in ANSWERS]
     decoder = Decoder(answerer.model, TorchSampler(), LONGEST)
     ours = decoder.sample(prompts, 1, np.zeros(len(prompts), np.uint64), 0.0)
+    texts = [text.strip() for text in decoder.texts(ours)]
     # some templates open an answer with more than they open a prompt with
-    right = sum(text.endswith(answer) for text, answer in zip(decoder.texts(ours), ANSWERS.values(), strict=True))
+    right = [text.endswith(answer) for text, answer in zip(texts, ANSWERS.values(), strict=True)]
+    taught = all(one or text in ANSWERS.values() for one, text in zip(right, texts, strict=True))
     stops = " ".join(answerer.model.tokenizer.convert_ids_to_tokens(answerer.model.eos))
     found = {other.__name__.removeprefix("by_"): other(saved, prompts) for other in others}
-    return Found(right, stops, [one.tokens for one in ours], found)
+    return Found(sum(right), taught, stops, [one.tokens for one in ours], found)
 
 
 def tried(folder: Path, template: str, vllm: bool) -> Found:

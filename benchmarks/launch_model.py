@@ -47,12 +47,16 @@ class Model:
     """Pattern -> shape in the file."""
     more: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Tensors that the file has beside those of the model."""
+    fill: Mapping[str, float] = field(default_factory=dict)
+    """Pattern of a tensor -> the number that it is full of."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Laid over config.json."""
     config_without: Sequence[str] = ()
     """Keys that config.json does not have."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     """Laid over tokenizer_config.json."""
+    tokenizer_file: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over tokenizer.json."""
 
     @property
     def vocabulary(self) -> list[str]:
@@ -86,7 +90,8 @@ class Model:
             if any(re.fullmatch(pattern, name) for pattern in self.drop):
                 continue
             spread = self.random and len(size) > 1
-            array = numbers.normal(0, 0.05, size) if spread else np.full(size, 1.0 if self.random else 0.01)
+            number = _fitting(self.fill, name, None if spread else 1.0 if self.random else 0.01)
+            array = numbers.normal(0, 0.05, size) if number is None else np.full(size, number)
             found[self._renamed(name)] = array.astype(self.dtype)
         return found
 
@@ -112,7 +117,8 @@ class Model:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
         tokenizer.decoder = decoders.Fuse()
         tokenizer.add_special_tokens([*SPECIAL, *self.tokens])
-        tokenizer.save(str(folder / "tokenizer.json"))
+        node = json.loads(tokenizer.to_str()) | self.tokenizer_file
+        (folder / "tokenizer.json").write_text(json.dumps(node))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
                 "unk_token": "<unk>", "clean_up_tokenization_spaces": False}  # fmt: skip
         own = self.template if isinstance(self.template, str) else TEMPLATE

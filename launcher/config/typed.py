@@ -112,9 +112,10 @@ def _known_choice(group: str, value: str, files: Mapping[str, Path]) -> list[str
 
 
 def _files_of(value: str) -> list[str]:
-    """Rows in files: one, a pattern, `[a,b]`, or all of a folder, where held-out ones are known by their names."""
-    if value.startswith("[") and value.endswith("]"):
-        names = [name.strip(" '\"") for name in value[1:-1].split(",")]
+    """Rows in files: one, a pattern, `[a,b]` or `a,b`, or all of a folder, where names tell which are held out."""
+    is_list, parts = value.startswith("[") and value.endswith("]"), value.strip("[]").split(",")
+    if is_list or (len(parts) > 1 and all(os.path.isfile(_path(name)) for name in parts)):
+        names = [name.strip(" '\"") for name in parts]
         fits = all(name.lower().endswith(ENDINGS) for name in names)
         return ["data=files", f"data.train_files=[{','.join(map(quoted, names))}]"] if fits else []
     path = _path(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError, compose
+from yaml import MappingNode, MarkedYAMLError, Node, ScalarNode, SequenceNode, YAMLError, compose
 
 from launcher.core.bounded_parse import LOADER, LimitExceeded, check_limits, read_start
 from launcher.core.problems import Problem, Problems, error_message
@@ -29,6 +29,8 @@ def leaves(path: Path) -> dict[str, Leaf]:
         loader = LOADER(read_checked(path))
         root = loader.get_single_node()
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
+    except LimitExceeded as error:
+        raise Problems(error.in_file(path)) from error
     except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
         raise Problems(_unreadable(path, error)) from error
 
@@ -46,6 +48,13 @@ def read_checked(path: Path) -> bytes:
 
 
 def _unreadable(path: Path, error: Exception) -> Problem:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        line = error.problem_mark.line
+        written = read_start(path).splitlines()[line : line + 1]
+        tab = any(text[: len(text) - len(text.lstrip())].count(b"\t") for text in written)
+        got = " ".join(part for part in (error.context, error.problem) if part)
+        fix = "indent with spaces, as YAML takes no tabs" if tab else "correct this line"
+        return Problem(f"{path}:{line + 1}", f"cannot be read: {got}", fix, "bad-file")
     return Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file", "bad-file")
 
 
@@ -71,6 +80,11 @@ def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
 
 
 def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
+    places = dict[str, int]()
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if (before_it := places.setdefault(str(key.value), line)) != line and key.value != "<<":
+            raise LimitExceeded(f"{before}{key.value} is set twice, first in line {before_it}", "set it once", line)
     loader.flatten_mapping(node)  # `<<: *name`
     for key, value in node.value:
         name = f"{before}{key.value}"

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
 
 
 class LimitExceeded(ValueError):
-    """It is larger, deeper or longer than anything that is read here; `line` counts from 1."""
+    """It is larger, deeper or longer than what is read here, or says a thing twice; `line` counts from 1."""
 
     def __init__(self, got: str, fix: str, line: int = 1) -> None:
         super().__init__(f"{got}; {fix}")

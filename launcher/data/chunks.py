@@ -48,8 +48,9 @@ class Block:
 
     def rows(self) -> Iterator[RawRow | RefusedRow]:
         lines = bytes(self.view).split(b"\n")
-        for number, line in enumerate(lines if lines[-1] else lines[:-1], start=self.first):
-            yield parse_line(self.name, number, line)
+        for number, line in enumerate(lines, start=self.first):
+            if line.strip():  # editors, shells and people leave blank lines
+                yield parse_line(self.name, number, line)
 
     def halves(self) -> tuple[Block, Block]:
         """The same lines in two blocks of about half the size."""
@@ -124,7 +125,7 @@ class OpenedFile(NamedTuple):
         """Every row of the file once, in its order."""
         empty = True
         for chunk in self._chunks():
-            empty = False
+            empty = empty and isinstance(chunk, Block) and not bytes(chunk.view).strip()
             yield chunk
         if empty:
             yield RefusedRow(self.name, "the file is empty", "", ends_file=True)
@@ -137,7 +138,7 @@ class OpenedFile(NamedTuple):
         if self.form == "csv":
             tabs = ".tsv" in self.name.lower()[-7:]
             return _in_chunks(csv_rows(self.name, _lines(self.name, self.file), tabs))
-        return _blocks(self.name, self.file, blank_end=False)
+        return _blocks(self.name, self.file)
 
 
 @contextmanager
@@ -193,9 +194,8 @@ def read_rows(name: str) -> Iterator[RawRow | RefusedRow]:
 # ---- JSON lines
 
 
-def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | RefusedRow]:
-    """Every line of the file once, in order; the beginning of a line in which a gzip file breaks off, too. Blank lines
-    at its end are left out unless `blank_end`: editors and shells leave them there.
+def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
+    """Every line of the file once, in order; the beginning of a line in which a gzip file breaks off, too.
 
     Memory stays bounded: a line too long to parse comes alone, one too long to keep comes without its bytes.
     """
@@ -212,9 +212,7 @@ def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | Re
             number, filled = number + 1, len(buffer)
         end = buffer.rfind(b"\n", 0, filled) + 1
         if not more and not broken:
-            end = filled if blank_end else _without_blank_end(buffer, filled)  # the last line needs no newline
-        elif not broken and not blank_end and filled - (last := _without_blank_end(buffer, filled)) <= BLOCK_BYTES:
-            end = min(end, last)  # blank lines wait, as they may be the file's last
+            end = filled  # the last line needs no newline
         if end:
             block = Block(name, number, memoryview(buffer)[:end])
             yield block
@@ -223,13 +221,6 @@ def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | Re
         if broken:
             yield _refused(name, number, start, broken, ends_file=True)
             return
-
-
-def _without_blank_end(buffer: bytearray, filled: int) -> int:
-    """Where the last line that is not blank ends."""
-    last = len(buffer[:filled].rstrip())
-    newline = buffer.find(b"\n", last, filled)
-    return 0 if not last else filled if newline < 0 else newline + 1
 
 
 def _refused(name: str, number: int, line: bytes, reason: str, ends_file: bool) -> RefusedRow:

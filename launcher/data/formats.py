@@ -399,7 +399,18 @@ def _message(path: str, value: Any) -> Message:
             raise UnfitRow(f"{path}.{key} is missing")
     if role not in ROLES:
         raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
-    return Message(role, _expect(f"{path}.content", value["content"], str, "text"), extra)
+    return Message(role, _content(f"{path}.content", value["content"]), extra)
+
+
+def _content(path: str, value: Any) -> str:
+    """A turn's text; parts of text, as OpenAI's API has them, stand behind one another as in chat templates."""
+    if not (isinstance(value, list) and value):
+        return str(_expect(path, value, str, "text"))
+    for index, part in enumerate(value):
+        if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
+            kind = part.get("type") if isinstance(part, dict) else type_name(part)
+            raise UnfitRow(f"{path}[{index}] is of type {short_repr(kind)}; parts must be of type text")
+    return "".join(part["text"] for part in value)
 
 
 def _sharegpt_turn(path: str, value: Values) -> Message:

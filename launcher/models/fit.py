@@ -54,6 +54,9 @@ class LoadReport:
     unexpected: Sequence[str] = ()
     """Names of the file that the model does not have."""
     n_unexpected: int = 0
+    surplus: Sequence[str] = ()
+    """Weights among the unexpected, in layers that the model has: without them a layer computes something else."""
+    n_surplus: int = 0
     mismatched: Sequence[Sequence[Any]] = ()
     """Name, shape in the file, shape of the model."""
     n_mismatched: int = 0
@@ -75,6 +78,10 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
         got = f"{config.get('model_type')} reads tokens in both directions (masked), so it cannot write"
         return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
     found = [_missing(report, config, where, files)] if report.missing else []
+    if report.surplus and not report.missing:  # else they are named with what is missing
+        got = f"{report.n_surplus} tensors of the weights are in layers that have no place for them by config.json"
+        fix = f"use the config.json that was saved with these weights (its model_type is {config.get('model_type')})"
+        found.append(Problem(where, f"{got}, {_first(report.surplus)}", fix, "bad-file"))
     if where == "reward.path" and report.labels != 1:
         got = f"the model has {report.labels} outputs"
         found.append(Problem(where, got, "use a model with one", "not-supported"))
@@ -113,7 +120,7 @@ def absent(config: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where
 def warnings(report: LoadReport, where: str) -> list[Problem]:
     """What is in the weights and would not be loaded, where that is a part of the model."""
     over = any((_layer(name) or -1) >= (report.layers or 0) for name in report.unexpected)
-    if not over or report.missing or not report.layers:
+    if not over or report.missing or report.surplus or not report.layers:
         return []
     got = f"num_hidden_layers is {report.layers}, and layers.{report.layers} and later ones of the weights are left out"
     return [Problem(where, got, f"use num_hidden_layers {report.held_layers} in config.json, unless that is meant")]

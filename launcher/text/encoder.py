@@ -176,7 +176,16 @@ class Encoder:
     def prompt_ids(self, prompt: Text, args: Mapping[str, Any] | None = None) -> list[int]:
         """`opening` as token ids. Raises `Unwritable`."""
         text = self.opening(prompt, args)
-        return self._ids(text) if self.templated else self.tokenizer(text).input_ids
+        if self.templated:
+            return self._ids(text)
+        ids: list[int] = self.tokenizer(text).input_ids
+        return ids[: len(ids) - self.n_appended]
+
+    @cached_property
+    def n_appended(self) -> int:
+        """Tokens that the tokenizer writes after a text of its own accord, such as EOS: an answer follows no end."""
+        added = self.tokenizer(PROBE, return_special_tokens_mask=True).special_tokens_mask
+        return sum(1 for _ in takewhile(bool, reversed(added)))
 
     def exchange(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None = None) -> Exchange:
         """One answer to these turns. Raises `Unwritable`."""

@@ -139,7 +139,8 @@ class Lengths:
         backend.no_truncation()
         rest = [text for text, count in zip(texts, quick, strict=True) if count is None]
         slow = iter(backend.encode_batch_fast(rest, add_special_tokens=not self.encoder.templated))
-        return [len(next(slow)) if count is None else count for count in quick]
+        appended = 0 if self.encoder.templated else self.encoder.n_appended
+        return [len(next(slow)) - appended if count is None else count for count in quick]
 
     def _demonstration(self, row: Row) -> Count:
         opening = longest = sequences = 0

@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
-from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
+from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, Count
 from launcher.text.encoder import (
     PROBE,
     Encoder,
@@ -64,7 +65,7 @@ class Measure:
         return self.counts.of(rows, kind)
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
-        found = list(unknown(self.encoder, rows))
+        found = [*unknown(self.encoder, rows), *changed(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
             folder = Path(weights_of(self.model.path))
             ends = Ends(self.encoder.tokenizer, folder)
@@ -134,6 +135,36 @@ def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
             message = f"{1 - known / whole:.0%} of the text of the {what} has no token and becomes <unk>, or nothing"
             fix = "use model.path of a model whose tokenizer has this alphabet in its vocabulary, or other rows"
             yield CheckResult("FAIL", "model.path", message, fix)
+
+
+def changed(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Whether texts come back from their tokens otherwise than they were, beyond blanks and forms of a character."""
+    tokenizer, where = encoder.tokenizer, "model.path"
+    if dropout := getattr(tokenizer.backend_tokenizer.model, "dropout", None):
+        message = f"model.dropout is {dropout} in its {TOKENIZER}, so that a text has other tokens whenever it is read"
+        yield CheckResult("FAIL", where, message, "set it to null")
+        return
+    for texts in (*_texts(rows).values(), [row.ground_truth for row in rows if row.ground_truth]):
+        ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+        read = [
+            (text, tokenizer.decode(each))
+            for text, each in zip(texts, ids, strict=True)
+            if tokenizer.unk_token_id not in each
+        ]  # those are counted as unknown
+        others = [(text, back) for text, back in read
+                  if _letters(text) != _letters(back) or len(back.split()) > 2 * len(text.split())]  # fmt: skip
+        if 2 * len(others) > len(texts):
+            text, back = min(others, key=lambda pair: len(pair[0]))
+            got = f"the tokenizer reads {short_repr(text, 60)} back as {short_repr(back, 60)}"
+            message = f"{got} ({len(others)} of {len(texts)} texts), which is what rewards and readers of answers see"
+            yield CheckResult(
+                "WARN", where, message, f"use {TOKENIZER} as its publisher has it, or one that keeps texts"
+            )
+            return
+
+
+def _letters(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _signs(text: str) -> int:

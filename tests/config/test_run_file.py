@@ -82,7 +82,10 @@ def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [(None, "run.yaml: no such file; there is none yet"), ("[1]", "run.yaml: holds no settings"),
-     ("a: [", "run.yaml: cannot be read")],
+     ("a: [", "run.yaml:2: cannot be read: while parsing a flow node"),
+     ("a:\n\tb: 1", "run.yaml:2: cannot be read: while scanning for the next token found character that cannot start"
+      " any token; indent with spaces, as YAML takes no tabs"),
+     ("optim:\n  lr: 1\nseed: 2\noptim:\n  lr: 2", "run.yaml:4: optim is set twice, first in line 1; set it once")],
 )  # fmt: skip
 def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
     Path("run.yaml").unlink() if text is None else Path("run.yaml").write_text(text)

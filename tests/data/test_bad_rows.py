@@ -33,7 +33,6 @@ KINDS: dict[str, Callable[[random.Random], bytes]] = {
     "invalid JSON": lambda draw: row()[:-9],
     "two objects on a line": lambda draw: row() + b" " + row(),
     "no object": lambda draw: draw.choice([b"[1]", b"null", b'"text"', b"7"]),
-    "empty line": lambda draw: draw.choice([b"", b"  ", b"\t"]),
     "wrong type": lambda draw: b'{"question": %d, "answer": "#### 1"}' % draw.randint(0, 9),
     "missing key": lambda draw: draw.choice([b'{"question": "a"}', b'{"answer": "#### 1"}']),
     "null": lambda draw: b'{"question": null, "answer": "#### 1"}',

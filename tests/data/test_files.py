@@ -169,10 +169,10 @@ def gone_through(dataset: Files, path: Path) -> RefusedLog:
 def test_refused_rows_are_counted_and_kept_whole() -> None:
     Path("data/a.jsonl").write_bytes(b'{"prompt": "p", "response": "r"}\nbad \xff\xfe\0\n\n{"prompt": "p"}')
     taken = gone_through(Files(train_files=("data/a.jsonl",)), Path("refused.jsonl"))
-    assert (taken.rows, taken.good, taken.refused) == (4, 1, 3)
-    assert str(taken.first[2]) == "data/a.jsonl:4: response is missing; it has prompt"
+    assert (taken.rows, taken.good, taken.refused) == (3, 1, 2)
+    assert str(taken.first[1]) == "data/a.jsonl:4: response is missing; it has prompt"
     kept = [json.loads(line) for line in Path("refused.jsonl").read_bytes().splitlines()]
-    assert [line["where"] for line in kept] == ["data/a.jsonl:2", "data/a.jsonl:3", "data/a.jsonl:4"]
+    assert [line["where"] for line in kept] == ["data/a.jsonl:2", "data/a.jsonl:4"]
     assert kept[0]["raw"].encode("utf-8", "surrogateescape") == b"bad \xff\xfe\0"
     assert stat.S_IMODE(Path("refused.jsonl").stat().st_mode) == 0o600
     assert Path("refused.jsonl").read_bytes().isascii()
@@ -246,8 +246,7 @@ def test_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFactory, lines:
     taken = gone_through(dataset, kept)
     refused = [json.loads(line) for line in kept.read_bytes().splitlines()]
     good = [row.where for row in dataset.read("train", "answers") if isinstance(row, Row)]
-    while lines and not lines[-1].strip():  # blank ones at the end are no rows
-        lines.pop()
+    lines = [line for line in lines if line.strip()]  # blank ones are no rows
     assert taken.rows == len(lines) + 1 == len(good) + len(refused)
     assert (taken.good, taken.refused) == (len(good), len(refused))
     written = content.split(b"\n")

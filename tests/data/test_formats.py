@@ -17,6 +17,7 @@ USER = {"role": "user", "content": "1+1?"}
 BOT = {"role": "assistant", "content": "2"}
 ASKED = Message("user", "1+1?")
 SAID = Message("assistant", "2")
+PARTS = [{"type": "text", "text": "1+"}, {"type": "text", "text": "1?", "image": None}]  # as OpenAI's API has them
 
 
 def row(**values: Any) -> Row:
@@ -31,6 +32,7 @@ def row(**values: Any) -> Row:
         ({"prompt": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2")),  # mixed names
         ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2")),
         ({"messages": [USER, BOT]}, row(prompt=(ASKED, SAID))),  # its turns are the answers
+        ({"messages": [USER | {"content": PARTS}, BOT]}, row(prompt=(ASKED, SAID))),
         ({"messages": [USER, BOT], "prompt": "1+1?"}, row(prompt=(ASKED, SAID))),
         ({"messages": None, "prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2")),
         (
@@ -104,7 +106,10 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({"messages": [{"content": "x"}]}, "messages[0].role is missing"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content is missing"),
         ({"messages": [USER, {"role": "assistant", "content": None}]}, "messages[1].content is null; it must be text"),
-        ({"messages": [USER | {"content": [{"type": "text"}]}]}, "messages[0].content is list; it must be text"),
+        (
+            {"messages": [USER | {"content": [{"type": "text"}]}]},
+            "messages[0].content[0] is of type 'text'; parts must be of type text",
+        ),
         ({"messages": [USER]}, "no assistant turn in messages; add one with content"),
         (
             {"messages": [USER, BOT | {"content": " "}]},

@@ -130,7 +130,8 @@ def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: 
             level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
             wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
         say_problems(points.problems(planned), out)
-        out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
+        count = "1 point" if len(planned) == 1 else f"{len(planned)} points"
+        out.print(Text(f"{count}, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
     if not ok:
         raise typer.Exit(1)
 

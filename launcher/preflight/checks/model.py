@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.hubs import huggingface
-from launcher.models import adapter, config, fit, size, weights
+from launcher.models import adapter, config, fit, size, values, weights
 from launcher.models.dry_load import dry_load
 from launcher.models.pretrained import Pretrained, base_folder, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
@@ -85,8 +85,11 @@ def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
     elif found := fit.absent(node, weights.shapes(folder) or {}, where):
         yield from from_problems(found)
     elif report := dry_load(folder, loader):
-        yield from from_problems(fit.problems(report, node, where, weights.read_by_a_loader(folder)))
-        yield from from_problems(fit.warnings(report, where), "WARN")
+        broken, doubtful = values.faults(folder)
+        found = [problem.within(where) for problem in broken]
+        yield from from_problems([*fit.problems(report, node, where, weights.read_by_a_loader(folder)), *found])
+        doubtful = [problem.within(where) for problem in doubtful]
+        yield from from_problems([*fit.warnings(report, where), *doubtful], "WARN")
     else:
         message = f"{folder}: the weights could not be compared with config.json"
         yield CheckResult("WARN", where, message, "see that torch and transformers can be imported")

@@ -81,6 +81,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rename": {f"model.layers.{layer}.self_attn.q_proj": f"model.layers.{layer}.self_attn.q_proj.base_layer"
                  for layer in range(2)}, "more": {"model.layers.0.self_attn.q_proj.lora_A.default.weight": [4, 32]}},
      "base_layer.*merge_and_unload"),
+    ({"more": {f"model.layers.{layer}.self_attn.q_proj.bias": [32] for layer in range(2)}},
+     r"2 tensors.*no place for them.*layers\.0\.self_attn\.q_proj\.bias.*config.json that was saved"),
+    ({"more": {"model.layers.1.self_attn.k_norm.weight": [8]}}, r"1 tensors.*k_norm.*model_type is llama"),
+    ({"fill": {r".*1\.mlp\.up_proj\.weight": float("nan")}}, r"layers\.1\.mlp\.up_proj.*NaN"),
+    ({"fill": {r".*norm\.weight": float("-inf")}, "dtype": "float16"}, "and 4 other tensors hold NaN or infinite"),
     ({"config_without": ["model_type"]}, "names no model_type.*publisher"),
     ({"config": {"rope_scaling": {"rope_type": "linear", "factor": 0}}}, "factor is 0.*above 0"),
     ({"config": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 9}}, "per_tok is 9.*at most 4"),
@@ -129,6 +134,7 @@ def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expec
         {"rename": {"model.": ""}},  # transformers puts the prefix back
         {"more": {"model.layers.0.self_attn.rotary_emb.inv_freq": [4]}},
         {"more": {"mtp.head.weight": [4, 4]}},  # a part that is trained elsewhere
+        {"more": {"mtp.layers.0.eh_proj.weight": [4, 4], "model.layers.0.self_attn.k_scale": []}},
         {"config": {"vocab_size": 128}, "shapes": {r"(model\.embed_tokens|lm_head)\.weight": [128, 32]}},
         {"config": {"pad_token_id": None, "quantization_config": None, "torch_dtype": "float16"}},
         {"config": {"pad_token_id": -1}},
@@ -140,6 +146,14 @@ def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expec
 def test_a_folder_that_is_well_is_not(given: dict[str, Any], tmp_path: Path) -> None:
     Model(**given).save(tmp_path / "m")
     assert lines(planned(tmp_path / "m")) == []
+
+
+def test_weights_of_zeros_are_a_warning(tmp_path: Path) -> None:
+    Model(fill={".*": 0.0}).save(tmp_path / "m")
+    (line,) = lines(planned(tmp_path / "m"))
+    assert re.search("WARN model.path.*all weights that were looked at are 0", line)
+    Model(fill={r".*norm\.weight": 0.0}).save(tmp_path / "some")
+    assert lines(planned(tmp_path / "some")) == []
 
 
 SMALL: dict[str, dict[str, Any]] = {
