@@ -25,6 +25,7 @@ GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     """A file of rows with these ground truths, from this source."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(reward_trial, "QUICK_S", 60.0)  # a busy machine is no slow reward
 
     def write(*truths: Any, source: str = "openai/gsm8k", **more: Any) -> str:
         known = {"data_source": source, **more}
