@@ -94,19 +94,19 @@ def _whole_solutions(reward: Reward, rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
-    """A right answer in the form that the reward asks for, where it is longer than an answer may be."""
+    """A right answer of the usual length in the form that the reward asks for, where an answer may not be so long."""
     limit, texts = run.data.max_response_length, list[str]()
     for row in rows[:MAX_SCORED]:
         answer = make_answer(row)
         text = run.reward.reference_response(answer)
         texts.append(run.reward.format_response(answer.ground_truth or "") if text is None else text)
-    shortest = min(texts, key=lambda text: len(text.encode()), default="")
-    if len(shortest.encode()) <= limit:  # no tokenizer makes more tokens
+    usual = sorted(texts, key=lambda text: len(text.encode()))[len(texts) // 2] if texts else ""
+    if len(usual.encode()) <= limit:  # no tokenizer makes more tokens
         return None
-    tokens = token_count(run, shortest)
+    tokens = token_count(run, usual)
     if tokens is None or tokens <= limit:
         return None
-    message = f"a right answer such as {short_repr(shortest, 60)} takes {tokens} tokens, and answers end after {limit}"
+    message = f"a right answer such as {short_repr(usual, 60)} takes {tokens} tokens, and answers end after {limit}"
     return CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
 
 
