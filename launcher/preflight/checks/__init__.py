@@ -24,6 +24,7 @@ from launcher.preflight.checks import (
     model,
     packages,
     reward,
+    row_texts,
     rows,
     steps,
     text,
@@ -67,15 +68,15 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
-    check_settings, model.check, text.check, rows.check, reward.check, steps.check, unread.check, learning.check,
-    memory.check, hardware.check, disk.check, history.check, packages.check, check_own,
+    check_settings, model.check, text.check, rows.check, row_texts.check, reward.check, steps.check, unread.check,
+    learning.check, memory.check, hardware.check, disk.check, history.check, packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
 LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
-    rows.check: ("algorithm", "data", "model"), reward.check: ("algorithm", "data", "reward"),
-    steps.check: ("data",), learning.check: ("algorithm", "model"), hardware.check: ("hardware", "cluster"),
-    packages.check: (), check_own: (),
+    rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
+    reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), learning.check: ("algorithm", "model"),
+    hardware.check: ("hardware", "cluster"), packages.check: (), check_own: (),
 }  # fmt: skip
 """Those that are also run where other arguments are wrong, with the config groups that must be known for them."""
 

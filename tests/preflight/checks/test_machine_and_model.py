@@ -129,7 +129,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (path / "config.json").write_text(json.dumps({"model_type": "strange", "vocab_size": 3}))
     monkeypatch.setattr(dry_load, "_in_a_process", lambda asked: {})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    weight = np.zeros((2, 2), np.float32)
+    weight = np.ones((2, 2), np.float32)
     save_file({"layers.0.q_proj.weight": weight, "layers.0.wo.weight": weight}, path / "model.safetensors")
     (path / "tokenizer.json").write_text(
         json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<eos>"}]})

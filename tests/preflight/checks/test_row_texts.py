@@ -1,0 +1,71 @@
+"""Texts that show what went wrong when rows were made are named; texts like them that are meant are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.preflight.checks import row_texts
+from launcher.preflight.checks.context import Context
+
+ASKED = [f"What is {n} and {n}? Say it." for n in range(40)]
+
+
+def answers(end: str = "", begin: str = "") -> list[dict[str, Any]]:
+    return [{"prompt": asked, "response": f"{begin}{2 * n}{end}"} for n, asked in enumerate(ASKED)]
+
+
+def pairs(repeat: bool) -> list[dict[str, Any]]:
+    return [{"prompt": asked, "chosen": f"{asked * repeat} {2 * n}", "rejected": f"{asked * repeat} {n + 1_000}"}
+            for n, asked in enumerate(ASKED)]  # fmt: skip
+
+
+def chats(*last: str) -> list[dict[str, Any]]:
+    return [{"messages": [{"role": role, "content": f"{role} {n}"} for role in ("user", "assistant", *last)]}
+            for n in range(40)]  # fmt: skip
+
+
+def truths(every: int, value: str) -> list[dict[str, Any]]:
+    return [{"prompt": asked, "ground_truth": value if n % every == 0 else str(n)} for n, asked in enumerate(ASKED)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rows", "expected"),
+    [
+        ("dpo", pairs(repeat=True), "answers begin with their prompt, 'What is 0 and 0? Say it.'"),
+        ("dpo", pairs(repeat=False), ""),
+        ("sft", [{"prompt": "Write 1.", "response": f"Write 1. So: {n}"} for n in range(9)], "begin with their prompt"),
+        ("sft", [{"prompt": asked, "response": asked} for asked in ASKED], ""),  # a copy is an answer
+        ("sft", answers() * 3, "120 rows hold 40 different ones"),
+        ("grpo", truths(1000, "1") * 2, "80 rows hold 40 different ones"),
+        ("sft", [*answers(), *answers()[:30]], ""),
+        ("sft", [*answers()[2:], *[{"prompt": f"{n}", "response": "NaN"} for n in range(2)]],
+         "answers are 'NaN', which pandas writes where a value is missing (2 of 40 rows"),
+        ("grpo", truths(8, "<NA>"), "right answers are '<NA>'"),
+        ("grpo", truths(2, "None"), ""),  # a label
+        ("sft", answers(end="<|im_end|>"), "answers end with '<|im_end|>'"),
+        ("sft", answers(end=" </s>\n"), "answers end with '</s>'"),
+        ("sft", answers(end="<end_of_turn>"), "answers end with '<end_of_turn>'"),
+        ("sft", answers(end="</answer>"), ""),
+        ("sft", answers(end="</p>"), ""),
+        ("sft", [*answers(end="</s>")[:20], *answers()[20:]], ""),
+        ("sft", answers(begin="Café – “oui”".encode().decode("cp1252", "replace")), "texts hold 'Ã©'"),
+        ("sft", answers(begin="größer".encode().decode("latin-1")), "texts hold 'Ã¶'"),
+        ("sft", answers(begin="NÃO, São João, 25 °C, «Âge», ação, Ðe, â—"), ""),
+        ("sft", chats("user"), "conversations end with a user's turn, such as 'user 0'"),
+        ("sft", chats("user", "assistant"), ""),
+        ("sft", chats("user")[:7], ""),  # too few
+    ],
+)  # fmt: skip
+def test_named_where_it_is_no_chance(algorithm: str, rows: list[Any], expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [f"algorithm={algorithm}", "model=tiny", "data=files", f"data.train_files={file}", "data.on_bad_row=skip"]
+    more = ["reward=exact"] if algorithm == "grpo" else []
+    found = list(row_texts.check(Context(resolve([*words, *more, "data.train_batch_size=4"]), here=True)))
+    assert [result.level for result in found] == (["WARN"] if expected else [])
+    assert all(expected in result.message and result.fix for result in found)
