@@ -100,7 +100,7 @@ PROMPT_SIGNS = (
     Sign(0.05, _missing, "right answers are {}, which pandas writes where a value is missing",
          "leave those rows out, as dropna() does"),
     Sign(0.05, _misread, "texts hold {}, which is UTF-8 that was read as Latin-1",
-         "read the source as UTF-8, or mend the texts with ftfy.fix_text"),
+         "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
 )  # fmt: skip
 SIGNS = (
     *(sign._replace(message=sign.message.replace("right answers", "answers")) for sign in PROMPT_SIGNS),
