@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import short_repr
-from launcher.data.quality import Seen
 from launcher.preflight.checks.context import Context
 from launcher.spec.data import Row
 
@@ -17,12 +16,20 @@ FIRST = 2_000
 """Rows that are looked at."""
 FEW = 8
 """Rows that may be alike."""
-_MISSING = {"nan", "<na>", "nat"}
-"""What pandas writes for a value that is not there."""
+_MISSING = {"nan", "NaN", "<NA>", "NaT"}
+"""What pandas writes for a value that is not there; None and null are labels, too."""
 _LATIN = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€[\x80-\xbf‘’“”„†‡•…‹›€™œžŸšŒŽŠ˜]")
-"""What bytes of UTF-8 beyond ASCII become when they are read as Latin-1 or cp1252."""
-_END = re.compile(r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|<eos>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|EOS)\])\s*\Z")
+"""What bytes of UTF-8 beyond ASCII become when they are read as Latin-1 or cp1252, beside texts that were read well."""
+_BYTES = {ord(sign): byte for byte in range(0x80, 0xA0) if (sign := bytes([byte]).decode("cp1252", "ignore"))}
+_BYTES[0xFFFD] = 0x9D  # cp1252 does not have it, and no other byte of those stands so often in UTF-8
+_AFTER_LETTER = re.compile("[^Â-Å][…“”‘’»›–—\xa0]")
+"""A last letter and a sign behind it that are UTF-8 by chance, as in German and in capitals."""
+_END = re.compile(
+    r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
+)
 """A special token at a text's end; tags of XML and HTML have other forms."""
+_ROLE = re.compile(r"\s*(?:[^`]{0,30}[:>\]\n]\s*)?")
+"""What a dialogue written as text has before its first turn, such as a role."""
 
 
 class Sign(NamedTuple):
@@ -46,15 +53,18 @@ def check(context: Context) -> Iterator[CheckResult]:
             what = sign.message.format(short_repr(shown, 40))
             message = f"{what} ({len(found):,} of {len(rows):,} rows, the first is {row.where})"
             yield CheckResult("WARN", "data", message, sign.fix)
-    seen = Seen()
-    for row in rows:
-        seen.add(row, kind)
-    different = len({*seen.rows})
+    yield from _repeated(context.train.rows, "" if context.train.complete else "the first ")
+
+
+def _repeated(rows: Sequence[Row], scope: str) -> Iterator[CheckResult]:
+    """Rows that are the same in all that trains or scores: environments may differ in extra_info alone."""
+    if 2 * len({(row.prompt, row.response, row.rejected) for row in rows}) > len(rows):
+        return
+    different = len({(row.prompt, row.response, row.rejected, row.ground_truth, repr(row.extra_info)) for row in rows})
     if 2 * different <= len(rows) and different > 1:
-        message = f"{len(rows):,} rows hold {different:,} different ones"
-        yield CheckResult(
-            "WARN", "data", message, "leave the repeated ones out; trainer.total_epochs=2 goes through all rows twice"
-        )
+        message = f"{scope}{len(rows):,} rows hold {different:,} different ones"
+        fix = "leave the repeated ones out; trainer.total_epochs=2 goes through all rows twice"
+        yield CheckResult("WARN", "data", message, fix)
 
 
 def _answers(row: Row) -> Sequence[str]:
@@ -68,27 +78,52 @@ def _asked(row: Row) -> str:
     return (row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content).strip()
 
 
+def _texts(row: Row) -> Iterator[str]:
+    yield from [row.prompt] if isinstance(row.prompt, str) else (turn.content for turn in row.prompt)
+    yield from (text for text in (row.response, row.rejected, row.ground_truth) if text is not None)
+
+
 def _repeated_prompt(row: Row) -> str:
     asked = _asked(row)
-    return asked if row.response is not None and all(_goes_on(text, asked) for text in _answers(row)) else ""
+    return asked if row.response is not None and all(_goes_on(text, asked, row) for text in _answers(row)) else ""
 
 
-def _goes_on(text: str, beginning: str) -> bool:
-    return len(beginning) >= FEW and text.lstrip().startswith(beginning) and len(text.strip()) > len(beginning)
+def _goes_on(text: str, beginning: str, row: Row) -> bool:
+    """Whether there is more than `beginning`; of pairs, after a role, too, where other answers may mean to quote."""
+    before, found, after = text.partition(beginning)
+    role = _ROLE.fullmatch(before) if row.rejected is not None else not before.strip()
+    return len(beginning) >= FEW and bool(found and role and after.strip())
 
 
 def _missing(row: Row) -> str:
-    return next((text for text in (*_answers(row), row.ground_truth or "") if text.strip().lower() in _MISSING), "")
+    texts = (*_answers(row), row.ground_truth or "", _asked(row))
+    return next((text for text in texts if text.strip() in _MISSING), "")
 
 
 def _misread(row: Row) -> str:
-    found = (_LATIN.search(text) for text in (*_answers(row), _asked(row)))
-    return next((match[0] for match in found if match), "")
+    return next((found for text in _texts(row) if not text.isascii() and (found := _misread_in(text))), "")
+
+
+def _misread_in(text: str) -> str:
+    """A part of it that was misread: all that is not ASCII is hardly UTF-8 by chance."""
+    if found := _LATIN.search(text):
+        return found[0]
+    try:
+        text.translate(_BYTES).encode("latin-1").decode()
+    except UnicodeError:
+        return ""
+    parts = re.findall(r"[^\x00-\x7f]+", text)
+    return next((part for part in parts if not _AFTER_LETTER.fullmatch(part)), "")
+
+
+def _unread(row: Row) -> str:
+    return "\ufffd" if any("\ufffd" in text for text in _texts(row)) and not _misread(row) else ""
 
 
 def _written_end(row: Row) -> str:
     ends = [found[1] if (found := _END.search(text)) else "" for text in _answers(row)]
-    return Counter(ends).most_common(1)[0][0] if ends and all(ends) else ""
+    struck_out = any("<s>" in text.lstrip()[1:] for text in _answers(row))  # HTML, where it does not open the answer
+    return Counter(ends).most_common(1)[0][0] if ends and all(ends) and not struck_out else ""
 
 
 def _left_over(row: Row) -> str:
@@ -97,10 +132,12 @@ def _left_over(row: Row) -> str:
 
 
 PROMPT_SIGNS = (
-    Sign(0.05, _missing, "right answers are {}, which pandas writes where a value is missing",
+    Sign(0.05, _missing, "prompts or right answers are {}, which pandas writes where a value is missing",
          "leave those rows out, as dropna() does"),
     Sign(0.05, _misread, "texts hold {}, which is UTF-8 that was read as Latin-1",
          "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
+    Sign(0.05, _unread, "texts hold {}, which stands for bytes that could not be decoded",
+         "read the source in its own encoding, which file -i may tell"),
 )  # fmt: skip
 SIGNS = (
     *(sign._replace(message=sign.message.replace("right answers", "answers")) for sign in PROMPT_SIGNS),
@@ -108,6 +145,6 @@ SIGNS = (
          "leave it out of the answers"),
     Sign(0.9, _written_end, "answers end with {}, and the end of an answer is written for each row",
          "leave it out of the answers"),
-    Sign(0.5, _left_over, "conversations end with a user's turn, such as {}, which is left out",
+    Sign(0.1, _left_over, "conversations end with a user's turn, such as {}, which is left out",
          "give each its answer, or leave the turn out"),
 )  # fmt: skip

@@ -19,9 +19,9 @@ def answers(end: str = "", begin: str = "") -> list[dict[str, Any]]:
     return [{"prompt": asked, "response": f"{begin}{2 * n}{end}"} for n, asked in enumerate(ASKED)]
 
 
-def pairs(repeat: bool) -> list[dict[str, Any]]:
-    return [{"prompt": asked, "chosen": f"{asked * repeat} {2 * n}", "rejected": f"{asked * repeat} {n + 1_000}"}
-            for n, asked in enumerate(ASKED)]  # fmt: skip
+def pairs(repeat: bool, role: str = "") -> list[dict[str, Any]]:
+    return [{"prompt": asked, "chosen": f"{role}{asked * repeat} {2 * n}",
+             "rejected": f"{role}{asked * repeat} {n + 1_000}"} for n, asked in enumerate(ASKED)]  # fmt: skip
 
 
 def chats(*last: str) -> list[dict[str, Any]]:
@@ -38,26 +38,43 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
     [
         ("dpo", pairs(repeat=True), "answers begin with their prompt, 'What is 0 and 0? Say it.'"),
         ("dpo", pairs(repeat=False), ""),
+        ("dpo", pairs(repeat=True, role="\n\nHuman: "), "answers begin with their prompt"),
+        ("dpo", pairs(repeat=True, role="```python\n"), ""),  # code that is completed
         ("sft", [{"prompt": "Write 1.", "response": f"Write 1. So: {n}"} for n in range(9)], "begin with their prompt"),
         ("sft", [{"prompt": asked, "response": asked} for asked in ASKED], ""),  # a copy is an answer
         ("sft", answers() * 3, "120 rows hold 40 different ones"),
         ("grpo", truths(1000, "1") * 2, "80 rows hold 40 different ones"),
         ("sft", [*answers(), *answers()[:30]], ""),
+        ("sft", [{"prompt": f"{n % 2500}", "response": f"{n % 2500}"} for n in range(5000)], "5,000 rows hold 2,500"),
+        ("grpo", [{"prompt": f"Play level {n % 3}.", "extra_info": {"seed": n}} for n in range(40)], ""),
         ("sft", [*answers()[2:], *[{"prompt": f"{n}", "response": "NaN"} for n in range(2)]],
          "answers are 'NaN', which pandas writes where a value is missing (2 of 40 rows"),
         ("grpo", truths(8, "<NA>"), "right answers are '<NA>'"),
         ("grpo", truths(2, "None"), ""),  # a label
+        ("sft", [{"prompt": "nan" if n % 4 else asked, "response": f"{n}"} for n, asked in enumerate(ASKED)],
+         "prompts or answers are 'nan'"),
+        ("sft", [*answers()[8:], *[{"prompt": f"Who? {n}", "response": "Nat"} for n in range(8)]], ""),
         ("sft", answers(end="<|im_end|>"), "answers end with '<|im_end|>'"),
         ("sft", answers(end=" </s>\n"), "answers end with '</s>'"),
         ("sft", answers(end="<end_of_turn>"), "answers end with '<end_of_turn>'"),
+        ("sft", answers(end="<EOS>"), "answers end with '<EOS>'"),
+        ("sft", answers(begin="<s>", end="</s>"), "answers end with '</s>'"),
+        ("sft", answers(begin="not <s>1", end="</s>"), ""),  # HTML
         ("sft", answers(end="</answer>"), ""),
         ("sft", answers(end="</p>"), ""),
         ("sft", [*answers(end="</s>")[:20], *answers()[20:]], ""),
         ("sft", answers(begin="Café – “oui”".encode().decode("cp1252", "replace")), "texts hold 'Ã©'"),
         ("sft", answers(begin="größer".encode().decode("latin-1")), "texts hold 'Ã¶'"),
         ("sft", answers(begin="NÃO, São João, 25 °C, «Âge», ação, Ðe, â—"), ""),
+        ("sft", answers(begin="Привет, 你好 😊".encode().decode("latin-1")), "which is UTF-8 that was read as Latin-1"),
+        ("sft", answers(begin="ş".encode().decode("cp1252")), "texts hold 'ÅŸ'"),
+        ("grpo", truths(2, "café".encode().decode("cp1252")), "texts hold 'Ã©'"),
+        ("sft", answers(begin="Привет, 你好 😊 „Spaß“ «\xa0café\xa0»"), ""),
+        ("sft", answers(begin="Das macht Spaß… "), ""),  # UTF-8 by chance
+        ("sft", answers(begin="caf\ufffd"), "texts hold '\ufffd', which stands for bytes that could not be decoded"),
         ("sft", chats("user"), "conversations end with a user's turn, such as 'user 0'"),
         ("sft", chats("user", "assistant"), ""),
+        ("sft", [*chats("user")[:12], *answers()], "conversations end with a user's turn"),
         ("sft", chats("user")[:7], ""),  # too few
     ],
 )  # fmt: skip
