@@ -28,6 +28,7 @@ def leaves(path: Path) -> dict[str, Leaf]:
     try:
         loader = LOADER(read_checked(path))
         root = loader.get_single_node()
+        _check_keys(root, set())
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except LimitExceeded as error:
         raise Problems(error.in_file(path)) from error
@@ -80,11 +81,6 @@ def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
 
 
 def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
-    places = dict[str, int]()
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if (before_it := places.setdefault(str(key.value), line)) != line and key.value != "<<":
-            raise LimitExceeded(f"{before}{key.value} is set twice, first in line {before_it}", "set it once", line)
     loader.flatten_mapping(node)  # `<<: *name`
     for key, value in node.value:
         name = f"{before}{key.value}"
@@ -92,6 +88,21 @@ def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, L
             yield from _below(loader, value, f"{name}.")
         else:
             yield name, Leaf(key.start_mark.line + 1, tuple(_texts(value)), loader.construct_object(value, deep=True))
+
+
+def _check_keys(node: Node | None, seen: set[int]) -> None:
+    """Raises `LimitExceeded` where a group has a key twice, of which YAML would take the later one."""
+    if node is None or id(node) in seen:  # an alias
+        return
+    seen.add(id(node))
+    lines = dict[str, int]()
+    for part in node.value if isinstance(node, MappingNode | SequenceNode) else ():
+        key, value = part if isinstance(part, tuple) else (None, part)
+        if isinstance(key, ScalarNode) and key.value != "<<":
+            line = key.start_mark.line + 1
+            if (first := lines.setdefault(key.value, line)) != line:
+                raise LimitExceeded(f"{key.value} is set twice, first in line {first}", "set it once", line)
+        _check_keys(value, seen)
 
 
 def _texts(node: Node) -> Iterator[str]:

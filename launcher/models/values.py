@@ -9,7 +9,7 @@ from launcher.core.problems import Problem
 from launcher.models import weights
 
 TENSORS = 1000
-"""Of a file, that are looked at; in files of more, as many evenly spread."""
+"""Of a folder, that are looked at; of more, as many evenly spread."""
 BLOCK = 2**14
 """Bytes read at the beginning, in the middle and at the end of a tensor; all of one that is not much larger."""
 _EXPONENTS = {"BF16": (0x7F, 0x80), "F32": (0x7F, 0x80), "F16": (0x7C, 0x00), "F64": (0x7F, 0xF0)}
@@ -20,12 +20,14 @@ _WIDTHS = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 def faults(folder: Path) -> tuple[list[Problem], list[Problem]]:
     """Why the weights of a folder without faults of other kinds must not be trained, and why they hardly can be."""
     broken, zero, every = list[str](), 0, 0
-    shapes = {name: shape for name, shape in (weights.shapes(folder) or {}).items() if len(shape) < 4}  # masks have 4
+    # not masks, nor the numbers that fill them, which older versions kept beside the weights
+    shapes = {name: shape for name, shape in (weights.shapes(folder) or {}).items() if 0 < len(shape) < 4}
+    step = max(1, -(-len(shapes) // TENSORS))
     for name in weights.read_by_a_loader(folder):
         found = weights.spans(folder / name).items()
         spans = {tensor: of for tensor, of in found if tensor in shapes and of[0] in _WIDTHS and of[2] > of[1]}
         with (folder / name).open("rb", buffering=0) as file:
-            for tensor in sorted(spans)[:: max(1, -(-len(spans) // TENSORS))]:
+            for tensor in sorted(spans)[::step]:
                 dtype, begin, end = spans[tensor]
                 samples = _samples(file.fileno(), begin, end)
                 every, zero = every + 1, zero + all(sample.count(0) == len(sample) for sample in samples)

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.config.recipe import run_request
 from launcher.config.resolve import resolve
+from launcher.config.yaml_lines import leaves
 from launcher.core.problems import Problems
 from launcher.preflight.plan import plan
 from launcher.spec.run import RunSpec
@@ -77,6 +78,16 @@ def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:
     assert of("spec.yaml").trainer.experiment_name == "007"
     Path("lock.json").write_text("{}")
     assert of("spec.yaml").trainer.experiment_name is None
+
+
+def test_what_overrides_a_merged_key_is_no_second_one() -> None:
+    first = "base: &b\n  lr: 1\nx: &x\n  <<: *b\n  lr: 2\ny: *x\n"
+    Path("any.yaml").write_text(first)
+    found = leaves(Path("any.yaml"))
+    assert (found["base.lr"].value, found["x.lr"].value, found["y.lr"].value) == (1, 2, 2)
+    Path("any.yaml").write_text(f"{first}base:\n  lr: 3\n")
+    with pytest.raises(Problems, match=r"any\.yaml:7: base is set twice, first in line 1"):
+        leaves(Path("any.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,9 @@ class _Golds:
         return [list(islice(totals, len(forms))) for forms in self.forms], found.faults
 
     def distinct(self) -> _Golds:
-        """Those whose ground truths differ."""
-        firsts = {
-            (answer.ground_truth or "").strip().casefold(): n for n, answer in reversed([*enumerate(self.answers)])
-        }
+        """Those with a score whose ground truths differ."""
+        scored = [n for n, scores in enumerate(self.scores) if any(x == x for x in scores)]
+        firsts = {(self.answers[n].ground_truth or "").strip().casefold(): n for n in reversed(scored)}
         kept = sorted(firsts.values())
         forms, scores = [self.forms[n] for n in kept], [self.scores[n] for n in kept]
         return _Golds([self.answers[n] for n in kept], forms, self.known, scores)
