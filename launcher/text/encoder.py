@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -212,8 +213,9 @@ class Encoder:
             answer = plain
         else:
             written = self.render([*before, answer], args)
-        if written.startswith(opening):
-            return written[len(opening) :]
+        shared = _shared_suffix(opening, written)
+        if len(shared) > len(opening) - _common(opening, unopened):  # more than what opens every answer
+            return written.rpartition(shared)[2]
         content = answer.get("content") or ""
         if not content:
             return written[_common(opening, written) :]
@@ -381,6 +383,12 @@ def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
 def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
     """How many ids, or characters, both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
+
+
+def _shared_suffix(opening: str, written: str) -> str:
+    """The longest end of `opening` that stands in `written`: templates rewrite turns far before an answer only."""
+    length = bisect_left(range(1, len(opening) + 1), True, key=lambda size: opening[-size:] not in written)
+    return opening[len(opening) - length :]
 
 
 # ---- answers

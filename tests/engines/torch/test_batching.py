@@ -85,7 +85,7 @@ def test_rows_without_groups_stand_alone() -> None:
 
 
 def test_a_shared_prompt_is_counted_once() -> None:
-    sizes = Sizes([10, 12, 9], [6, 6, 6])
+    sizes = Sizes([10, 12, 9], [6, 6, 6], [0, 0, 0])
     assert [sizes.tokens(rows) for rows in ([0], [0, 1], [0, 1, 2])] == [10, 16, 19]
 
 
@@ -123,3 +123,14 @@ def test_evened_cuts_the_largest_in_the_middle_and_never_within_a_key() -> None:
     assert sorted(split_to_count([[0, 1, 2, 3], [4, 5]], 3, keys)) == [[0, 1, 2], [3], [4, 5]]
     found = split_to_count([[0, 1, 2, 3], [4, 5]], 5, keys)
     assert sorted(found) == [[], [], [0, 1, 2], [3], [4, 5]]  # two processes more compute nothing
+
+
+def test_sequences_of_a_row_share_only_equal_beginnings() -> None:
+    """Turns of a conversation that are each a sequence: a group, whose rows begin their answers at other places."""
+    longest, answer = 60, 4
+    length = torch.tensor([20, 30, 40, 50, 60])
+    place = torch.arange(longest)[None]
+    mask = ((place >= length[:, None] - answer) & (place < length[:, None])).double()
+    batch = Batch(tokens=place.repeat(5, 1), length=length, mask=mask, group=torch.zeros(5, dtype=torch.long))
+    parts = micro_batches(batch, Limits(1, 100), whole=False, share=True)
+    assert all(pack(batch.rows(part)).ids.numel() <= 100 for part in parts) and len(parts) == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from launcher.engines.torch.model.blocks import worth_sharing
@@ -22,15 +22,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Lengths of the rows, and the length each shares with its group."""
+    """Lengths of the rows, and of what stands before their first learned token, which equal beginnings share."""
 
     length: Sequence[int]  # [B]
-    prompt: Sequence[int]  # [B] tokens that rows of a group share; all 0 where nothing is shared
+    prompt: Sequence[int]  # [B]; all 0 where nothing is shared
+    beginning: Sequence[Hashable]  # [B] equal where rows of a group have the same prompt
 
     def tokens(self, rows: Rows) -> int:
         """Tokens of a group's rows, with shared prompts counted once."""
-        lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
-        return sum(lengths) - (prompt * (len(rows) - 1) if worth_sharing(prompt, len(lengths), sum(lengths)) else 0)
+        families: dict[Hashable, Rows] = {}
+        for row in rows:
+            families.setdefault(self.beginning[row], []).append(row)
+        return sum(map(self._of_family, families.values()))
+
+    def _of_family(self, rows: Rows) -> int:
+        prompt, whole = self.prompt[rows[0]], sum(self.length[row] for row in rows)
+        return whole - (prompt * (len(rows) - 1) if worth_sharing(prompt, len(rows), whole) else 0)
 
 
 def mini_batches(batch: Batch, parts: int) -> list[Batch]:
@@ -51,7 +58,9 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
         items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
         return _in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
     prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
-    sizes, most = Sizes(batch.length.tolist(), prompt), limits.tokens
+    tokens = batch.tokens.cpu().numpy()
+    beginning = [tokens[row, :count].tobytes() for row, count in enumerate(prompt)]
+    sizes, most = Sizes(batch.length.tolist(), prompt, beginning), limits.tokens
     items = [
         [group] if stays else _in_order([[row] for row in group], lambda rows: sizes.tokens(rows) <= most)
         for group, stays in zip(groups, fixed, strict=True)
