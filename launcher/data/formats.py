@@ -37,7 +37,7 @@ from typing import Any
 from launcher.core.problems import short_repr, suggest
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ROLES, Message, Row, Text
+from launcher.spec.data import ROLES, Message, Row, Text, template_args_of
 
 Values = Mapping[str, Any]
 
@@ -279,7 +279,11 @@ def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
     args = dict(row.template_args)
     if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
         args["tools"] = tools
-    args |= _json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
+    own = _json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
+    try:
+        args |= template_args_of(own)
+    except ValueError as error:
+        raise UnfitRow(f"chat_template_kwargs: {error}") from error
     return replace(row, prompt=_with_system(others, row.prompt), template_args=args)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, get_args
 
+from pydantic import AfterValidator
+
 from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, ReadOnlyWith, settings
 from launcher.spec.algorithm import Kind
@@ -21,6 +23,21 @@ ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
 IMITATED = ReadOnlyWith(
     "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
 )
+
+
+RESERVED = frozenset({
+    "conversation", "messages", "tokenize", "add_generation_prompt", "continue_final_message", "chat_template",
+    "padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+})  # fmt: skip
+"""Arguments of apply_chat_template that decide what is written and returned, and no variable of a template."""
+
+
+def template_args_of(args: dict[str, Any]) -> dict[str, Any]:
+    """Arguments for a chat template. Raises `ValueError` where one is for whoever calls it."""
+    if reserved := sorted(RESERVED & args.keys()):
+        raise ValueError(f"{reserved[0]} is decided where the template is used; leave it out")
+    return args
 
 
 @dataclass(frozen=True)
@@ -141,9 +158,11 @@ class Dataset(ABC):
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` formats prompts with the tokenizer's chat template if it has one; a plain text then becomes the user's
     turn."""
-    template_args: Annotated[dict[str, Any], ReadOnlyWith("chat_template", "auto", fix="data.chat_template=auto")] = (
-        field(default_factory=dict)
-    )
+    template_args: Annotated[
+        dict[str, Any],
+        AfterValidator(template_args_of),
+        ReadOnlyWith("chat_template", "auto", fix="data.chat_template=auto"),
+    ] = field(default_factory=dict)
     """Arguments of the chat template, wherever it writes: `data.template_args={enable_thinking: false}`. Those of a row
     (`chat_template_kwargs`) come before them."""
     loss_on: Annotated[Literal["all", "last"], IMITATED] = "all"

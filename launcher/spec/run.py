@@ -57,8 +57,9 @@ class Optim:
         "constant"
     )
     """Schedule after the warm-up, as in transformers: constant; a linear, cosine or polynomial decay towards
-    `min_lr_ratio`, which would be reached one step after the last; 1 / sqrt(step); or constant with a cosine decay over
-    the last `lr_decay_steps` (arXiv:2404.06395, section 4)."""
+    `min_lr_ratio`, which would be reached one step after the last; 1 / sqrt(step / warm-up), which without a warm-up
+    hardly falls for thousands of steps; or constant with a cosine decay over the last `lr_decay_steps`
+    (arXiv:2404.06395, section 4)."""
     min_lr_ratio: Annotated[
         Share,
         ReadOnlyWith(

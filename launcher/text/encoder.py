@@ -21,7 +21,18 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.core.user_code import CallFailure, try_call
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
-from launcher.text.stop_tokens import REASONING, StopTokens, stop_tokens
+from launcher.text.stop_tokens import StopTokens, Turn, stop_tokens
+from launcher.text.turns import (
+    alternating,
+    called,
+    continued,
+    is_call,
+    reasoning_in,
+    retyped,
+    with_parts,
+    with_reasoning_apart,
+    without_reasoning,
+)
 
 TEMPLATE = "<template>"
 """What Jinja calls the file of a template, so that errors name its line."""
@@ -30,9 +41,6 @@ REFUSAL = "TemplateError"
 PROBE = "Forty-two."
 """A text that shows what a template writes around one."""
 _OPEN_TAG = re.compile(r"<(\w+)>(\s*)\Z")
-_LEADING_TAG = re.compile(r"\s*<(\w+)>(?=[\s\S]*</\1>)")
-
-Turn = dict[str, Any]
 
 
 class Unwritable(ValueError):
@@ -72,6 +80,8 @@ class Exchange(NamedTuple):
     """What the model must write after it."""
     end: int
     """The token that ends the answer where the template writes none."""
+    quoted: int
+    """Tokens that end answers in what is answered, as in texts about them: they end nothing."""
 
 
 class Encoder:
@@ -195,14 +205,19 @@ class Encoder:
         if whole.startswith(opening):
             written = whole[len(opening) :]
         elif tag and whole.startswith(opening[: tag.start()]):
-            written = _continued(whole[tag.start() :], tag, answer)
+            written = continued(whole[tag.start() :], tag, answer)
         else:
             written = self._opened_otherwise(before, answer, args, opening)
-        calls = _called(answer)
+        calls = called(answer)
         if not all(name in written for name in calls):
             fix = "use a model whose template writes tool calls, or rows without them"
             raise Unwritable(f"the chat template writes nothing of the turn's tool_calls; {fix}")
-        return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end)
+        apart = with_reasoning_apart(answer, written)
+        if apart and reasoning_in(apart) in (found := self.exchange(before, apart, args)).answer:
+            return found
+        texts = [text for text in (answer.get("content"), reasoning_in(answer)) if text and text in written]
+        quoted = sum(text.count(self.added.get(number, TEMPLATE)) for text in texts for number in self.stop_tokens.ids)
+        return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end, quoted)
 
     def _opened_otherwise(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None, opening: str) -> str:
         """What the template writes of an answer that it opens otherwise than it writes it."""
@@ -227,7 +242,7 @@ class Encoder:
         """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
         their last answer."""
         text, ids, mask, stop, exact = "", list[int](), list[int](), 0, False
-        for opening, answer, end in exchanges:
+        for opening, answer, end, quoted in exchanges:
             asked = self._grown(text, ids, opening) if exact else self._ids(opening)
             kept = _common(ids, asked)
             if kept < stop:
@@ -235,8 +250,10 @@ class Encoder:
                 mask = []
             mask = [*mask[:kept], *[0] * (len(asked) - min(kept, len(mask)))]
             written, exact = self._following(opening, asked, answer)
-            text, ids = opening + answer, [*asked, *self._ended(written, end)]
-            exact, stop = exact and len(ids) == len(asked) + len(written), self._stop(ids, len(asked))
+            stops = [place for place, number in enumerate(written, start=len(asked)) if number in self.stop_tokens.ids]
+            has_end = len(stops) > quoted
+            text, ids = opening + answer, [*asked, *written] if has_end else [*asked, *written, end]
+            exact, stop = exact and has_end, stops[quoted] + 1 if has_end else len(ids)
             mask += [1] * (len(ids) - len(asked))
         if ids:
             yield Tokens(number, ids, mask)
@@ -261,14 +278,6 @@ class Encoder:
         start = text.rfind(self.added[ids[place]]) if place >= 0 else -1
         return (place, start) if start >= 0 else (-1, 0)
 
-    def _ended(self, answer: list[int], end: int) -> list[int]:
-        """The answer's tokens with the one that ends it."""
-        return answer if {*answer} & {*self.stop_tokens.ids} else [*answer, end]
-
-    def _stop(self, ids: Sequence[int], start: int) -> int:
-        """Where inference stops that writes these from `start` on."""
-        return next(place for place in range(start, len(ids)) if ids[place] in self.stop_tokens.ids) + 1
-
     def render(self, turns: list[Turn], args: Mapping[str, Any] | None = None, open_answer: bool = False) -> str:
         """What the template writes. Raises `Unwritable`."""
         if not turns:
@@ -283,7 +292,7 @@ class Encoder:
     def _written(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
         turns = [self._in_its_form(turn) if turn.get("tool_calls") else turn for turn in turns]
         if self._in_parts:
-            turns = [_with_parts(turn) for turn in turns]
+            turns = [with_parts(turn) for turn in turns]
         write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
         return try_call(partial(write, **args), TEMPLATE)
 
@@ -292,7 +301,7 @@ class Encoder:
         """Whether the template takes contents as lists of parts only, as those of vision models do."""
         write = partial(self.tokenizer.apply_chat_template, tokenize=False)
         turn = {"role": "user", "content": PROBE}
-        plain, parted = (try_call(partial(write, [each]), TEMPLATE) for each in (turn, _with_parts(turn)))
+        plain, parted = (try_call(partial(write, [each]), TEMPLATE) for each in (turn, with_parts(turn)))
         return not _shows(plain) and _shows(parted)
 
     @cached_property
@@ -304,7 +313,7 @@ class Encoder:
             function = {"name": "look", "arguments": arguments}
             call = {"type": "function", "id": "call00001", "function": function}
             turn = {"role": "assistant", "content": None if null else "", "tool_calls": [call]}
-            turns = [_with_parts(each) if self._in_parts else each for each in ({"role": "user", "content": "?"}, turn)]
+            turns = [with_parts(each) if self._in_parts else each for each in ({"role": "user", "content": "?"}, turn)]
             text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False), TEMPLATE)
             if _shows(text) and "\\" not in str(text):  # the JSON of a text of JSON
                 found.add((as_text, null))
@@ -312,12 +321,12 @@ class Encoder:
 
     def _in_its_form(self, turn: Turn) -> Turn:
         """A turn with tool calls as the template takes them: some take one form only, and datasets have each."""
-        arguments = [call.get("function", call).get("arguments") for call in turn["tool_calls"] if _is_call(call)]
+        arguments = [call.get("function", call).get("arguments") for call in turn["tool_calls"] if is_call(call)]
         as_text, null = any(isinstance(given, str) for given in arguments), turn.get("content") is None
         for other_type, other_content in ((False, False), (True, False), (False, True), (True, True)):
             form = as_text != other_type, null != other_content
             if form in self._call_forms and not (form[1] and turn.get("content")):
-                turn = _retyped(turn) if other_type else turn
+                turn = retyped(turn) if other_type else turn
                 return {**turn, "content": None if form[1] else ""} if other_content else turn
         return turn
 
@@ -333,7 +342,7 @@ class Encoder:
             ("put the system turn's text into the first user turn", [t for t in turns if t["role"] != "system"], args),
             ("it takes no tools: leave them out", turns, {k: v for k, v in args.items() if k != "tools"}),
             ("use a model whose template has tool calls, or rows without them", without_tools, args),
-            ("let user and assistant take turns, the user first", _alternating(turns), args),
+            ("let user and assistant take turns, the user first", alternating(turns), args),
         ):
             same = len(fewer) == len(turns) and given == args and not any(key in t for t in turns for key in calls)
             if fewer and not same and not isinstance(self._written(fewer, given, open_answer), CallFailure):
@@ -380,6 +389,13 @@ def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
     return [_common(first, each.ids) for each in sequences]
 
 
+# ---- texts
+
+
+def _shows(text: str | CallFailure) -> bool:
+    return isinstance(text, str) and PROBE in text
+
+
 def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
     """How many ids, or characters, both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
@@ -389,78 +405,3 @@ def _shared_suffix(opening: str, written: str) -> str:
     """The longest end of `opening` that stands in `written`: templates rewrite turns far before an answer only."""
     length = bisect_left(range(1, len(opening) + 1), True, key=lambda size: opening[-size:] not in written)
     return opening[len(opening) - length :]
-
-
-# ---- answers
-
-
-def reasoning_in(turn: Turn, tag: str = "think") -> str:
-    """What was thought before the turn, in a field of its own or in its content."""
-    within = (turn.get("content") or "").rpartition(f"</{tag}>")[0].rpartition(f"<{tag}>")[2]
-    return next((text for key in REASONING if isinstance(text := turn.get(key), str)), within).strip("\n")
-
-
-def without_reasoning(turn: Turn, opened: str) -> Turn:
-    """The turn without what was thought before it; in its content that is what stands in tags that `opened` closes."""
-    found = {key: value for key, value in turn.items() if key not in REASONING}
-    content = found.get("content")
-    if isinstance(content, str) and (tag := _LEADING_TAG.match(content)) and f"</{tag[1]}>" in opened:
-        found["content"] = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
-    return found
-
-
-def _continued(rest: str, tag: re.Match[str], answer: Turn) -> str:
-    """What comes after an opened tag such as <think>, where the template writes `rest` in its place."""
-    name, blank = tag[1], tag[2]
-    opened, closing = f"<{name}>", f"</{name}>"
-    if rest.lstrip().startswith(opened):
-        return rest.partition(opened)[2].lstrip()
-    if closing in rest:
-        return rest
-    line = blank[:1]
-    return f"{reasoning_in(answer, name)}{line}{closing}{line * 2}" + rest.lstrip("\n")
-
-
-# ---- turns
-
-
-def _shows(text: str | CallFailure) -> bool:
-    return isinstance(text, str) and PROBE in text
-
-
-def _with_parts(turn: Turn) -> Turn:
-    content = turn.get("content")
-    return {**turn, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else turn
-
-
-def _called(turn: Turn) -> list[str]:
-    """The names of the functions that the turn calls."""
-    return [str(call.get("function", call).get("name", "")) for call in turn.get("tool_calls") or () if _is_call(call)]
-
-
-def _is_call(call: Any) -> bool:
-    return isinstance(call, dict) and isinstance(call.get("function", call), dict)
-
-
-def _retyped(turn: Turn) -> Turn:
-    """The turn with the arguments of its calls as objects where they are JSON, and as JSON where they are objects."""
-    calls = []
-    for call in turn["tool_calls"]:
-        holder = call.get("function", call) if _is_call(call) else {}
-        given = holder.get("arguments")
-        other = try_call(partial(json.loads, given)) if isinstance(given, str) else json.dumps(given)
-        if isinstance(other, CallFailure):
-            return turn
-        changed = {**holder, "arguments": other}
-        calls.append({**call, "function": changed} if "function" in call else changed)
-    return {**turn, "tool_calls": calls}
-
-
-def _alternating(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without those that a template may not expect: of users and assistants, each after the other."""
-    found = list[Turn]()
-    for turn in turns:
-        expected = "user" if not found or found[-1]["role"] != "user" else "assistant"
-        if turn["role"] == expected:
-            found.append(turn)
-    return found

@@ -25,15 +25,15 @@ from launcher.text.encoder import (
     PROBE,
     Encoder,
     Tokens,
-    Turn,
     Unwritable,
     imitated,
-    reasoning_in,
     turns_of,
     with_rejected,
 )
 from launcher.text.lengths import Lengths
+from launcher.text.stop_tokens import Turn
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
+from launcher.text.turns import reasoning_in
 
 WRITTEN = 2**20
 """Characters that a template may add to a row; more than any list of tools has."""

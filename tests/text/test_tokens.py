@@ -219,6 +219,13 @@ EMPTY = THINKS.replace(
     "{{ message.content }}", "{{ '<think></think>' if message.role == 'assistant' }}{{ message.content }}"
 )
 
+FIELD = THINKS.replace(
+    "{{ message.content }}",
+    "{% if message.role == 'assistant' %}<think>\n"
+    "{{ (message.reasoning_content or '') + '\\n</think>\\n\\n' }}{% endif %}"
+    "{{ message.content }}",
+)
+
 
 @pytest.mark.parametrize(("template", "answer", "extra", "learned"), [
     (THINKS, "b", {}, "\n</think>\n\nb"),
@@ -229,6 +236,9 @@ EMPTY = THINKS.replace(
     (DROPS, "<think>\nSo.\n</think>\n\nb", {}, "So.\n</think>\n\nb"),  # as DeepSeek's
     (DROPS, "b", {"thinking": "So."}, "So.\n</think>\n\nb"),
     (EMPTY, "b", {}, "</think>b"),  # as the template writes that nothing was thought
+    (FIELD, "b", {}, "\n</think>\n\nb"),
+    (FIELD, "<think>So.</think>b", {}, "So.\n</think>\n\nb"),  # the template reads the field alone
+    (FIELD, "b", {"reasoning_content": "So."}, "So.\n</think>\n\nb"),
 ])  # fmt: skip
 def test_a_reasoning_that_the_prompt_opens_is_closed(
     template: str, answer: str, extra: dict[str, Any], learned: str
@@ -257,6 +267,41 @@ def test_what_only_the_prompt_writes_is_read_and_the_answer_is_learned_behind_it
         found = good(chat.demonstration(0, row("a", answer)))
         assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row("a"))).ids
         assert learnt_texts(chat, found) == [f"{answer}<|im_end|>\n"]
+
+
+CHANNELS = (
+    "{% set said = messages[-1].role == 'assistant' and not messages[-1].tool_calls %}{% for message in messages %}"
+    "<|im_start|>{{ message.role }}{% if message.role == 'assistant' %}"
+    "{% if message.thinking and (loop.last or not said) %}/think:{{ message.thinking }}<|im_end|>"
+    "<|im_start|>assistant{% endif %}"
+    "{% if message.tool_calls %}/call{% else %}/final{% endif %}{% endif %}:{{ message.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("extra", "learned"), [
+    ({}, "/final:It is 4.<|im_end|>"),
+    ({"thinking": "So."}, "/think:So.<|im_end|><|im_start|>assistant/final:It is 4.<|im_end|>"),
+])  # fmt: skip
+def test_after_a_tool_an_answer_is_learned_with_its_channel(extra: dict[str, Any], learned: str) -> None:
+    """As gpt-oss's, which leaves out what was thought before a call once a final answer follows."""
+    chat = Encoder(chat_tokenizer(CHANNELS), NoRows(loss_on="last"))
+    call = {"type": "function", "id": "1", "function": {"name": "add", "arguments": {}}}
+    turns = (Message("user", "2+2?"), Message("assistant", "add", {"thinking": "Add.", "tool_calls": [call]}),
+             Message("tool", "4"), Message("assistant", "It is 4.", extra))  # fmt: skip
+    found = good(chat.demonstration(0, row(turns)))
+    assert learnt_texts(chat, found) == [learned]
+    assert text(chat, found.ids[: found.mask.index(1)]) == chat.opening(turns[:3]) and "Add." in chat.opening(turns[:3])
+
+
+def test_an_end_within_an_answer_does_not_end_it() -> None:
+    """As in rows about chat templates; this template writes no end of its own."""
+    chat = encoder(chat_tokenizer(CHATML.replace("<|im_end|>\n", "")))
+    assert chat.stop_tokens.end == chat.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    found = good(chat.demonstration(0, row("a", "write <|im_start|> or so")))
+    assert learnt_texts(chat, found) == ["write <|im_start|> or so<|im_start|>"]
+    found = good(chat.demonstration(0, row(talk("user: a", "assistant: <|im_start|>?", "user: b", "assistant: no"))))
+    assert learnt_texts(chat, found) == ["<|im_start|>?<|im_start|>", "no<|im_start|>"]
 
 
 SWITCH = CHATML.replace(
