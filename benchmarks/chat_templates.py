@@ -79,6 +79,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "tool turn": {"tools": [TOOL], "messages": [
         ASKED, turn_of("assistant", "", tool_calls=[CALL]),
         turn_of("tool", "2", name="add", tool_call_id="call00001"), ANSWERED]},
+    "thought, tool": {"tools": [TOOL], "messages": [
+        ASKED, turn_of("assistant", "", tool_calls=[CALL], reasoning_content=THOUGHT, thinking=THOUGHT),
+        turn_of("tool", "It is two.", name="add", tool_call_id="call00001"), ANSWERED]},
     "empty": {"messages": [ASKED, turn_of("assistant", "Hm."), turn_of("user", "Go."), turn_of("assistant", "")]},
     "text": {"prompt": "What is 1+1?", "response": "<think>\nIt is a sum.\n</think>\n\nIt is 2."},
 }  # fmt: skip
@@ -169,15 +172,22 @@ class Inference:
             if turn["role"] == "assistant":
                 opened = self.write(turns[:place], row.get("tools"), True)
                 whole = self.write(turns[: place + 1], row.get("tools"), False)
-                yield Exchange(self.ids(opened), target(opened, whole, turn))
+                inline = re.match(r"<think>\s*(.*?)\s*</think>\s*", turn["content"] or "", re.DOTALL)
+                if inline and re.match(r"\s*</think>\s*<think>", whole[len(opened) :]):  # it reads a field alone
+                    turn = turn_of("assistant", turn["content"][inline.end() :], reasoning_content=inline[1])
+                    whole = self.write([*turns[:place], turn], row.get("tools"), False)
+                yield Exchange(self.ids(opened), target(opened, whole, turns[place - 1]["content"], turn))
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
 
-def target(opened: str, whole: str, turn: dict[str, Any]) -> str:
+def target(opened: str, whole: str, asked: str, turn: dict[str, Any]) -> str:
     if whole.startswith(opened):
         return whole[len(opened) :]
+    tail = opened[opened.rindex(asked) :] if len(asked) > 2 and asked in opened else ""
+    if tail and tail in whole:  # what stands before it is written otherwise
+        return whole.rpartition(tail)[2]
     content = turn["content"] or ""
     inline = re.match(r"\s*<think>\s*(.*?)\s*</think>\s*", content, re.DOTALL)
     if begun := re.search(r"<think>\s*\Z", opened):
@@ -191,7 +201,10 @@ def target(opened: str, whole: str, turn: dict[str, Any]) -> str:
     if content.strip():
         return whole[whole.rindex(content.strip()) :]
     same = next((n for n, (a, b) in enumerate(zip(opened, whole, strict=False)) if a != b), len(opened))
-    return whole[same:]
+    while whole[same - 1] in "<|[":  # not within a special token
+        same -= 1
+    closing = re.search(r"(</think>|<channel\|>)\s*\Z", opened)  # the prompt says that nothing is thought
+    return whole[same:].rpartition(closing[1])[2].lstrip() if closing else whole[same:]
 
 
 def _parted(turn: dict[str, Any]) -> dict[str, Any]:

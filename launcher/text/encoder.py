@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -228,15 +227,16 @@ class Encoder:
             answer = plain
         else:
             written = self.render([*before, answer], args)
-        shared = _shared_suffix(opening, written)
-        if len(shared) > len(opening) - _common(opening, unopened):  # more than what opens every answer
-            return written.rpartition(shared)[2]
-        content = answer.get("content") or ""
-        if not content:
-            return written[_common(opening, written) :]
+        if written.startswith(opening):
+            return written[len(opening) :]
+        asked, unopened = str(before[-1].get("content") or ""), opening[: _common(opening, unopened)]
+        if asked and (start := unopened.rfind(asked)) >= 0 and opening[start:] in written:  # rewritten before it alone
+            return written.rpartition(opening[start:])[2]
         marked = self.render([*before, {"role": "assistant", "content": PROBE}], args)
         head, found, _ = marked.rpartition(PROBE)
-        return written[len(head) :] if found and written.startswith(head) else content
+        if found and written.startswith(head):
+            return written[len(head) :]
+        return answer.get("content") or written[_common(opening, written) :]
 
     def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
         """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
@@ -399,9 +399,3 @@ def _shows(text: str | CallFailure) -> bool:
 def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
     """How many ids, or characters, both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))
-
-
-def _shared_suffix(opening: str, written: str) -> str:
-    """The longest end of `opening` that stands in `written`: templates rewrite turns far before an answer only."""
-    length = bisect_left(range(1, len(opening) + 1), True, key=lambda size: opening[-size:] not in written)
-    return opening[len(opening) - length :]
