@@ -107,14 +107,14 @@ def write_rows(folder: Path) -> Path:
 
 def train(folder: Path, rows: Path, *words: str) -> tuple[Path, Mapping[str, float]]:
     """The saved policy, and the last step's metrics. Raises `Problems`."""
-    told = list[Event]()
+    events = list[Event]()
     run = resolve([
         "model=hf", "data=files", f"data.train_files={rows}", f"data.val_files={rows}", "data.max_prompt_length=3000",
         f"data.max_response_length={LONGEST}", "data.train_batch_size=8", "reward=exact", *words,
     ])  # fmt: skip
     parts = assemble.build_parts(run, torch.device("cpu"), None, folder / "refused.jsonl")
-    assemble.build_training(run, parts, folder, 0, told.append, lambda: False, lambda: None).train()
-    last = [event.metrics for event in told if isinstance(event, Step)][-1]
+    assemble.build_training(run, parts, folder, 0, events.append, lambda: False, lambda: None).train()
+    last = [event.metrics for event in events if isinstance(event, Step)][-1]
     return max((folder / "checkpoints").glob("*/policy")), last
 
 

@@ -53,7 +53,7 @@ PACKED = "trainer.max_tokens_per_gpu=4096"
 
 @dataclass(frozen=True)
 class Case:
-    """A training, as each side is told of it."""
+    """A training, with the arguments of each side."""
 
     name: str
     rows: str = "ragged"
@@ -148,10 +148,10 @@ class Bench:
     def trl(self, case: Case, data: Path) -> tuple[Course, list[list[int]]]:
         """And the rows' tokens, in the order in which they were taken."""
         log, scratch = self.folder / f"{self.runs}.jsonl", self.folder / f"scratch-{self.runs}"
-        told = {**TRLS, "lr_scheduler_type": case.schedule, **case.trl}
+        arguments = {**TRLS, "lr_scheduler_type": case.schedule, **case.trl}
         ran([
             self.peer, str(PEER), case.work, str(self.folder / "model"), str(data), str(STEPS), str(log), str(scratch),
-            "1", json.dumps(told),
+            "1", json.dumps(arguments),
         ])  # fmt: skip
         lines = [json.loads(line) for line in log.read_text().splitlines()]
         taken = [line for line in lines if "loss" in line]

@@ -134,15 +134,15 @@ def main(
 
     torch.set_num_threads(int(threads))
     rows = Dataset.from_list([json.loads(line) for line in Path(data).read_text().splitlines()])
-    told = json.loads(given)
-    dropout, seeds = told.pop("dropout", True), told.pop("seeds", None)
+    options = json.loads(given)
+    dropout, seeds = options.pop("dropout", True), options.pop("seeds", None)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     if not dropout:
         from trl.trainer.utils import disable_dropout_in_model  # type: ignore[import-not-found]  # noqa: PLC0415
 
         disable_dropout_in_model(model)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    arguments = {**SHARED, "output_dir": scratch, "max_steps": int(steps), **told}
+    arguments = {**SHARED, "output_dir": scratch, "max_steps": int(steps), **options}
     meter = Follower(Path(log), seeds) if seeds else Meter(Path(log))
     trainer_of(work, model, rows, meter, arguments, processing_class=tokenizer).train()
     if seeds:

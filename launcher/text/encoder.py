@@ -215,7 +215,8 @@ class Encoder:
         if apart and reasoning_in(apart) in (found := self.exchange(before, apart, args)).answer:
             return found
         texts = [text for text in (answer.get("content"), reasoning_in(answer)) if text and text in written]
-        quoted = sum(text.count(self.added.get(number, TEMPLATE)) for text in texts for number in self.stop_tokens.ids)
+        ends = [self.added[number] for number in self.stop_tokens.ids if number in self.added]
+        quoted = sum(text.count(end) for text in texts for end in ends)
         return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end, quoted)
 
     def _opened_otherwise(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None, opening: str) -> str:

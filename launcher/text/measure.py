@@ -145,12 +145,9 @@ def changed(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", where, message, "set it to null")
         return
     for texts in (*_texts(rows).values(), [row.ground_truth for row in rows if row.ground_truth]):
-        ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
-        read = [
-            (text, tokenizer.decode(each))
-            for text, each in zip(texts, ids, strict=True)
-            if tokenizer.unk_token_id not in each
-        ]  # those are counted as unknown
+        encoded = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        read = [(text, tokenizer.decode(each.ids)) for text, each in zip(texts, encoded, strict=True)
+                if tokenizer.unk_token_id not in each.ids]  # fmt: skip  # others are counted as unknown
         others = [(text, back) for text, back in read
                   if _letters(text) != _letters(back) or len(back.split()) > 2 * len(text.split())]  # fmt: skip
         if 2 * len(others) > len(texts):

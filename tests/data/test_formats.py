@@ -376,9 +376,9 @@ CALLS = [{"type": "function", "function": {"name": "add", "arguments": {"a": Non
 
 def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
     called = {"role": "assistant", "content": None, "tool_calls": CALLS}
-    told = {"role": "tool", "content": "2", "name": "add", "tool_call_id": "1"}
+    result = {"role": "tool", "content": "2", "name": "add", "tool_call_id": "1"}
     thought = BOT | {"reasoning_content": "Add.", "weight": 1, "thinking": None}
-    found = to_row("x:1", {"messages": [USER, called, told, thought]}, "answers")
+    found = to_row("x:1", {"messages": [USER, called, result, thought]}, "answers")
     assert isinstance(found, Row)
     assert [turn.extra for turn in found.prompt if not isinstance(turn, str)] == [
         {}, {"content": None, "tool_calls": CALLS}, {"name": "add", "tool_call_id": "1"}, {"reasoning_content": "Add."},

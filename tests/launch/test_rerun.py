@@ -76,7 +76,7 @@ def test_each_difference_has_a_line(run: Folder, key: str, change: object, line:
     if key == "code" and now["rlrun"] is None:  # rlrun is installed here, and no clone
         pytest.skip("needs a clone")
     assert len(found) == 1 and found[0].startswith(line)
-    assert rerun.prepare_rerun(run, []).refused == []  # told, not refused
+    assert rerun.prepare_rerun(run, []).refused == []  # logged, not refused
 
 
 def test_other_distributions_are_told_too(run: Folder) -> None:

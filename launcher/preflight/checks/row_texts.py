@@ -131,16 +131,21 @@ def _left_over(row: Row) -> str:
     return last.content if last and last.role == "user" else ""
 
 
-PROMPT_SIGNS = (
-    Sign(0.05, _missing, "prompts or right answers are {}, which pandas writes where a value is missing",
-         "leave those rows out, as dropna() does"),
+ENCODING_SIGNS = (
     Sign(0.05, _misread, "texts hold {}, which is UTF-8 that was read as Latin-1",
          "read the source as UTF-8, or correct the texts with ftfy.fix_text"),
     Sign(0.05, _unread, "texts hold {}, which stands for bytes that could not be decoded",
          "read the source in its own encoding, which file -i may tell"),
 )  # fmt: skip
+MISSING = Sign(0.05, _missing, "prompts or answers are {}, which pandas writes where a value is missing",
+               "leave those rows out, as dropna() does")  # fmt: skip
+PROMPT_SIGNS = (
+    MISSING._replace(message="prompts or right answers are {}, which pandas writes where a value is missing"),
+    *ENCODING_SIGNS,
+)
 SIGNS = (
-    *(sign._replace(message=sign.message.replace("right answers", "answers")) for sign in PROMPT_SIGNS),
+    MISSING,
+    *ENCODING_SIGNS,
     Sign(0.9, _repeated_prompt, "answers begin with their prompt, {}, which the model reads before it answers",
          "leave it out of the answers"),
     Sign(0.9, _written_end, "answers end with {}, and the end of an answer is written for each row",

@@ -57,7 +57,6 @@ FLOATS = {"F64", "F32", "F16", "BF16"}
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
            "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}  # fmt: skip
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")  # as in models/fit.py
-OF_LAYER = re.compile(rf".*?{LAYER.pattern}")
 MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights once; every model computes them now
 LISTED = 200  # names of one kind that are returned
 
@@ -123,8 +122,8 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
     not_floats = [(name, dtype) for name, (dtype, _) in tensors.items()
                   if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)
                   and not ignored.search(name)]  # fmt: skip
-    held = {found[0] for name in model.state_dict() if (found := OF_LAYER.match(name))}
-    surplus = [name for name in unexpected if (found := OF_LAYER.match(name)) and found[0] in held
+    held = {name[: found.end()] for name in model.state_dict() if (found := LAYER.search(name))}
+    surplus = [name for name in unexpected if (found := LAYER.search(name)) and name[: found.end()] in held
                and _is_weight(name, tensors)]  # fmt: skip
     head = model.get_output_embeddings()
     masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
