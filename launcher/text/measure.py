@@ -194,19 +194,22 @@ class Ends:
 
     def __init__(self, tokenizer: Any, folder: Path) -> None:
         self.tokenizer, self.folder = tokenizer, folder
+        self.tokens: dict[int, str] = {number: token for token, number in tokenizer.get_vocab().items()}
         self.by_file = {name: found for name in TEXTS
                         if (found := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
     def stops(self, found: Sequence[int]) -> Iterator[CheckResult]:
         """Where sampling stops: at tokens `found` in the chat template, and at those that the folder names."""
+        if self.tokenizer.eos_token_id is None:
+            return
         named = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
-        known = [number for number in dict.fromkeys([*found, *named]) if self.name(number) != "None"]
-        if self.tokenizer.eos_token_id is not None:
-            listed = " or ".join(f"{self.name(number)} ({number})" for number in known)
-            yield CheckResult("OK", "model.path", f"answers end with {listed}")
+        known = [number for number in dict.fromkeys([*found, *named]) if number in self.tokens]
+        listed = " or ".join(f"{self.name(number)} ({number})" for number in known)
+        yield CheckResult("OK", "model.path", f"answers end with {listed}")
 
     def name(self, number: int) -> str:
-        return shortened(str(self.tokenizer.convert_ids_to_tokens(number)))
+        """Its token; a file may name numbers of any size."""
+        return shortened(str(self.tokens.get(number)))
 
     def beyond_the_model(self, produced: Callable[[], set[int]]) -> Iterator[CheckResult]:
         """Ids that the model has no embedding for. Added tokens that nothing makes may have them: Gemma 3's text
@@ -214,7 +217,7 @@ class Ends:
         tokenizer, size = self.tokenizer, (config.read(self.folder) or {}).get("vocab_size")
         if type(size) is not int:
             return
-        beyond = {number for number in tokenizer.get_vocab().values() if number >= size}
+        beyond = {number for number in self.tokens if number >= size}
         if not beyond:
             return
         ends = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
@@ -226,7 +229,7 @@ class Ends:
 
     def results(self) -> Iterator[CheckResult]:
         eos, known = self.tokenizer.eos_token_id, len(self.tokenizer)
-        largest = max(self.tokenizer.get_vocab().values(), default=0)
+        largest = max(self.tokens, default=0)
         if eos is None:
             named = next((self.name(ids[0]) for ids in self.by_file.values() if 0 <= ids[0] < known), "<eos>")
             fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as {named!r}"

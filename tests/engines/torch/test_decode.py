@@ -266,7 +266,7 @@ def test_longer_limits_only_go_on_where_an_answer_was_cut(tiny: Callable[..., Ca
 def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
     """The tokenizer's, and all that the model's generation settings name: Llama 3 and Qwen have several."""
     model = tiny()
-    for named, expected in ((None, [1]), (1, [1]), (5, [1, 5]), ([7, 1, 9], [1, 7, 9])):
+    for named, expected in ((None, [1]), (1, [1]), (5, [1, 5]), ([7, 1, 9], [1, 7, 9]), ([5, 10**30], [1, 5])):
         model.module.generation_config.eos_token_id = named
         assert model.eos == expected
 

@@ -141,7 +141,9 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
 @pytest.mark.parametrize(("given", "kind", "expected"), [
     ({"alphabet": "ABC"}, "chats", "FAIL model.path: 100% of the text of the prompts has no token"),
     ({"tokenizer": {"eos_token": None}}, "chats", "such as '<eos>'"),
+    ({"tokenizer": {"eos_token": None}, "template": False}, "chats", "set eos_token in"),
     ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
+    ({"config": {"eos_token_id": 2**64}}, "chats", f"config.json has eos_token_id {2**64:,}, and the tokenizer has"),
     ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),
     ({"tokenizer": {"eos_token": "<other>"}}, "chats", "makes ids up to 92, and the model knows 92"),
     ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),

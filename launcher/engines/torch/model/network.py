@@ -101,10 +101,10 @@ class CausalLM(Network):
 
     @property
     def eos(self) -> list[int]:
-        """End-of-sequence tokens."""
+        """End-of-sequence tokens; without those that a configuration names and the tokenizer lacks."""
         ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
         found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
-        return sorted(cast("set[int]", found))
+        return sorted(number for number in cast("set[int]", found) if 0 <= number < self.vocabulary)
 
     def stop_at(self, ids: Sequence[int]) -> None:
         """End answers at these tokens, too; saved with the model, so that others also stop there."""
