@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from memory_colocated import ColocatedTraining, Serving, memory
 from rich.table import Table
 
-from launcher.config.compose import conf_dir
+from launcher.core.files import conf_dir
 from launcher.models import catalogue
 from launcher.spec.hardware import GPUS_GIB
 from launcher.spec.memory import Memory

@@ -7,7 +7,8 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from launcher.config.compose import conf_dir, groups
+from launcher.core.files import conf_dir
+from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.classes import locate
 from launcher.core.problems import Problems

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from launcher.core.files import conf_dir
 from launcher.cli.main import COMMANDS, load
-from launcher.config.compose import conf_dir
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
 from launcher.config.resolve import try_resolve

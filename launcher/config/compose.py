@@ -16,19 +16,13 @@ from yaml import MarkedYAMLError, YAMLError
 from launcher.config import defaults, sources
 from launcher.config.arguments import Arguments
 from launcher.config.yaml_lines import defaults_choices
+from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
-PACKAGE = Path(__file__).parents[1]
 PLACEHOLDERS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
 """Choices that need no settings, for groups without a default: what else is wrong is looked for with them."""
 _FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
-
-
-def conf_dir() -> Path:
-    """The config groups: inside the package where it is installed, beside it in a clone."""
-    inside = PACKAGE / "conf"
-    return inside if inside.is_dir() else PACKAGE.parent / "conf"
 
 
 def choices(extra: Path | None = None) -> dict[str, dict[str, Path]]:

@@ -23,10 +23,9 @@ from pydantic import BeforeValidator, TypeAdapter
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 
+from launcher.core.files import PACKAGE
 from launcher.core.settings import ByTarget, listed
 from launcher.spec.run import RunSpec
-
-PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)

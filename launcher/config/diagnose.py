@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from launcher.core.files import conf_dir
 from launcher.config.arguments import Arguments, key_of, parse, spelling
-from launcher.config.compose import PLACEHOLDERS, Composed, choices, compose_each, conf_dir, groups
+from launcher.config.compose import PLACEHOLDERS, Composed, choices, compose_each, groups
 from launcher.config.explain import build
 from launcher.config.nodes import walk
 from launcher.config.repair import Repair

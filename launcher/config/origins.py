@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.core.files import 
 from launcher.config.arguments import PARTS, GivenValue, given_value, key_of, read_arguments
 from launcher.config.compose import choices as choices_of
 from launcher.config.compose import conf_dir

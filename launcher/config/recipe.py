@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.config import run_file
-from launcher.config.compose import conf_dir, groups
+from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
 from launcher.config.guard import LONGEST
 from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
 from launcher.core.bounded_parse import SIZE, LimitExceeded
-from launcher.core.files import read_file
+from launcher.core.files import conf_dir, read_file
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.spec.run import RunSpec
 

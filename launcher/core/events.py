@@ -30,6 +30,8 @@ CrashCause = Literal["error", "configuration", "numbers"]
 """An uncaught error; settings or data that do not work; numbers that are not finite, step after step."""
 YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 How = Literal["finished", "failed", "stopped"]
+Level = Literal["info", "warn", "critical"]
+"""Of an alert: worth knowing; worth a look soon; the run is lost, or about to be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +113,45 @@ class WeightsMoved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Alert(Event):
-    """Something a person should know; the run goes on."""
+    """Something a person should know; `text` says all of it. Of a health rule's finding the other fields say the same
+    in parts."""
 
     step: int
     text: str
+    level: Level = "warn"
+    rule: str = ""
+    metric: str = ""
+    """The metric that the rule looked at, by the name that the log gives it."""
+    since: int | None = None
+    """First step of the evidence."""
+    value: float | None = None
+    threshold: float | None = None
+    """What `value` is compared with."""
+    cause: str = ""
+    fix: str = ""
+    """Arguments in the spelling of the run's engine, and what else helps."""
+    source: str = ""
+    """Where the threshold is from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution(Event):
+    """How the values of a metric were spread at `step`: counts[i] of them were in [edges[i], edges[i + 1])."""
+
+    step: int
+    name: str
+    edges: Sequence[float]
+    counts: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogProgress(Event):
+    """What the progress bar of a log of another program says: steps done and in all."""
+
+    step: int
+    steps: int
+    elapsed_s: float | None = None
+    left_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +319,10 @@ def _from_node(node: Any) -> Event | None:
         node["following"] = tuple(map(str, node.get("following", ())))
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is Alert and node.get("level", "warn") not in get_args(Level):
+        raise ValueError(f"an alert has no level {node['level']!r}")
+    if kind is Distribution:
+        node["edges"], node["counts"] = tuple(map(float, node["edges"])), tuple(map(_int, node["counts"]))
     if kind is WeightsMoved:
         node["distance"] = {part: float(value) for part, value in node["distance"].items()}
     if kind is Crashed and node["cause"] not in get_args(CrashCause):

@@ -18,12 +18,19 @@ from typing import Any
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 
+PACKAGE = Path(__file__).parents[1]
 WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
 LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has a tenth
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
 }  # fmt: skip
+
+
+def conf_dir() -> Path:
+    """The config groups: inside the package where it is installed, beside it in a clone."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
 
 
 def expand_user(path: str | Path) -> Path:

@@ -16,6 +16,7 @@ from launcher.core.events import (
     Event,
     Loaded,
     LoggedEvent,
+    LogProgress,
     Phase,
     Restarted,
     Resumed,
@@ -152,6 +153,8 @@ def after(state: RunState, event: Event) -> RunState:
             )  # fmt: skip
         case Loaded(steps=steps):
             return replace(state, steps=steps)
+        case LogProgress(step=step, steps=steps):
+            return replace(state, step=max(step, state.step), steps=steps, status="running")
         case Waiting(text=text):
             return replace(state, phase="waiting", waits_for=text)
         case Phase(name=name):

@@ -21,11 +21,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from launcher.config.compose import PACKAGE
 from launcher.config.nodes import flat
 from launcher.core import checkpoints, machine
 from launcher.core.bounded_parse import parse_json, parse_yaml
-from launcher.core.files import open_file, read_file, write_atomic
+from launcher.core.files import PACKAGE, open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
 from launcher.launch.code_copy import imported

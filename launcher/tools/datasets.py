@@ -9,7 +9,8 @@ from pathlib import Path
 
 from yaml import YAMLError
 
-from launcher.config.compose import conf_dir, groups
+from launcher.core.files import conf_dir
+from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.overrides import quoted

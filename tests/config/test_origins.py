@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import conf_dir
+from launcher.core.files import conf_dir
 from launcher.config.diff import differing
 from launcher.config.nodes import apart, flat
 from launcher.config.origins import Origin, origins

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.config.compose import conf_dir
+from launcher.core.files import conf_dir
 from launcher.engines.torch.model.load import load_model
 from launcher.models import catalogue, size
 from launcher.models.config import architecture

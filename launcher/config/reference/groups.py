@@ -9,8 +9,9 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from launcher.core.files import conf_dir
 from launcher.config import arguments
-from launcher.config.compose import conf_dir, config_file, groups
+from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
 from launcher.config.known import class_of
 from launcher.config.nodes import TARGET

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from launcher.config.compose import conf_dir
+from launcher.core.files import conf_dir
 from launcher.config.descriptions import fields_of, own_fields
 from launcher.config.nodes import TARGET, settings_class
 from launcher.config.resolve import resolve
