@@ -7,10 +7,10 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from launcher.core.files import conf_dir
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.classes import locate
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
 from launcher.spec.stored import from_yaml, to_yaml
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from launcher.core.files import conf_dir
 from launcher.cli.main import COMMANDS, load
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
 from launcher.config.resolve import try_resolve
+from launcher.core.files import conf_dir
 from launcher.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[1] / "launcher"

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.core.files import conf_dir
 from launcher.config.arguments import Arguments, key_of, parse, spelling
 from launcher.config.compose import PLACEHOLDERS, Composed, choices, compose_each, groups
 from launcher.config.explain import build
@@ -20,6 +19,7 @@ from launcher.config.nodes import walk
 from launcher.config.repair import Repair
 from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
 from launcher.config.yaml_lines import defaults_choices
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
 

@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.core.files import 
 from launcher.config.arguments import PARTS, GivenValue, given_value, key_of, read_arguments
 from launcher.config.compose import choices as choices_of
-from launcher.config.compose import conf_dir
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
 from launcher.config.recipe import RunRequest, SourcedOverride, run_request
 from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
+from launcher.core.files import conf_dir
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 

@@ -12,7 +12,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from pydantic import ValidationError
 
-from launcher.core.files import conf_dir
 from launcher.config import guard, sources
 from launcher.config.arguments import read_arguments
 from launcher.config.compose import base_overrides, choices, compose_chosen, config_file, groups
@@ -20,6 +19,7 @@ from launcher.config.explain import build
 from launcher.config.nodes import flat, walk
 from launcher.config.options import separate_options
 from launcher.core.classes import add_code_dir
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.spec.run import RunSpec
 

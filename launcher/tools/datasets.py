@@ -9,10 +9,10 @@ from pathlib import Path
 
 from yaml import YAMLError
 
-from launcher.core.files import conf_dir
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.files import conf_dir
 from launcher.config.diff import differing
 from launcher.config.nodes import apart, flat
 from launcher.config.origins import Origin, origins
 from launcher.config.recipe import known
 from launcher.config.resolve import resolve
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
 from launcher.spec.stored import to_node
 

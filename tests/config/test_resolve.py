@@ -12,11 +12,11 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from launcher.core.files import conf_dir
 from launcher.algorithms.grpo import GRPO
 from launcher.clusters.local import Local
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
 from launcher.preflight.plan import page

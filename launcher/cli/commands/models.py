@@ -14,7 +14,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.files import conf_dir
 from launcher.cli.output import (
     AsJson,
     err,
@@ -28,6 +27,7 @@ from launcher.cli.output import (
     wide,
 )
 from launcher.cli.progress import show_bytes, show_download
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
 from launcher.hubs import manifest

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.core.files import conf_dir
 from launcher.config import arguments
 from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
@@ -17,6 +16,7 @@ from launcher.config.known import class_of
 from launcher.config.nodes import TARGET
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 

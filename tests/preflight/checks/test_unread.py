@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from launcher.core.files import conf_dir
 from launcher.config.descriptions import fields_of, own_fields
 from launcher.config.nodes import TARGET, settings_class
 from launcher.config.resolve import resolve
 from launcher.core.classes import locate
+from launcher.core.files import conf_dir
 from launcher.core.settings import ReadOnlyWith
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
