@@ -28,6 +28,7 @@ BELOW = {
     "runs": "core spec clusters.slurm",
     "config": "core spec runs config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
+    "reports": "core spec monitor runs config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
@@ -55,7 +56,7 @@ BELOW = {
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config "
-        "config.reference cli preflight engines.torch tools tools.doctor launch launch.sweeps"
+        "config.reference cli preflight reports engines.torch tools tools.doctor launch launch.sweeps"
     ),
     "": "runs core cli preflight launch",
 }
@@ -74,6 +75,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     ),
     "omegaconf": ("config/compose.py", "config/sources.py"),
     "pyarrow": ("data/",),
+    "jinja2": ("reports/",),
     "huggingface_hub": ("hubs/",),
     "modelscope": ("hubs/",),
     "modelscope_hub": ("hubs/",),

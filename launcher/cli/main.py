@@ -59,6 +59,14 @@ COMMANDS = (
     CommandEntry(
         "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK
     ),
+    CommandEntry(
+        "report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK, False,
+        ("rlrun report RUN --goal 0.55",),
+    ),
+    CommandEntry(
+        "compare", "reports:compare",
+        "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,
+    ),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),

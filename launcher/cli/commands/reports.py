@@ -1,0 +1,104 @@
+"""`rlrun report | compare`: what a run came to, as a page, and whether runs differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from launcher.cli.arguments import Root, RunName, complete_run
+from launcher.cli.output import AsJson, make_table, printable, problems_named, say, say_json, wide
+from launcher.core.problems import Problem, Problems
+from launcher.reports.comparison import Comparison, compare_runs, to_json, write_comparison
+from launcher.reports.goal import parse_goal
+from launcher.reports.report import check_output, make_report, write_report
+from launcher.runs import store
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Page to write; default: in the run's folder.")]
+
+
+def report(
+    name: RunName,
+    goal: Annotated[
+        str | None,
+        typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
+    ] = None,
+    out: Out = None,
+    root: Root = Path("runs"),
+) -> None:
+    """Write what a run came to as a page, report.html, and as Markdown.
+
+    It is read from the run's folder alone, and may be made while the run goes on.
+    """
+    with problems_named():
+        wanted = parse_goal(goal) if goal is not None else None
+        folder = store.find(name, root)
+        page = out or folder.path / "report.html"
+        check_output(page)
+        made = make_report(folder, wanted)
+        page, text = write_report(made, page)
+    say(f"{made.name}: {made.intro}")
+    if made.goal.goal:
+        say(made.goal.title)
+    for line in made.goal.lines:
+        say(f"  {line}")
+    say(f"checklist: {made.counts}")
+    for row in made.checklist:
+        if row.status == "fail":
+            say(f"  {row.name}: {'; '.join(filter(None, (row.figure, row.note)))}")
+    for problem in made.problems:
+        say(f"  ✗ {problem}")
+    say(f"wrote {page} and {text}")
+
+
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...", help="Runs; each is compared with the first.", autocompletion=complete_run
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: settings, results, curves, and whether their held-out scores differ."""
+    with problems_named():
+        if len(names) < 2:
+            raise Problems(Problem("compare", f"{len(names)} run was given", "use two or more"))
+        if out:
+            check_output(out)
+        found = compare_runs(names, root)
+        written_to = write_comparison(found, out) if out else None
+    if as_json:
+        return say_json(to_json(found))
+    _say_comparison(found)
+    if written_to:
+        say(f"wrote {written_to}")
+    return None
+
+
+def _say_comparison(found: Comparison) -> None:
+    for side in found.sides:
+        say(f"{side.letter}  {side.name}")
+    for line in found.notes:
+        say(f"✗ {line}")
+    letters = [side.letter for side in found.sides]
+    if found.settings:
+        say("")
+        table = make_table("setting", *letters, whole=("setting",))
+        for row in found.settings:
+            table.add_row(Text(printable(row.name), "bold"), *(Text(printable(value)) for value in row.values))
+        wide().print(table)
+    say("")
+    table = make_table("result", *letters, whole=("result",))
+    for name, *cells in found.results:
+        table.add_row(Text(printable(name), "bold"), *(Text(printable(cell)) for cell in cells))
+    wide().print(table)
+    say("")
+    for test in found.tests:
+        say(test.text)
+    for line in found.remarks:
+        say(line, "dim")

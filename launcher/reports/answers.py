@@ -1,0 +1,124 @@
+"""Answers to held-out prompts in a report: some drawn by a fixed seed, and those with a low score by their kind."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcher.core.events import Sample
+from launcher.core.settings import Chosen, from_node, settings
+from launcher.reports.record import RunRecord
+from launcher.spec.reward import Reward
+
+DRAWN, SEED = 20, 0
+LOW = 0.5
+EXAMPLES, GROUPS = 3, 12  # of each group; groups that are shown
+_OURS = "launcher.rewards."
+_CODE = "launcher.rewards.python."
+TARGET = "_target_"
+
+
+@settings
+class _RewardHolder:
+    reward: Chosen[Reward]
+
+
+@dataclass
+class ErrorGroup:
+    """Answers with a score below LOW, of one data source and one kind."""
+
+    source: str
+    kind: str
+    samples: list[Sample] = field(default_factory=list)
+    maybe_cut: int = 0
+    """Answers that are long enough to have been cut at data.max_response_length."""
+
+    @property
+    def count(self) -> int:
+        return len(self.samples)
+
+    @property
+    def examples(self) -> list[Sample]:
+        return self.samples[:EXAMPLES]
+
+    @property
+    def mean(self) -> float:
+        scores = [sample.score for sample in self.samples if math.isfinite(sample.score)]
+        return math.fsum(scores) / len(scores) if scores else math.nan
+
+
+def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
+    """`count` of them in their order, the same ones each time."""
+    places = random.Random(SEED).sample(range(len(samples)), min(count, len(samples)))
+    return [samples[place] for place in sorted(places)]
+
+
+def error_groups(record: RunRecord) -> list[ErrorGroup]:
+    """The low answers of the last validation, the largest group first."""
+    reward = reward_of(record.settings)
+    longest = _longest(record.settings)
+    found: dict[tuple[str, str], ErrorGroup] = {}
+    for sample in record.samples:
+        if sample.score >= LOW:
+            continue
+        kind = kind_of(sample, reward)
+        group = found.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind))
+        group.samples.append(sample)
+        group.maybe_cut += may_be_cut(sample.response, longest)
+    return sorted(found.values(), key=lambda group: (-group.count, group.source, group.kind))
+
+
+def kind_of(sample: Sample, reward: Reward | None) -> str:
+    """What is wrong with a low answer, as far as its text says: the reward's own rule finds the answer in it."""
+    if not math.isfinite(sample.score):
+        return "no score"
+    if not sample.response.strip():
+        return "empty"
+    answer = reward.extract_answer(sample.response) if reward else sample.response.strip()
+    if not answer:
+        return "no answer found"
+    expected = reward.extract_answer(sample.ground_truth) if reward else sample.ground_truth.strip()
+    return "expected answer, low score" if expected and answer == expected else "wrong answer"
+
+
+def may_be_cut(response: str, longest: int | None) -> bool:
+    """Whether it can have as many tokens as an answer may have: a token is at least one byte. The log does not say how
+    many it had."""
+    return longest is not None and len(response.encode("utf-8", "replace")) >= longest
+
+
+def _longest(settings: Mapping[str, Any]) -> int | None:
+    data = settings.get("data")
+    value = data.get("max_response_length") if isinstance(data, dict) else None
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def reward_of(settings: Mapping[str, Any]) -> Reward | None:
+    """The reward that spec.yaml names, only of this project's own rules: a copied folder must not run code here. None
+    for others, and where it cannot be built."""
+    node = settings.get("reward")
+    if not isinstance(node, dict) or not all(map(_is_rule, _targets(node))):
+        return None
+    try:
+        return from_node(_RewardHolder, {"reward": node}).reward
+    except (ValidationError, ValueError, ImportError):
+        return None
+
+
+def _is_rule(target: object) -> bool:
+    return isinstance(target, str) and target.startswith(_OURS) and not target.startswith(_CODE)
+
+
+def _targets(node: object) -> list[object]:
+    """Every class that a node names; None for a node without one."""
+    if isinstance(node, list):
+        return [target for each in node for target in _targets(each)]
+    if not isinstance(node, dict):
+        return []
+    own = [node[TARGET]] if TARGET in node else []
+    return [*own, *(target for each in node.values() for target in _targets(each))]

@@ -1,0 +1,293 @@
+"""Runs beside one another: settings that differ, results, curves, and tests on the same held-out items.
+
+Each run is compared with the first, at the last step at which both have results. The test is paired where the log has
+the answers to at least half of the held-out prompts (`trainer.log_val_generations`), else it is made from the two
+intervals; which of them is made depends on what was logged, never on what it finds. P-values of several comparisons are
+adjusted together (Holm 1979).
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from launcher.config import diff
+from launcher.config.descriptions import written
+from launcher.core.events import Sample
+from launcher.core.files import write_atomic
+from launcher.core.metrics import HeldOut, better, label
+from launcher.core.problems import Problem, Problems
+from launcher.monitor.console import clock, compact
+from launcher.reports import render
+from launcher.reports.goal import pair_items, significance
+from launcher.reports.measures import score_trace
+from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
+from launcher.reports.plots import Line, line_of, line_of_validations, plot
+from launcher.reports.record import KEPT_SAMPLES, RunRecord, samples_at
+from launcher.reports.report import CURVES
+from launcher.reports.text import setting_text
+from launcher.runs import store
+
+MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 26, 20, 300
+ENOUGH = 0.5  # of the held-out prompts: with fewer the test is not paired
+OWN = ("trainer.project_name", "trainer.experiment_name")  # differ in any two runs
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    letter: str
+    record: RunRecord
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+@dataclass(frozen=True)
+class SettingsRow:
+    """A setting that differs, with its value in each run."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoreTest:
+    """Whether run `b` differs from run `a`."""
+
+    a: str
+    b: str
+    source: str
+    """A data source; empty for all together."""
+    steps: tuple[int, int]
+    metric: str
+    found: ScoreDifference
+    p_adjusted: float | None = None
+    comparisons: int = 1
+
+    @property
+    def significant(self) -> bool:
+        return self.p_adjusted is not None and self.p_adjusted < ALPHA
+
+    @property
+    def text(self) -> str:
+        """`B - A at step 120: +0.02 (0.65 and 0.63): not significant (...)`"""
+        a, b = self.steps
+        at = f"at step {b}" if a == b else f"at steps {b} and {a}"
+        of = f" on {self.source}" if self.source else ""
+        change = f"{self.found.value:+.4g} ({compact(self.found.b)} and {compact(self.found.a)})"
+        outcome = significance(self.found, self.p_adjusted)
+        if self.significant:
+            worse = (self.found.value < 0) != (better(self.metric) == "down")
+            outcome = f"{self.b} is {'worse' if worse else 'better'}, {outcome}"
+        adjusted = (
+            f"; p adjusted for {self.comparisons} comparisons" if self.comparisons > 1 and self.p_adjusted else ""
+        )
+        return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}{adjusted}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the page and the terminal show."""
+
+    sides: list[ComparedRun]
+    settings: list[SettingsRow]
+    results: list[tuple[str, ...]]
+    """A name, and a text for each run."""
+    tests: list[ScoreTest]
+    notes: list[str]
+    """What could not be read."""
+    remarks: list[str]
+    plots: list[tuple[str, Markup]]
+
+
+def compare_runs(names: Sequence[str], root: Path) -> Comparison:
+    """Read and compare runs. Raises `Problems` where a name means no run, or two mean the same one."""
+    folders = [store.find(name, root) for name in names]
+    if len({folder.path.resolve() for folder in folders}) < len(folders):
+        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
+    if len(folders) > MOST_RUNS:
+        raise Problems(Problem("compare", f"{len(folders)} runs were given", f"use at most {MOST_RUNS}"))
+    sides = [
+        ComparedRun(letter, RunRecord.read(folder))
+        for letter, folder in zip(string.ascii_uppercase, folders, strict=False)
+    ]
+    notes = [f"{side.name}: {line}" for side in sides for line in side.record.unread]
+    settings, problems = differing_settings(sides)
+    tests, remarks = judge_scores(sides)
+    plots = list(_plots(sides))
+    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, plots)
+
+
+def differing_settings(sides: Sequence[ComparedRun]) -> tuple[list[SettingsRow], list[str]]:
+    """Settings in which any run differs from the first, and what could not be read."""
+    read, problems = dict[str, diff.Side](), list[str]()
+    for side in sides:
+        try:
+            read[side.letter] = diff.side(str(side.record.folder.path), side.record.folder.path.parent.parent)
+        except Problems as error:
+            problems += [f"{side.name}: its settings are left out: {line}" for line in error.lines]
+    order = dict[tuple[str, bool], None]()
+    for other in list(read.values())[1:]:
+        found = diff.rows(next(iter(read.values())), other)
+        order |= {(row.name, row.whole): None for row in found if row.name not in OWN}
+    rows = []
+    for name, whole in list(order)[:MOST_SETTINGS]:
+        cells = [_setting(read.get(side.letter), name, whole) for side in sides]
+        rows.append(SettingsRow(name, tuple(cells)))
+    return rows, problems
+
+
+def _setting(side: diff.Side | None, name: str, whole: bool) -> str:
+    values = {} if side is None else side.classes if whole else side.values
+    return setting_text(name, written(values[name])) if name in values else ABSENT
+
+
+# ---- tests
+
+
+def judge_scores(sides: Sequence[ComparedRun]) -> tuple[list[ScoreTest], list[str]]:
+    """Each run against the first, with adjusted p-values; and remarks."""
+    tests, remarks = list[ScoreTest](), list[str]()
+    for side in sides[1:]:
+        more, notes = _test_pair(sides[0], side)
+        tests, remarks = [*tests, *more], [*remarks, *notes]
+    known = [test for test in tests if test.found.p is not None]
+    adjusted = dict(zip(map(id, known), holm([test.found.p or 0.0 for test in known]), strict=True))
+    return [replace(test, p_adjusted=adjusted.get(id(test)), comparisons=len(known)) for test in tests], remarks
+
+
+def _test_pair(one: ComparedRun, other: ComparedRun) -> tuple[list[ScoreTest], list[str]]:
+    tests, remarks = list[ScoreTest](), list[str]()
+    for a, b in common_validations(one.record, other.record):
+        more, notes = _test_at(one, other, a, b)
+        tests, remarks = [*tests, *more], [*remarks, *(f"{other.letter} - {one.letter}{_at(a, b)}: {x}" for x in notes)]
+    if not tests:
+        remarks = [f"{other.letter} - {one.letter}: not tested, as the runs have no held-out metric in common"]
+    return tests, remarks
+
+
+def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
+    """Of two validations: one test, or one for all together and one for each data source."""
+    steps, remarks = (a.step, b.step), list[str]()
+    prompts = max((side.record.loaded.val_rows if side.record.loaded else 0) for side in (one, other))
+    items = _items(one.record, a), _items(other.record, b)
+    pairs = pair_items(*items) if better(a.name) != "down" else []
+    if not pairs or len(pairs) < ENOUGH * prompts:
+        why = f"the log has the same answers to {len(pairs)} of {prompts} held-out prompts"
+        remarks.append(f"not paired, as {why}; trainer.log_val_generations={max(prompts, 1)} logs all")
+        return [ScoreTest(one.letter, other.letter, "", steps, a.name, compare_unpaired(a, b))], remarks
+    if len(pairs) < max(map(len, items)):
+        remarks.append(f"{max(map(len, items)) - len(pairs)} answers have no partner with a score and are left out")
+    if not a.name.endswith("@1"):
+        remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
+    tests = [ScoreTest(one.letter, other.letter, "", steps, a.name, _paired(pairs))]
+    sources = sorted({sample.data_source for sample in items[0]})
+    for source in sources[:MOST_SOURCES] if len(sources) > 1 else []:
+        if part := pair_items(*([each for each in side if each.data_source == source] for side in items)):
+            tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(part)))
+    return tests, remarks
+
+
+def _at(a: HeldOut, b: HeldOut) -> str:
+    return f" at step {a.step}" if a.step == b.step else f" at steps {b.step} and {a.step}"
+
+
+def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
+    return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
+
+
+def common_validations(a: RunRecord, b: RunRecord) -> list[tuple[HeldOut, HeldOut]]:
+    """The last validations of both at the same step, and those at their ends where these are others; none where they
+    measure different things."""
+    by_step = {each.step: each for each in a.validations}
+    found = [
+        (by_step[each.step], each)
+        for each in reversed(b.validations)
+        if each.step > 0 and each.step in by_step and by_step[each.step].name == each.name
+    ][:1]
+    if a.final and b.final and a.final.name == b.final.name and (a.final, b.final) not in found:
+        found.append((a.final, b.final))
+    return found
+
+
+def _items(record: RunRecord, at: HeldOut) -> list[Sample]:
+    if record.samples and record.samples[0].step == at.step and len(record.samples) < KEPT_SAMPLES:
+        return record.samples
+    return list(samples_at(record.folder, at.step)) if at.step in record.sample_steps else []
+
+
+# ---- tables and plots
+
+
+def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
+    records = [side.record for side in sides]
+    states = [record.state for record in records]
+    yield "status", *("doubtful" if state.doubtful else state.status for state in states)
+    yield "steps", *(f"{state.step} of {state.steps}" for state in states)
+    yield "held out, last", *(_held_out(state.last) for state in states)
+    yield "held out, best", *(_held_out(state.best) for state in states)
+    yield "held out, first", *(_held_out(state.first) for state in states)
+    scores = [score_trace(record) for record in records]
+    yield "training score, last steps", *(compact(found[1].late()) if found else ABSENT for found in scores)
+    yield "duration", *(clock(record.active_s) for record in records)
+    yield (
+        "seconds per step",
+        *(ABSENT if not record.step_seconds else f"{record.step_seconds:.3g}" for record in records),
+    )
+    yield "tokens", *(f"{record.tokens:,.0f}" if record.tokens else ABSENT for record in records)
+    yield "restarts", *(str(state.restarts) for state in states)
+    yield "findings", *(str(record.alert_count) for record in records)
+
+
+def _held_out(measured: HeldOut | None) -> str:
+    return f"{label(measured.name)} {measured.shown} at {measured.step}" if measured else ABSENT
+
+
+def _plots(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, Markup]]:
+    lines = [line_of_validations(side.letter, side.record.validations) for side in sides]
+    yield from _plot("held-out score; bars: 95 % intervals", lines)
+    for names in CURVES:
+        found = [(side.letter, side.record.trace(*names)) for side in sides]
+        title = next((trace[0] for _, trace in found if trace), names[0])
+        yield from _plot(f"{label(title)}, {title}", [line_of(letter, trace[1]) for letter, trace in found if trace])
+
+
+def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
+    if svg := plot(lines, f"{title} of {len(lines)} runs over steps"):
+        yield title, svg
+
+
+def write_comparison(found: Comparison, out: Path) -> Path:
+    """The page. Raises `OSError`."""
+    page = out.with_suffix(".html")
+    write_atomic(page, render.page("compare.html.j2", c=found))
+    return page
+
+
+def to_json(found: Comparison) -> dict[str, Any]:
+    """The same for programs."""
+    letters = [side.letter for side in found.sides]
+    return {
+        "runs": {side.letter: side.name for side in found.sides},
+        "settings": {row.name: dict(zip(letters, row.values, strict=True)) for row in found.settings},
+        "results": {name: dict(zip(letters, cells, strict=True)) for name, *cells in found.results},
+        "tests": [_test_node(test) for test in found.tests],
+        "notes": found.notes,
+        "remarks": found.remarks,
+    }
+
+
+def _test_node(test: ScoreTest) -> dict[str, Any]:
+    return {
+        **asdict(test),
+        "difference": test.found.value,
+        "paired": test.found.paired,
+        "significant": test.significant,
+    }

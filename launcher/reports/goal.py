@@ -1,0 +1,227 @@
+"""Whether a run reached its goal: the final held-out score with its 95 % interval against a value; without a goal its
+change since the validation before training."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.core.events import Sample
+from launcher.core.metrics import HeldOut, better, label
+from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired
+from launcher.reports.record import RunRecord
+
+_GOAL = re.compile(r"(?:(?P<name>\S+?)\s*(?P<sign><=|>=))?\s*(?P<value>[-+.0-9eE]+)")
+LOW_SHARE = 0.5  # of answers with a positive score, below which the model hardly finds any
+UNKNOWN = "there is no validation, so nothing is known of held-out data"
+Outcome = Literal["reached", "not reached", "not measured"]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a metric is to reach; no metric: the main held-out score."""
+
+    value: float
+    metric: str = ""
+    at_most: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric or 'held-out score'} {'<=' if self.at_most else '>='} {self.value:g}"
+
+    def met_by(self, value: float) -> bool:
+        return value <= self.value if self.at_most else value >= self.value
+
+
+@dataclass(frozen=True)
+class GoalResult:
+    """What is known of the goal, as sentences."""
+
+    outcome: Outcome
+    goal: Goal | None
+    measured: HeldOut | None
+    lines: tuple[str, ...]
+    """The finding first; then what limits it, and where to look."""
+    change: ScoreDifference | None = None
+    """From the first validation to the last."""
+
+    @property
+    def title(self) -> str:
+        if self.goal:
+            return f"Goal {self.goal.text}: {self.outcome}"
+        return "No goal was given"
+
+
+def parse_goal(text: str) -> Goal:
+    """`0.55`, `METRIC>=0.55` or `METRIC<=0.3`. Raises `Problems`."""
+    found = _GOAL.fullmatch(text.strip())
+    try:
+        value = float(found["value"]) if found else math.nan
+    except ValueError:
+        value = math.nan
+    if found is None or not math.isfinite(value):
+        raise Problems(Problem("--goal", f"cannot read {short_repr(text)}", "use 0.55, METRIC>=0.55 or METRIC<=0.55"))
+    return Goal(value, found["name"] or "", found["sign"] == "<=")
+
+
+def judge_goal(record: RunRecord, goal: Goal | None) -> GoalResult:
+    """Raises `Problems` where the run has no metric of the goal's name, but others."""
+    change = change_since_start(record)
+    if goal is None:
+        return GoalResult("not measured", None, record.final, _change_lines(record, change), change)
+    measured = _measured(record, goal)
+    if measured is None:
+        return GoalResult("not measured", goal, None, (UNKNOWN,), change)
+    if not goal.metric and better(measured.name) == "down":
+        goal = Goal(goal.value, goal.metric, at_most=True)
+    reached = goal.met_by(measured.value)
+    lines = [
+        f"{label(measured.name)} is {measured.shown} at step {measured.step}; the goal is {goal.text}",
+        *_certainty(goal, measured, reached),
+        *([] if reached else _questions(record)),
+        *([] if change is None else [_change_text(record, change)]),
+    ]
+    return GoalResult("reached" if reached else "not reached", goal, measured, tuple(lines), change)
+
+
+def _measured(record: RunRecord, goal: Goal) -> HeldOut | None:
+    if not goal.metric or (record.final and goal.metric == record.final.name):
+        return record.final
+    if goal.metric in record.traces:
+        trace = record.traces[goal.metric]
+        held = record.last_validation.get(goal.metric)
+        value = trace.last if held is None else held
+        if not math.isfinite(value):
+            return None
+        low, high = interval_of(record, goal.metric)
+        step = record.final.step if held is not None and record.final else trace.buckets[-1].last
+        return HeldOut(step, goal.metric, value, low, high)
+    if not record.traces:
+        return None
+    fix = suggest(goal.metric, sorted(record.traces))
+    raise Problems(Problem(f"--goal {goal.metric}", "the run has no metric of that name", fix, "not-found"))
+
+
+def interval_of(record: RunRecord, name: str) -> tuple[float | None, float | None]:
+    """The 95 % interval of one source's mean score at the last validation, where that was measured."""
+    found = re.fullmatch(r"val-core/(.+)/reward/mean@([0-9]+)", name)
+    if not found:
+        return None, None
+    for kind in ("wilson95", "normal95"):
+        ends = [f"val-aux/{found[1]}/reward/{kind}_{end}@{found[2]}" for end in ("low", "high")]
+        if all(end in record.last_validation for end in ends):
+            return record.last_validation[ends[0]], record.last_validation[ends[1]]
+    return None, None
+
+
+def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> list[str]:
+    if measured.low is None or measured.high is None:
+        return ["no interval is known, so how certain that is cannot be said"]
+    worst, best = (measured.high, measured.low) if goal.at_most else (measured.low, measured.high)
+    if reached and goal.met_by(worst):
+        return ["the whole 95 % interval meets the goal"]
+    if reached:
+        return ["the 95 % interval also holds values that miss the goal: more held-out prompts would decide it"]
+    if goal.met_by(best):
+        return ["the 95 % interval also holds values that meet the goal: more held-out prompts would decide it"]
+    return ["the whole 95 % interval misses the goal"]
+
+
+def _questions(record: RunRecord) -> list[str]:
+    """Of a run that missed its goal: did it stop rising, and how many answers have a positive score?"""
+    lines = []
+    scores = [each.value for each in record.validations]
+    if len(scores) >= 4:
+        half = scores[len(scores) // 2 :]
+        widths = [
+            (each.high - each.low) / 2
+            for each in record.validations[-1:]
+            if each.high is not None and each.low is not None
+        ]
+        noise = widths[0] if widths else 0.0
+        flat = abs(half[-1] - half[0]) <= noise
+        what = f"the held-out score went from {half[0]:.4g} to {half[-1]:.4g} in the second half"
+        lines.append(f"{what}: {'flat, so look at the reward, optim.lr and sampler.n' if flat else 'not flat'}")
+    share = positive_share(record.samples)
+    if share is not None:
+        what = f"{share:.0%} of {len(record.samples)} logged held-out answers have a positive score"
+        low = "low, so the model rarely finds a right answer: train longer, or on easier data"
+        lines.append(f"{what}: {low if share < LOW_SHARE else 'not low'}")
+    return lines
+
+
+def positive_share(samples: list[Sample]) -> float | None:
+    """The share of answers whose score is above 0; None of none."""
+    scores = [sample.score for sample in samples if math.isfinite(sample.score)]
+    return sum(score > 0 for score in scores) / len(scores) if scores else None
+
+
+def change_since_start(record: RunRecord) -> ScoreDifference | None:
+    """From the first validation to the last; paired where the same answers of nearly all prompts are logged."""
+    if len(record.validations) < 2:
+        return None
+    first, last = record.validations[0], record.validations[-1]
+    if first.name != last.name:
+        return None
+    pairs = pair_items(record.first_samples, record.samples) if logged_at(record) == (first.step, last.step) else []
+    prompts = record.loaded.val_rows if record.loaded else 0
+    if pairs and len(pairs) >= max(prompts, 1) and better(first.name) != "down":
+        return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
+    return compare_unpaired(first, last)
+
+
+def logged_at(record: RunRecord) -> tuple[int, int] | None:
+    """The first and the last step of which answers are logged."""
+    return (record.first_samples[0].step, record.samples[0].step) if record.samples else None
+
+
+def pair_items(a: list[Sample], b: list[Sample]) -> list[tuple[float, float]]:
+    """Scores of the same prompts in both, in the order of `a`: equal source, prompt and ground truth, and of equal
+    rows the first with the first. Answers without a score have no pair."""
+    scores, seen = numbered(b), dict[tuple[str, str, str, int], float]()
+    for key, score in numbered(a).items():
+        if key in scores and math.isfinite(score) and math.isfinite(scores[key]):
+            seen[key] = score
+    return [(score, scores[key]) for key, score in seen.items()]
+
+
+def numbered(samples: list[Sample]) -> dict[tuple[str, str, str, int], float]:
+    """Each answer's score by its prompt; equal rows are counted."""
+    count, found = dict[tuple[str, str, str], int](), dict[tuple[str, str, str, int], float]()
+    for sample in samples:
+        key = (sample.data_source, sample.prompt, sample.ground_truth)
+        count[key] = count.get(key, 0) + 1
+        found[*key, count[key]] = sample.score
+    return found
+
+
+def _change_lines(record: RunRecord, change: ScoreDifference | None) -> tuple[str, ...]:
+    final = record.final
+    if final is None:
+        return (UNKNOWN,)
+    first = f"{label(final.name)} is {final.shown} at step {final.step}"
+    if change is None:
+        return (first, "there is one validation, so no change is known")
+    return (first, _change_text(record, change))
+
+
+def _change_text(record: RunRecord, change: ScoreDifference) -> str:
+    first = record.validations[0]
+    where = f"since step {first.step} ({first.shown})"
+    return f"{change.value:+.4g} {where}: {significance(change, change.p)}"
+
+
+def significance(found: ScoreDifference, p: float | None) -> str:
+    """`significant (95 % interval 0.1 to 0.3, p = 0.002, McNemar exact on 256 items)`"""
+    if p is None or found.low is None or found.high is None:
+        return "not tested, as no interval is known"
+    how = f"{found.method} on {found.items} items" if found.paired else "not paired: from two intervals"
+    result = "significant" if p < ALPHA else "not significant"
+    return f"{result} (95 % interval {found.low:+.3g} to {found.high:+.3g}, p {p_text(p)}, {how})"
+
+
+def p_text(p: float) -> str:
+    return f"= {p:.2g}" if p >= 1e-4 else "< 0.0001"

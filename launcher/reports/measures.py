@@ -1,0 +1,361 @@
+"""Tables of a report: stability against the bands of the guide, efficiency, parts of the reward, and the checklist.
+
+The bands are those of the guide `verl中的RL训练过程中评估指标` (2025-09-11), which measured one run (GRPO of a 4B model
+on GSM8K). Healthy values differ from model to model, so a value outside of them is a place to look, and no failure by
+itself; rules that compare a run with itself are in the findings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from launcher.core.metrics import label
+from launcher.monitor.console import clock
+from launcher.reports.goal import GoalResult, positive_share
+from launcher.reports.record import RunRecord
+from launcher.reports.trace import Trace
+
+GUIDE = "verl中的RL训练过程中评估指标 (2025-09-11)"
+Status = Literal["pass", "fail", "not measured", "no bound"]
+GOOD_SCORE, SWING = 0.8, 3.0  # of the guide
+ROUNDING = 1e-6  # a loss that is never larger is 0
+SHARE_OK, SHARE_FULL = 20 / 24, 23 / 24  # of a card's memory: 20 GB of 24 are good, 23 are too many
+BUSY, IDLE = 70.0, 30.0  # percent of the time in which a GPU computes
+GAP = 0.2
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One line of a table: what, whether it passes, its figure, and what that means."""
+
+    name: str
+    status: Status
+    figure: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Band:
+    """What the guide calls healthy, of the mean over the run or of its end."""
+
+    title: str
+    metrics: tuple[str, ...]
+    of: Literal["mean", "last"]
+    low: float
+    high: float
+    below: tuple[float, str] | None
+    """A value below this means that."""
+    above: tuple[float, str]
+
+    @property
+    def text(self) -> str:
+        return f"< {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
+
+    def meaning(self, value: float) -> str:
+        if value > self.above[0]:
+            return self.above[1]
+        return self.below[1] if self.below and value < self.below[0] else ""
+
+
+BANDS = (
+    Band("pg_loss", ("actor/pg_loss",), "mean", -0.05, 0.05,
+         (-0.2, "updates are too cautious: a larger optim.lr"), (0.1, "look at how advantages are computed")),
+    Band("entropy", ("actor/entropy",), "last", 0.2, 0.5,
+         (0.1, "it always gives the same answer"), (1.0, "not converged")),
+    Band("kl", ("actor/kl_loss", "actor/reward_kl_penalty"), "mean", 0.005, 0.02,
+         (0.001, "updates are too cautious: a smaller KL coefficient"),
+         (0.03, "updates are too bold: a larger KL coefficient")),
+    Band("grad_norm", ("actor/grad_norm", "train/grad_norm"), "mean", -math.inf, 0.8, None,
+         (1.0, "gradients are large: a smaller optim.lr")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StabilityRow:
+    """One metric over the run, and the guide's band."""
+
+    title: str
+    metric: str
+    mean: float | None
+    last: float | None
+    low: float | None
+    high: float | None
+    band: str
+    status: Status
+    meaning: str
+
+
+def stability(record: RunRecord) -> list[StabilityRow]:
+    rows = []
+    for band in BANDS:
+        which = f"{band.of if band.of == 'mean' else 'end'} {band.text}"
+        found = record.trace(*band.metrics)
+        if found is None or not found[1].count:
+            rows.append(StabilityRow(band.title, "", None, None, None, None, which, "not measured", ""))
+            continue
+        name, trace = found
+        value = trace.mean if band.of == "mean" else trace.late(1)
+        status: Status = "pass" if band.low <= value <= band.high and value != math.inf else "fail"
+        if band.low == -math.inf and value >= band.high:
+            status = "fail"
+        meaning = band.meaning(value)
+        rows.append(StabilityRow(
+            band.title, name, trace.mean, trace.last, trace.low, trace.high, which, status,
+            meaning or ("" if status == "pass" else "outside of the band"),
+        ))  # fmt: skip
+    return rows
+
+
+# ---- efficiency
+
+
+def efficiency(record: RunRecord) -> list[ReportRow]:
+    """Time, speed and memory; a status where the guide has a bound."""
+    return [row for row in (
+        _duration(record), _steps(record), _pace(record), _tokens(record), _lost(record), _gpu_use(record),
+        _gpu_memory(record), _memory(record),
+    ) if row]  # fmt: skip
+
+
+def _duration(record: RunRecord) -> ReportRow:
+    figure, within = f"{clock(record.active_s)} ({record.active_s / 3600:.3g} h)", sum(record.step_times)
+    if not within or not record.active_s:
+        return ReportRow("duration", "not measured", figure)
+    # a step's own clock leaves out loading, validations, checkpoints and restarts
+    note = f"{min(within / record.active_s, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
+    return ReportRow("duration", "no bound", figure, note)
+
+
+def _steps(record: RunRecord) -> ReportRow:
+    state = record.state
+    done = state.step >= state.steps > 0
+    note = "" if done else f"status: {state.status}"
+    return ReportRow("steps", "pass" if done else "fail", f"{state.step} of {state.steps}", note)
+
+
+def swing(record: RunRecord) -> tuple[float, float, float] | None:
+    """Median, longest, and their ratio; None of fewer than 3 steps. The first step compiles and warms up: it is left
+    out."""
+    times = list(record.step_times)[1:]
+    if len(times) < 2 or not median(times):
+        return None
+    return median(times), max(times), max(times) / median(times)
+
+
+def _pace(record: RunRecord) -> ReportRow:
+    found = swing(record)
+    if not found:
+        return ReportRow("seconds per step", "not measured", "")
+    mean = sum(record.step_times) / len(record.step_times)
+    note = (
+        f"median {found[0]:.3g}, longest after the first {found[1]:.3g}: {found[2]:.1f}x the median; bound {SWING:g}x"
+    )
+    return ReportRow("seconds per step", "pass" if found[2] <= SWING else "fail", f"mean {mean:.3g} s", note)
+
+
+def _tokens(record: RunRecord) -> ReportRow | None:
+    seconds = sum(record.step_times)
+    if not record.tokens or not seconds:
+        return None
+    processes = max(record.processes, 1)
+    each = f"{record.tokens / seconds / processes:,.0f} per process" if processes > 1 else "within steps"
+    return ReportRow("tokens per second", "no bound", f"{record.tokens / seconds:,.0f}",
+                     f"{each}; {record.tokens:,.0f} tokens in all")  # fmt: skip
+
+
+def _lost(record: RunRecord) -> ReportRow:
+    lost = sum(gap.lost_s for gap in record.gaps) + record.stalled_s
+    restarts = record.state.restarts
+    share = lost / record.active_s if record.active_s else 0.0
+    paused = sum(gap.paused_s for gap in record.gaps)
+    parts = [f"{share:.0%} of the duration", *([f"{record.stalls} stalls"] if record.stalls else []),
+             *([f"{clock(paused)} paused besides"] if paused else [])]  # fmt: skip
+    figure = f"{restarts} restart{'s' * (restarts != 1)}, {clock(lost)} lost"
+    return ReportRow("restarts", "no bound", figure, "; ".join(parts))
+
+
+def _gpu_use(record: RunRecord) -> ReportRow:
+    busy = record.used.gpu_busy
+    if busy is None:
+        return ReportRow("GPU use", "not measured", "", "no GPU, or no Usage event: cluster.usage_s")
+    if busy < IDLE:
+        note = "use a larger trainer.micro_batch_size_per_gpu or engine.mixed_precision=true"
+    else:
+        note = "well used" if busy > BUSY else "moderate"
+    return ReportRow("GPU use", "fail" if busy < IDLE else "pass", f"mean {busy:.0f} %", note)
+
+
+def _gpu_memory(record: RunRecord) -> ReportRow:
+    share, used = record.used.gpu_share, record.used
+    allocated = record.trace("perf/max_memory_allocated_gb")
+    tensors = f"; tensors at most {allocated[1].high:.3g} GiB" if allocated and allocated[1].count else ""
+    if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
+        return ReportRow("GPU memory", "not measured", tensors.removeprefix("; "), "no Usage event with GPU memory")
+    figure = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%}){tensors}"
+    note = "use a smaller trainer.micro_batch_size_per_gpu" if share >= SHARE_FULL else ""
+    if SHARE_OK < share < SHARE_FULL:
+        note = "near its limit"
+    return ReportRow("GPU memory", "fail" if share >= SHARE_FULL else "pass", figure, note)
+
+
+def _memory(record: RunRecord) -> ReportRow | None:
+    own, used = record.trace("perf/cpu_memory_used_gb"), record.used
+    each = f"{own[1].high:.3g} GiB in one process" if own and own[1].count else ""
+    if not used.memory_peak_bytes:
+        return ReportRow("CPU memory", "no bound", each) if each else None
+    share = used.memory_peak_bytes / used.machine_total_bytes if used.machine_total_bytes else 0.0
+    figure = f"peak {used.memory_peak_bytes / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
+    return ReportRow("CPU memory", "fail" if share > SHARE_FULL else "pass", figure, each)
+
+
+# ---- the reward's parts
+
+
+@dataclass(frozen=True)
+class PartRow:
+    """A part of the reward over the run."""
+
+    name: str
+    metric: str
+    early: float
+    late: float
+    mean: float
+
+
+def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
+    """Parts of the score, and the sums of rules and of reward models."""
+    names = [name for name in record.traces
+             if (name.startswith("critic/score/") and name.count("/") == 3 and name.endswith("/mean"))
+             or name.startswith("train/core/reward/")]  # fmt: skip
+    rows = []
+    for name in names[:most]:
+        trace = record.traces[name]
+        if trace.count:
+            early, late = trace.ends()
+            rows.append(PartRow(label(name), name, early, late, trace.mean))
+    return rows
+
+
+# ---- the checklist
+
+
+def checklist(
+    record: RunRecord, goal: GoalResult, stable: list[StabilityRow], cost: list[ReportRow]
+) -> list[ReportRow]:
+    """The guide's list: while it trains, at validations, at the end."""
+    return [
+        _score_rises(record), _loss_sign(record), _entropy_falls(record), _step_time(record), _in_step(record),
+        _gap(record), _target(goal), _answers_good(record), _all_stable(stable), _efficient(cost),
+    ]  # fmt: skip
+
+
+def score_trace(record: RunRecord) -> tuple[str, Trace] | None:
+    return record.trace("critic/score/mean", "critic/rewards/mean", "rewards/accuracies")
+
+
+def _score_rises(record: RunRecord) -> ReportRow:
+    name, found = "score is positive and rises", score_trace(record)
+    if not found or found[1].count < 4:
+        return ReportRow(name, "not measured", "")
+    early, late = found[1].ends()
+    figure = f"{label(found[0])} {early:.4g} in the first steps, {late:.4g} in the last"
+    return ReportRow(name, "pass" if late > max(early, 0.0) else "fail", figure, "means of up to 10 steps")
+
+
+def _loss_sign(record: RunRecord) -> ReportRow:
+    name, found = "policy loss is mostly negative", record.trace("actor/pg_loss")
+    if not found or not found[1].count:
+        return ReportRow(name, "not measured", "")
+    if max(abs(found[1].low), abs(found[1].high)) < ROUNDING:
+        return ReportRow(name, "not measured", "0 but for rounding", "one update per batch: the advantages' mean is 0")
+    share = found[1].below_zero / found[1].count
+    note = "its sign depends on the algorithm and on how often a batch is used: look at the score"
+    return ReportRow(name, "pass" if share > 0.5 else "fail", f"negative in {share:.0%} of the steps", note)
+
+
+def _entropy_falls(record: RunRecord) -> ReportRow:
+    name, found = "entropy falls gradually", record.trace("actor/entropy")
+    if not found or found[1].count < 4:
+        return ReportRow(name, "not measured", "")
+    early, late = found[1].ends()
+    sudden = _largest_fall(found[1])
+    figure = f"{early:.4g} in the first steps, {late:.4g} in the last; largest fall within 10 steps {sudden:.0%}"
+    return ReportRow(name, "pass" if late <= early and sudden < 0.9 else "fail", figure,
+                     "1.0 to 0.1 at once would be sudden")  # fmt: skip
+
+
+def _largest_fall(trace: Trace) -> float:
+    """Relative to the value before, within 10 values."""
+    means, most = [bucket.mean for bucket in trace.buckets], 0.0
+    reach = max(10 // trace.stride, 1)
+    for place, value in enumerate(means):
+        before = max(means[max(place - reach, 0) : place], default=0.0)
+        if before > 0:
+            most = max(most, 1 - value / before)
+    return most
+
+
+def _step_time(record: RunRecord) -> ReportRow:
+    name, found = "seconds per step are steady", swing(record)
+    if not found:
+        return ReportRow(name, "not measured", "")
+    figure = f"longest {found[2]:.1f}x the median; bound {SWING:g}x"
+    return ReportRow(name, "pass" if found[2] <= SWING else "fail", figure)
+
+
+def _in_step(record: RunRecord) -> ReportRow:
+    name, found = "held-out score moves with the training score", score_trace(record)
+    if not found or found[1].count < 4 or len(record.validations) < 2:
+        return ReportRow(name, "not measured", "")
+    early, late = found[1].ends()
+    held = record.validations[-1].value - record.validations[0].value
+    figure = f"training {late - early:+.4g}, held out {held:+.4g}"
+    return ReportRow(name, "pass" if (late - early) * held > 0 else "fail", figure)
+
+
+def _gap(record: RunRecord) -> ReportRow:
+    name, found, final = f"no overfitting: gap < {GAP:.0%}", score_trace(record), record.final
+    if not found or not found[1].count or final is None or not final.name.startswith(("val-core/", "val/rewards/")):
+        return ReportRow(name, "not measured", "")
+    train = found[1].late()
+    gap, relative = train - final.value, (train - final.value) / abs(train) if train else 0.0
+    figure = f"training {train:.4g} in the last steps, held out {final.value:.4g}: gap {gap:+.4g} ({relative:+.0%})"
+    note = "in points of the score; training answers are sampled, held-out ones at sampler.val_temperature"
+    return ReportRow(name, "pass" if gap < GAP else "fail", figure, note)
+
+
+def _target(goal: GoalResult) -> ReportRow:
+    status: Status = {"reached": "pass", "not reached": "fail"}.get(goal.outcome, "not measured")  # type: ignore[assignment]
+    figure = f"{goal.measured.shown}; goal {goal.goal.text}" if goal.goal and goal.measured else ""
+    return ReportRow("held-out score meets the goal", status, figure, "" if goal.goal else "give one with --goal")
+
+
+def _answers_good(record: RunRecord) -> ReportRow:
+    name = f"most held-out answers score >= {GOOD_SCORE:g}"
+    scores = [sample.score for sample in record.samples if math.isfinite(sample.score)]
+    if not scores:
+        return ReportRow(name, "not measured", "", "trainer.log_val_generations logs answers")
+    share = sum(score >= GOOD_SCORE for score in scores) / len(scores)
+    positive = positive_share(record.samples) or 0.0
+    figure = f"{share:.0%} of {len(scores)} logged answers; {positive:.0%} have a positive score"
+    return ReportRow(name, "pass" if share > 0.5 else "fail", figure, "whether the reasoning is right: see the samples")
+
+
+def _all_stable(rows: list[StabilityRow]) -> ReportRow:
+    measured = [row for row in rows if row.status != "not measured"]
+    outside = [row.title for row in measured if row.status == "fail"]
+    if not measured:
+        return ReportRow("loss, entropy, KL and gradient in the guide's bands", "not measured", "")
+    figure = f"{len(measured) - len(outside)} of {len(measured)} in their bands"
+    note = f"outside: {', '.join(outside)}" if outside else ""
+    return ReportRow("loss, entropy, KL and gradient in the guide's bands", "fail" if outside else "pass", figure, note)
+
+
+def _efficient(rows: list[ReportRow]) -> ReportRow:
+    judged = [row for row in rows if row.status in ("pass", "fail")]
+    bad = [row.name for row in judged if row.status == "fail"]
+    figure = f"{len(judged) - len(bad)} of {len(judged)} pass"
+    return ReportRow("efficiency", "fail" if bad else "pass", figure, f"look at: {', '.join(bad)}" if bad else "")

@@ -1,0 +1,172 @@
+"""Whether two runs differ on the same held-out items: tests and intervals for paired scores.
+
+Scores of 0 and 1: McNemar's exact test (McNemar 1947, Psychometrika 12; the conditional binomial form), and Agresti and
+Min's interval of the difference of two paired shares (Agresti & Min 2005, Statistics in Medicine 24).
+Other scores: a sign-flip permutation test of the mean difference (Fisher 1935; Phipson & Smyth 2010 for the +1), and
+the BCa bootstrap interval (Efron 1987, JASA 82).
+Without common items: an interval of the difference from those of the two means (Newcombe 1998, method 10; Zou & Donner
+2008), and a normal test. Several comparisons: Holm 1979.
+
+Random draws have fixed seeds, so equal runs give equal figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from launcher.core.metrics import Z95, HeldOut
+
+ALPHA = 0.05
+ENUMERATED = 16  # differences other than 0, up to which all 2^n signs are tried
+FLIPS, RESAMPLES = 20_000, 10_000
+SEED = 20_051  # of the draws
+MATRIX = 2**22  # numbers drawn at once
+
+Method = Literal["McNemar exact", "sign flip", "two intervals", "not tested"]
+
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """The mean score of one run less that of another."""
+
+    method: Method
+    items: int
+    """Held-out items that both have; 0 where they are not paired."""
+    a: float
+    b: float
+    low: float | None
+    high: float | None
+    """Ends of the 95 % interval of `b - a`."""
+    p: float | None
+    only_a: int | None = None
+    """Of scores 0 and 1: items that only A has right."""
+    only_b: int | None = None
+
+    @property
+    def value(self) -> float:
+        return self.b - self.a
+
+    @property
+    def paired(self) -> bool:
+        return self.items > 0
+
+
+def mcnemar_exact(only_a: int, only_b: int) -> float:
+    """Two-sided p of `only_a` and `only_b` discordant pairs, which under the null hypothesis are a fair coin's."""
+    n, few = only_a + only_b, min(only_a, only_b)
+    tail = sum(math.comb(n, k) for k in range(few + 1))
+    return min(1.0, float(2 * tail / 2**n)) if n < 1_000 else _large_mcnemar(few, n)
+
+
+def _large_mcnemar(few: int, n: int) -> float:
+    """The same sum by logarithms: 2^n is no float."""
+    terms = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(few + 1)]
+    most = max(terms)
+    return min(1.0, 2 * math.exp(most) * math.fsum(math.exp(term - most) for term in terms))
+
+
+def agresti_min(only_a: int, only_b: int, n: int) -> tuple[float, float]:
+    """95 % interval of (only_b - only_a) / n: Wald's, with 1/2 added to each of the four cells."""
+    b, c, total = only_b + 0.5, only_a + 0.5, n + 2.0
+    apart = b - c
+    spread = Z95 * math.sqrt(b + c - apart * apart / total) / total
+    return max(apart / total - spread, -1.0), min(apart / total + spread, 1.0)
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Two-sided p of the mean of paired differences, under which each sign is equally likely.
+
+    Exact up to ENUMERATED differences other than 0; beyond, of FLIPS draws, (1 + as extreme) / (1 + draws).
+    """
+    values = np.array([value for value in differences if value != 0.0])
+    if not len(values):
+        return 1.0
+    seen = abs(float(values.sum())) * (1 - 1e-12)  # sums of the same numbers in another order differ in rounding
+    if len(values) <= ENUMERATED:
+        places = np.arange(2 ** len(values))[:, None] >> np.arange(len(values))
+        sums = (values * (1 - 2 * (places & 1))).sum(-1)
+        return float((np.abs(sums) >= seen).mean())
+    draws, extreme = np.random.default_rng(SEED), 0
+    for start in range(0, FLIPS, rows := max(MATRIX // len(values), 1)):
+        signs = draws.integers(0, 2, (min(rows, FLIPS - start), len(values)), dtype=np.int8)
+        extreme += int((np.abs((1 - 2 * signs) @ values) >= seen).sum())
+    return (1 + extreme) / (1 + FLIPS)
+
+
+def bootstrap(differences: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of the mean of paired differences, BCa; None of fewer than 2, a point of equal ones."""
+    values = np.array(differences, dtype=float)
+    n = len(values)
+    if n < 2:
+        return None
+    mean = float(values.mean())
+    if np.ptp(values) == 0:
+        return mean, mean
+    draws, parts = np.random.default_rng(SEED), []
+    for start in range(0, RESAMPLES, rows := max(MATRIX // n, 1)):
+        parts.append(values[draws.integers(0, n, (min(rows, RESAMPLES - start), n))].mean(-1))
+    means, normal = np.sort(np.concatenate(parts)), NormalDist()
+    below = (float((means < mean).sum()) + float((means == mean).sum()) / 2) / RESAMPLES
+    bias = normal.inv_cdf(min(max(below, 1 / RESAMPLES), 1 - 1 / RESAMPLES))
+    centred = values - mean  # the mean of the jackknife less its values, but for a factor that cancels
+    skew = float((centred**3).sum()) / (6 * float((centred**2).sum()) ** 1.5)
+    ends = []
+    for z in (-Z95, Z95):
+        moved = bias + z
+        share = normal.cdf(bias + moved / (1 - skew * moved))
+        ends.append(float(np.quantile(means, share)))
+    return ends[0], ends[1]
+
+
+def newcombe(a: HeldOut, b: HeldOut) -> tuple[float, float] | None:
+    """95 % interval of `b - a` from the intervals of both; None where one has none."""
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return None
+    apart = b.value - a.value
+    down = math.hypot(b.value - b.low, a.high - a.value)
+    return apart - down, apart + math.hypot(b.high - b.value, a.value - a.low)
+
+
+def compare_paired(a: Sequence[float], b: Sequence[float]) -> ScoreDifference:
+    """Scores of the same items, in the same order. Raises `ValueError` where their numbers differ or are 0."""
+    if len(a) != len(b) or not a:
+        raise ValueError(f"{len(a)} and {len(b)} scores; use one of each run for each item")
+    n, mean_a, mean_b = len(a), math.fsum(a) / len(a), math.fsum(b) / len(b)
+    if {*a, *b} <= {0.0, 1.0}:
+        only_a = sum(one > other for one, other in zip(a, b, strict=True))
+        only_b = sum(one < other for one, other in zip(a, b, strict=True))
+        bounds = agresti_min(only_a, only_b, n)
+        return ScoreDifference(
+            "McNemar exact", n, mean_a, mean_b, *bounds, mcnemar_exact(only_a, only_b), only_a, only_b
+        )
+    differences = [other - one for one, other in zip(a, b, strict=True)]
+    ends = bootstrap(differences)
+    low, high = ends or (None, None)
+    return ScoreDifference("sign flip", n, mean_a, mean_b, low, high, sign_flip(differences))
+
+
+def compare_unpaired(a: HeldOut, b: HeldOut) -> ScoreDifference:
+    """Two validations, each with its own interval; not tested where one has none."""
+    ends = newcombe(a, b)
+    if ends is None:
+        return ScoreDifference("not tested", 0, a.value, b.value, None, None, None)
+    apart = b.value - a.value
+    error = (apart - ends[0] if apart > 0 else ends[1] - apart) / Z95  # of the end that is nearer to 0
+    p = 2 * (1 - NormalDist().cdf(abs(apart) / error)) if error else float(apart == 0)
+    return ScoreDifference("two intervals", 0, a.value, b.value, ends[0], ends[1], p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values in the same order: below alpha where the step-down procedure rejects."""
+    ordered = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    adjusted, most = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(ordered):
+        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = most
+    return adjusted

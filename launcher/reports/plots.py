@@ -1,0 +1,176 @@
+"""Curves as SVG that stands in a page: no script, no font, no file. Colours are CSS variables of the page's style."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from launcher.core.metrics import HeldOut
+from launcher.reports.trace import Trace
+
+WIDTH, HEIGHT = 400.0, 210.0
+LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 10.0, 24.0
+SMOOTHED = 40  # points from which a curve is smoothed; the raw one is drawn fainter
+COLOURS = 6
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a plot."""
+
+    name: str
+    points: Points
+    bounds: Sequence[tuple[float, float, float]] = ()
+    """(step, lower, upper): an interval of each point, or the extremes of each bucket."""
+    intervals: bool = False
+    """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
+
+
+def line_of(name: str, trace: Trace) -> Line:
+    """The means of its buckets, with their extremes where a bucket holds several values."""
+    buckets = trace.shown()
+    several = any(bucket.count > 1 for bucket in buckets)
+    bounds = [(bucket.step, bucket.low, bucket.high) for bucket in buckets] if several else []
+    return Line(name, [(bucket.step, bucket.mean) for bucket in buckets], bounds)
+
+
+def line_of_validations(name: str, measured: Sequence[HeldOut]) -> Line:
+    shown = thinned(measured)
+    bounds = [(each.step, each.low, each.high) for each in shown if each.low is not None and each.high is not None]
+    return Line(name, [(each.step, each.value) for each in shown], bounds, intervals=True)
+
+
+def thinned(measured: Sequence[HeldOut], most: int = 60) -> list[HeldOut]:
+    """At most about so many of them, the lowest and the highest among them."""
+    if len(measured) <= most:
+        return list(measured)
+    stride = -(-2 * len(measured) // most)
+    kept = {0: measured[0], len(measured) - 1: measured[-1]}
+    for start in range(0, len(measured), stride):
+        places = range(start, min(start + stride, len(measured)))
+        for pick in (min, max):
+            place = pick(places, key=lambda place: measured[place].value)
+            kept[place] = measured[place]
+    return [kept[place] for place in sorted(kept)]
+
+
+def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Markup:
+    """Curves over steps; `label` is read aloud, `target` a line across. Empty where no line has a point."""
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return Markup("")
+    area = _Area.around(lines, target)
+    parts = [*_axes(area)]
+    if target is not None:
+        y = area.y(target)
+        parts.append(f'<line class="target" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    for number, line in enumerate(lines):
+        parts += _drawn(line, area, number % COLOURS, only=len(lines) == 1)
+    head = f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(label)}">'
+    return Markup(f"{head}{''.join(parts)}</svg>")  # numbers of ours, and the escaped label
+
+
+@dataclass(frozen=True)
+class _Area:
+    """What part of the plane is shown."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @classmethod
+    def around(cls, lines: Sequence[Line], target: float | None) -> _Area:
+        xs = [x for line in lines for x, _ in line.points]
+        ys = [y for line in lines for _, y in line.points]
+        ys += [y for line in lines for _, low, high in line.bounds for y in (low, high)]
+        ys += [] if target is None else [target]
+        left, right, bottom, top = min(xs), max(xs), min(ys), max(ys)
+        if left == right:
+            left, right = left - 0.5, right + 0.5
+        space = (top - bottom) * 0.05 or abs(top) * 0.1 or 0.5
+        return cls(left, right, bottom - space, top + space)
+
+    def x(self, step: float) -> float:
+        return LEFT + (step - self.left) / (self.right - self.left) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        share = value / (self.top - self.bottom) - self.bottom / (self.top - self.bottom)  # no overflow of a difference
+        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+
+
+def _axes(area: _Area) -> list[str]:
+    parts = []
+    for value in ticks(area.bottom, area.top, 4):
+        y = area.y(value)
+        parts.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 5:g}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>')
+    for value in ticks(area.left, area.right, 5):
+        if value == int(value):
+            x, y = area.x(value), HEIGHT - 7
+            parts.append(f'<text x="{x:.1f}" y="{y:g}" text-anchor="middle">{_tick(value)}</text>')
+    return parts
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """About `count` round values from `low` to `high`."""
+    apart = (high - low) / count
+    if not math.isfinite(apart) or apart <= 0:
+        return []
+    size = 10.0 ** math.floor(math.log10(apart))
+    step = next((size * each for each in (1, 2, 5) if size * each >= apart), size * 10)
+    first = math.ceil(low / step)
+    return [step * place for place in range(first, first + 2 * count + 2) if step * place <= high]
+
+
+def _tick(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if size <= abs(value) < size * 1000 and abs(value) >= 1e4:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def _drawn(line: Line, area: _Area, colour: int, only: bool) -> list[str]:
+    parts, kind = [], f"c{colour}"
+    if line.intervals:
+        parts += [
+            f'<line class="bar {kind}" x1="{area.x(x):.1f}" x2="{area.x(x):.1f}" y1="{area.y(low):.1f}"'
+            f' y2="{area.y(high):.1f}"/>'
+            for x, low, high in line.bounds
+        ]
+    elif line.bounds and only:
+        upper = [(x, high) for x, _, high in line.bounds]
+        lower = [(x, low) for x, low, _ in reversed(line.bounds)]
+        parts.append(f'<path class="range {kind}" d="{_path([*upper, *lower], area)}Z"/>')
+    smooth = len(line.points) >= SMOOTHED and not line.intervals
+    raw = "raw" if smooth else "curve"
+    if only or not smooth:
+        parts.append(f'<path class="{raw} {kind}" d="{_path(line.points, area)}"/>')
+    if smooth:
+        parts.append(f'<path class="curve {kind}" d="{_path(smoothed(line.points), area)}"/>')
+    if line.intervals or len(line.points) == 1:
+        parts += [
+            f'<circle class="{kind}" cx="{area.x(x):.1f}" cy="{area.y(y):.1f}" r="2.6">'
+            f"<title>step {x:g}: {y:.4g}</title></circle>"
+            for x, y in line.points
+        ]
+    return parts
+
+
+def _path(points: Points, area: _Area) -> str:
+    return "M" + "L".join(f"{area.x(x):.1f} {area.y(y):.1f}" for x, y in points)
+
+
+def smoothed(points: Points) -> list[tuple[float, float]]:
+    """Means over a twentieth of the points around each."""
+    reach = max(len(points) // 40, 1)
+    values = [y for _, y in points]
+    found = []
+    for place, (x, _) in enumerate(points):
+        near = values[max(place - reach, 0) : place + reach + 1]
+        found.append((x, math.fsum(value / len(near) for value in near)))
+    return found

@@ -1,0 +1,290 @@
+"""A run as its folder holds it, read once and in bounded memory: curves, validations, answers, findings, what its
+processes used, and its lock and settings.
+
+All of it may be missing or damaged: what cannot be read is a line of `RunRecord.unread`.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from yaml import YAMLError
+
+from launcher.core.bounded_parse import parse_json, parse_yaml
+from launcher.core.events import (
+    GOES_BACK,
+    Alert,
+    Crashed,
+    Event,
+    Loaded,
+    Restarted,
+    Resumed,
+    Sample,
+    Started,
+    Step,
+    Usage,
+    WentOn,
+    events_of,
+    is_damage,
+)
+from launcher.core.files import read_file
+from launcher.core.metrics import HeldOut, held_out, validation
+from launcher.core.problems import error_message
+from launcher.core.redaction import redact
+from launcher.core.state import RunState
+from launcher.reports.trace import Trace
+from launcher.runs import store
+from launcher.runs.folder import Attempt, Folder, read_attempts
+
+METRICS = 400  # names whose curves are kept
+ALERTS = 100  # findings that are kept: the first half and the last
+KEPT_SAMPLES = 20_000  # answers of one validation
+VALIDATIONS = 1_000  # that are kept, at least half of them
+TEXT = 20_000  # characters of an answer that are kept
+
+
+@dataclass
+class Used:
+    """What a run's processes used, over all their `Usage` events."""
+
+    measured: int = 0
+    gpu_percent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Sum and number."""
+    gpu_peak_bytes: int | None = None
+    gpu_total_bytes: int | None = None
+    """Of the GPU that had the highest share in use."""
+    memory_peak_bytes: int = 0
+    """Of all processes on one machine, together."""
+    machine_total_bytes: int = 0
+    _by_host: dict[str, dict[int, int]] = field(default_factory=dict)
+
+    def add(self, event: Usage) -> None:
+        self.measured += 1
+        if event.gpu_percent is not None:
+            self.gpu_percent = [self.gpu_percent[0] + event.gpu_percent, self.gpu_percent[1] + 1]
+        if event.gpu_memory_bytes is not None and event.gpu_memory_total_bytes:
+            share = event.gpu_memory_bytes / event.gpu_memory_total_bytes
+            if share > (self.gpu_share or 0.0):
+                self.gpu_peak_bytes, self.gpu_total_bytes = event.gpu_memory_bytes, event.gpu_memory_total_bytes
+        ranks = self._by_host.setdefault(event.host, {})
+        ranks[event.rank] = event.memory_bytes
+        if sum(ranks.values()) > self.memory_peak_bytes:
+            self.memory_peak_bytes = sum(ranks.values())
+            self.machine_total_bytes = event.machine_memory_total_bytes
+
+    @property
+    def gpu_share(self) -> float | None:
+        """Peak memory in use on a GPU, of all that it has."""
+        if self.gpu_peak_bytes is None or not self.gpu_total_bytes:
+            return None
+        return self.gpu_peak_bytes / self.gpu_total_bytes
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Mean percentage of the time in which a GPU was busy."""
+        total, count = self.gpu_percent
+        return total / count if count else None
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Time between two steps in which the run was not training: it restarted, or a person resumed it."""
+
+    step: int
+    why: str
+    lost_s: float
+    """Steps that were done again, and the time until the next one was done."""
+    paused_s: float
+    """Until a person resumed it."""
+
+
+@dataclass
+class RunRecord:
+    """One run. Times are in seconds."""
+
+    folder: Folder
+    state: RunState
+    unread: list[str] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    lock: Mapping[str, Any] = field(default_factory=dict)
+    attempts: list[Attempt] = field(default_factory=list)
+    processes: int = 0
+    loaded: Loaded | None = None
+    traces: dict[str, Trace] = field(default_factory=dict)
+    step_times: array[float] = field(default_factory=lambda: array("d"))
+    """Seconds of each step, by its own clock where it reports that."""
+    tokens: float = 0.0
+    validations: list[HeldOut] = field(default_factory=list)
+    last_validation: Mapping[str, float] = field(default_factory=dict)
+    """All metrics of held-out data at the last validation."""
+    samples: list[Sample] = field(default_factory=list)
+    """Of the last validation."""
+    sample_steps: list[int] = field(default_factory=list)
+    """Steps at which answers were logged, in order."""
+    first_samples: list[Sample] = field(default_factory=list)
+    alerts: list[Alert] = field(default_factory=list)
+    alert_count: int = 0
+    damaged: int = 0
+    used: Used = field(default_factory=Used)
+    gaps: list[Gap] = field(default_factory=list)
+    stalled_s: float = 0.0
+    stalls: int = 0
+    crashes: list[Crashed] = field(default_factory=list)
+    _last_at: float | None = None
+    _went_back: Restarted | Resumed | None = None
+
+    @property
+    def name(self) -> str:
+        """project/experiment."""
+        return self.folder.name
+
+    @property
+    def final(self) -> HeldOut | None:
+        return self.validations[-1] if self.validations else None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median."""
+        times = sorted(self.step_times)
+        return times[len(times) // 2] if times else None
+
+    @property
+    def active_s(self) -> float:
+        """From its start to its last event, without what it was paused."""
+        return max(self.state.elapsed_s - sum(gap.paused_s for gap in self.gaps), 0.0)
+
+    def trace(self, *names: str) -> tuple[str, Trace] | None:
+        """The first of these metrics that has a value."""
+        return next(((name, self.traces[name]) for name in names if name in self.traces), None)
+
+    @classmethod
+    def read(cls, folder: Folder) -> RunRecord:
+        """The run as it is now. Raises `Problems` where the name means no run."""
+        record = cls(folder, store.see(folder).state)
+        record.settings = record._node("spec.yaml")
+        record.lock = record._node("lock.json")
+        record.attempts = read_attempts(folder)
+        for event in events_of(folder.events):
+            record._take(event)
+        if not folder.events.is_file():
+            record.unread.append("events.jsonl: there is none, so nothing is known of the training")
+        if record.damaged:
+            record.unread.append(f"events.jsonl: {record.damaged} damaged lines were left out")
+        return record
+
+    def _node(self, name: str) -> Mapping[str, Any]:
+        path = self.folder.path / name
+        try:
+            node = (parse_yaml if name.endswith(".yaml") else parse_json)(read_file(path))
+        except (OSError, ValueError, YAMLError) as error:
+            self.unread.append(f"{name}: cannot be read, {error_message(error)}")
+            return {}
+        if not isinstance(node, dict):
+            self.unread.append(f"{name}: holds no settings")
+            return {}
+        return node
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Step():
+                self._take_step(event)
+            case Sample():
+                self._take_sample(event)
+            case Usage():
+                self.used.add(event)
+            case Alert() if is_damage(event):
+                self.damaged += 1
+            case Alert():
+                self.alert_count += 1
+                self.alerts.append(event)
+                if len(self.alerts) > ALERTS:
+                    del self.alerts[ALERTS // 2]
+            case Started(processes=processes):
+                self.processes = processes
+                self._last_at = event.at
+            case Loaded():
+                self.loaded = event
+                self._last_at = event.at
+            case Crashed():
+                self.crashes.append(event)
+            case WentOn(after_s=after_s):
+                self.stalled_s, self.stalls = self.stalled_s + after_s, self.stalls + 1
+        if isinstance(event, GOES_BACK):
+            self._went_back = event
+
+    def _take_step(self, event: Step) -> None:
+        for name, value in event.metrics.items():
+            if name not in self.traces and len(self.traces) >= METRICS:
+                continue
+            self.traces.setdefault(name, Trace()).add(event.step, value)
+        tokens = event.metrics.get("perf/total_num_tokens", 0.0)
+        self.tokens += tokens if math.isfinite(tokens) else 0.0
+        if now := held_out(event.step, event.metrics):
+            self._add_validation(now)
+        if found := validation(event.metrics):
+            self.last_validation = found
+        self._take_time(event)
+
+    def _add_validation(self, now: HeldOut) -> None:
+        self.validations.append(now)
+        if len(self.validations) <= VALIDATIONS:
+            return
+        first, *middle, last = self.validations
+        parts = (middle[start : start + 4] for start in range(0, len(middle), 4))
+        pairs = ({min(part, key=_value), max(part, key=_value)} for part in parts)  # so no extreme is lost
+        kept = [each for pair in pairs for each in sorted(pair, key=lambda each: each.step)]
+        self.validations = [first, *kept, last]
+
+    def _take_time(self, event: Step) -> None:
+        seconds = event.metrics.get("timing_s/step", math.nan)
+        since = None if self._last_at is None else event.at - self._last_at
+        if self._went_back:
+            self._take_gap(self._went_back, since or 0.0)
+        elif not math.isfinite(seconds) and event.step > 0 and since is not None and since >= 0:
+            seconds = since
+        if math.isfinite(seconds) and seconds >= 0 and event.step > 0:
+            self.step_times.append(seconds)
+        self._last_at, self._went_back = event.at, None
+
+    def _take_gap(self, back: Restarted | Resumed, since: float) -> None:
+        """`since` the last step that stands until the next."""
+        before = [each for each in self.attempts if each.name == f"attempt_{back.attempt - 1}"]
+        ended = before[0].ended if before else None
+        paused = max(back.at - ended.at, 0.0) if isinstance(back, Resumed) and ended else 0.0
+        usual = self.step_seconds or 0.0
+        why = back.why if isinstance(back, Restarted) else "resumed by a person"
+        self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
+
+    def _take_sample(self, event: Sample) -> None:
+        event = _shortened(event)
+        if not self.sample_steps or self.sample_steps[-1] != event.step:
+            self.sample_steps.append(event.step)
+        if not self.first_samples or self.first_samples[0].step == event.step:
+            self._keep(self.first_samples, event)
+        if self.samples and self.samples[0].step != event.step:
+            self.samples = []
+        self._keep(self.samples, event)
+
+    def _keep(self, samples: list[Sample], event: Sample) -> None:
+        if len(samples) < KEPT_SAMPLES:
+            samples.append(event)
+
+
+def _value(measured: HeldOut) -> float:
+    return measured.value
+
+
+def _shortened(sample: Sample) -> Sample:
+    if max(len(sample.prompt), len(sample.response), len(sample.ground_truth)) <= TEXT:
+        return sample
+    cut = [redact(text)[:TEXT] for text in (sample.prompt, sample.response, sample.ground_truth)]
+    return replace(sample, prompt=cut[0], response=cut[1], ground_truth=cut[2])
+
+
+def samples_at(folder: Folder, step: int) -> Iterator[Sample]:
+    """The answers that were logged at a step."""
+    return (event for event in events_of(folder.events) if isinstance(event, Sample) and event.step == step)

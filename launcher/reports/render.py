@@ -1,0 +1,46 @@
+"""The templates of this folder. All that is printed into a page is escaped, and all that is printed into Markdown."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from launcher import __version__
+from launcher.monitor.console import clock, compact
+from launcher.reports import text
+
+
+def page(template: str, **values: Any) -> str:
+    return _environment(html=True).get_template(template).render(version=__version__, **values)
+
+
+def markdown(template: str, **values: Any) -> str:
+    return _environment(html=False).get_template(template).render(version=__version__, **values)
+
+
+@cache
+def _environment(html: bool) -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=html,
+        undefined=StrictUndefined,
+        finalize=text.for_page if html else text.for_markdown,
+        trim_blocks=False,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {
+        "num": number, "percent": lambda share: f"{share:.0%}", "clock": clock, "cut": text.cut, "line": text.one_line,
+        "fenced": text.fenced, "ours": text.Plain,
+    }  # fmt: skip
+    return made
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return compact(value) if math.isfinite(value) else repr(value)

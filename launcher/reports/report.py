@@ -1,0 +1,249 @@
+"""The report of one run: what `rlrun report` writes into its folder, as a page and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from launcher.config.nodes import flat
+from launcher.core.events import Alert, Sample
+from launcher.core.files import write_atomic
+from launcher.core.metrics import HeldOut, label
+from launcher.core.metrics import metric as metric_entry
+from launcher.core.problems import Problem, Problems
+from launcher.core.state import RunState
+from launcher.monitor.console import clock, date
+from launcher.reports import render
+from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
+from launcher.reports.goal import Goal, GoalResult, interval_of, judge_goal
+from launcher.reports.measures import (
+    GUIDE,
+    PartRow,
+    ReportRow,
+    StabilityRow,
+    checklist,
+    efficiency,
+    reward_parts,
+    stability,
+)
+from launcher.reports.plots import line_of, line_of_validations, plot
+from launcher.reports.record import Gap, RunRecord
+from launcher.reports.text import one_line, setting_text
+from launcher.reports.trace import Trace
+from launcher.runs.folder import Folder
+
+CURVES: tuple[tuple[str, ...], ...] = (
+    ("critic/score/mean", "critic/rewards/mean", "rewards/accuracies"),
+    ("actor/pg_loss", "train/loss", "actor/dpo_loss"),
+    ("actor/kl_loss", "actor/reward_kl_penalty"),
+    ("actor/ppo_kl",),
+    ("actor/entropy",),
+    ("actor/grad_norm", "train/grad_norm"),
+    ("response_length/mean",),
+    ("response_length/clip_ratio",),
+    ("critic/frac_reward_zero_std",),
+    ("critic/vf_loss",),
+    ("rewards/margins",),
+    ("val/loss",),
+    ("training/rollout_probs_diff_mean",),
+    ("timing_s/step",),
+)
+"""Of each the first metric that the run has is drawn."""
+MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
+
+
+@dataclass(frozen=True)
+class PlotFigure:
+    """A curve of the page, and its figures for Markdown."""
+
+    title: str
+    note: str
+    svg: Markup
+    early: float
+    late: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What both templates show."""
+
+    name: str
+    path: str
+    intro: str
+    goal: GoalResult
+    problems: list[str]
+    facts: list[tuple[str, str]]
+    checklist: list[ReportRow]
+    alerts: list[Alert]
+    alerts_left_out: int
+    plots: list[PlotFigure]
+    stability: list[StabilityRow]
+    efficiency: list[ReportRow]
+    gaps: list[Gap]
+    parts: list[PartRow]
+    sources: list[HeldOut]
+    errors: list[ErrorGroup]
+    low_count: int
+    sample_count: int
+    sample_step: int
+    rule_note: str
+    samples: list[Sample]
+    lock: list[tuple[str, str]]
+    settings: list[tuple[str, str]]
+
+    @property
+    def goal_status(self) -> str:
+        return {"reached": "pass", "not reached": "fail"}.get(self.goal.outcome, "")
+
+    @property
+    def counts(self) -> str:
+        """`7 pass, 2 fail, 1 not measured`"""
+        found = {
+            status: sum(row.status == status for row in self.checklist) for status in ("pass", "fail", "not measured")
+        }
+        return ", ".join(f"{count} {status}" for status, count in found.items())
+
+
+def make_report(folder: Folder, goal: Goal | None = None) -> Report:
+    """Read the run and judge it. Raises `Problems` where the goal's metric is not one of the run's."""
+    record = RunRecord.read(folder)
+    judged = judge_goal(record, goal)
+    stable, cost, low = stability(record), efficiency(record), error_groups(record)
+    return Report(
+        name=record.name,
+        path=str(folder.path),
+        intro=_intro(record.state),
+        goal=judged,
+        problems=_problems(record),
+        facts=list(_facts(record)),
+        checklist=checklist(record, judged, stable, cost),
+        alerts=record.alerts,
+        alerts_left_out=record.alert_count - len(record.alerts),
+        plots=list(_plots(record, judged)),
+        stability=stable,
+        efficiency=cost,
+        gaps=record.gaps[-50:],
+        parts=reward_parts(record),
+        sources=_sources(record),
+        errors=low[:GROUPS],
+        low_count=sum(group.count for group in low),
+        sample_count=len(record.samples),
+        sample_step=record.samples[0].step if record.samples else 0,
+        rule_note=_rule_note(record),
+        samples=drawn(record.samples),
+        lock=list(_lock(record.lock)),
+        settings=list(_settings(record.settings)),
+    )
+
+
+def write_report(report: Report, out: Path) -> tuple[Path, Path]:
+    """The page and the Markdown beside it; `out` names either. Raises `OSError`."""
+    page, text = out.with_suffix(".html"), out.with_suffix(".md")
+    write_atomic(page, render.page("report.html.j2", r=report, guide=GUIDE))
+    write_atomic(text, render.markdown("report.md.j2", r=report, guide=GUIDE))
+    return page, text
+
+
+def check_output(out: Path) -> None:
+    """Raises `Problems` where a file of that name cannot be written, before anything is read."""
+    if out.suffix not in (".html", ".md"):
+        raise Problems(
+            Problem("--out", f"{out.name} is neither a page nor Markdown", "use a name that ends with .html")
+        )
+    if not out.parent.is_dir():
+        raise Problems(Problem("--out", f"{out.parent} is not a folder", "use a folder that exists", "not-found"))
+
+
+def _intro(state: RunState) -> str:
+    began = f", began {date(state.started_at)}" if state.started_at else ""
+    doubt = f": {one_line(state.why, 400)}" if state.why and state.status != "failed" else ""
+    return (
+        f"{state.algorithm or 'unknown algorithm'}, {state.status} at step {state.step} of {state.steps}{began}{doubt}"
+    )
+
+
+def _problems(record: RunRecord) -> list[str]:
+    state = record.state
+    found = list(record.unread)
+    if state.status == "failed":
+        found.append(f"the run failed: {state.why or 'no cause was recorded'}")
+    if state.status in ("running", "waiting"):
+        found.append(f"the run is {state.status}: this is what it has come to so far")
+    if state.stalled:
+        found.append(f"stalled: {state.stalled}")
+    return [one_line(text, 600) for text in found]
+
+
+def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    state, final = record.state, record.final
+    yield "status", "doubtful" if state.doubtful else state.status
+    yield "steps", f"{state.step} of {state.steps}"
+    yield "duration", clock(record.active_s)
+    if final:
+        yield f"held out, {label(final.name)}"[:60], final.shown
+    if state.best and final and state.best.step != final.step:
+        yield f"best, at step {state.best.step}", state.best.shown
+    if record.tokens:
+        yield "tokens", f"{record.tokens:,.0f}"
+    yield "findings", str(record.alert_count)
+
+
+def _plots(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
+    if record.validations:
+        name = record.validations[-1].name
+        shown = [each for each in record.validations if each.name == name]
+        target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
+        values = [each.value for each in shown]
+        note = "; bars: 95 % intervals" + ("" if target is None else "; dashed: the goal")
+        svg = plot([line_of_validations(name, shown)], f"held-out {name} over steps", target)
+        yield PlotFigure(
+            "held-out score", one_line(name, 120) + note, svg, values[0], values[-1], min(values), max(values)
+        )
+    for names in CURVES:
+        if (found := record.trace(*names)) and found[1].count:
+            yield _figure(*found)
+
+
+def _figure(name: str, trace: Trace) -> PlotFigure:
+    entry = metric_entry(name)
+    unit = f", {entry.unit}" if entry and entry.unit else ""
+    meaning = f": {entry.meaning}{unit}" if entry else ""
+    early, late = trace.ends()
+    early, late = (trace.mean if math.isnan(value) else value for value in (early, late))
+    svg = plot([line_of(name, trace)], f"{name} over steps")
+    more = f"; {trace.not_finite} values are not finite" if trace.not_finite else ""
+    return PlotFigure(label(name), f"{name}{meaning}{more}", svg, early, late, trace.low, trace.high)
+
+
+def _sources(record: RunRecord) -> list[HeldOut]:
+    names = [name for name in record.last_validation if name.startswith("val-core/")][:MOST_SOURCES]
+    step = record.final.step if record.final else 0
+    return [HeldOut(step, name, record.last_validation[name], *interval_of(record, name)) for name in names]
+
+
+def _rule_note(record: RunRecord) -> str:
+    reward = reward_of(record.settings)
+    if reward is None:
+        return "What an answer is, is the whole response: the reward's rule is not known here."
+    return f"What an answer is, is found by the rule of reward {type(reward).__name__}."
+
+
+def _lock(lock: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    kept = {name: value for name, value in lock.items() if name not in ("settings", "installed")}
+    for name, value in list(flat(kept).items())[:MOST_SETTINGS]:
+        yield name, setting_text(name, value)
+    installed = lock.get("installed")
+    if isinstance(installed, list):
+        yield "installed", one_line(" ".join(map(str, installed[:MOST_PACKAGES])), 12_000)
+
+
+def _settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in list(flat(settings).items())[:MOST_SETTINGS]:
+        yield name, setting_text(name, value)
