@@ -59,10 +59,7 @@ COMMANDS = (
     CommandEntry(
         "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK
     ),
-    CommandEntry(
-        "report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK, False,
-        ("rlrun report RUN --goal 0.55",),
-    ),
+    CommandEntry("report", "reports:report", "Write what a run came to as a page, report.html, and as Markdown.", LOOK),
     CommandEntry(
         "compare", "reports:compare",
         "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,

@@ -167,10 +167,10 @@ def _test_pair(one: ComparedRun, other: ComparedRun) -> tuple[list[ScoreTest], l
     tests, remarks = list[ScoreTest](), list[str]()
     for a, b in common_validations(one.record, other.record):
         more, notes = _test_at(one, other, a, b)
-        tests, remarks = [*tests, *more], [*remarks, *(f"{other.letter} - {one.letter}{_at(a, b)}: {x}" for x in notes)]
+        tests, remarks = [*tests, *more], [*remarks, *(f"{other.letter} - {one.letter}: {note}" for note in notes)]
     if not tests:
         remarks = [f"{other.letter} - {one.letter}: not tested, as the runs have no held-out metric in common"]
-    return tests, remarks
+    return tests, list(dict.fromkeys(remarks))
 
 
 def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
@@ -193,10 +193,6 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
         if part := pair_items(*([each for each in side if each.data_source == source] for side in items)):
             tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(part)))
     return tests, remarks
-
-
-def _at(a: HeldOut, b: HeldOut) -> str:
-    return f" at step {a.step}" if a.step == b.step else f" at steps {b.step} and {a.step}"
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
