@@ -82,8 +82,9 @@ def kind_of(sample: Sample, reward: Reward | None) -> str:
     answer = reward.extract_answer(sample.response) if reward else sample.response.strip()
     if not answer:
         return "no answer found"
-    expected = reward.extract_answer(sample.ground_truth) if reward else sample.ground_truth.strip()
-    return "expected answer, low score" if expected and answer == expected else "wrong answer"
+    truth = sample.ground_truth.strip()
+    right = {truth} | ({reward.extract_answer(reward.format_response(truth))} if reward and truth else set())
+    return "expected answer, low score" if answer in right else "wrong answer"
 
 
 def may_be_cut(response: str, longest: int | None) -> bool:

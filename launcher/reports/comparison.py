@@ -76,6 +76,13 @@ class ScoreTest:
         return self.p_adjusted is not None and self.p_adjusted < ALPHA
 
     @property
+    def outcome(self) -> str:
+        """`better` or `worse`; empty where the difference is not significant."""
+        if not self.significant:
+            return ""
+        return "worse" if (self.found.value < 0) != (better(self.metric) == "down") else "better"
+
+    @property
     def text(self) -> str:
         """`B - A at step 120: +0.02 (0.65 and 0.63): not significant (...)`"""
         a, b = self.steps
@@ -83,13 +90,11 @@ class ScoreTest:
         of = f" on {self.source}" if self.source else ""
         change = f"{self.found.value:+.4g} ({compact(self.found.b)} and {compact(self.found.a)})"
         outcome = significance(self.found, self.p_adjusted)
-        if self.significant:
-            worse = (self.found.value < 0) != (better(self.metric) == "down")
-            outcome = f"{self.b} is {'worse' if worse else 'better'}, {outcome}"
-        adjusted = (
-            f"; p adjusted for {self.comparisons} comparisons" if self.comparisons > 1 and self.p_adjusted else ""
-        )
-        return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}{adjusted}"
+        if self.outcome:
+            outcome = f"{self.b} is {self.outcome}, {outcome}"
+        if self.p_adjusted is not None and self.comparisons > 1:
+            outcome = f"{outcome}; p adjusted for {self.comparisons} comparisons"
+        return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}"
 
 
 @dataclass(frozen=True)

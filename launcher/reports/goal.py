@@ -92,13 +92,9 @@ def _measured(record: RunRecord, goal: Goal) -> HeldOut | None:
         return record.final
     if goal.metric in record.traces:
         trace = record.traces[goal.metric]
-        held = record.last_validation.get(goal.metric)
-        value = trace.last if held is None else held
-        if not math.isfinite(value):
+        if not trace.count:  # never finite
             return None
-        low, high = interval_of(record, goal.metric)
-        step = record.final.step if held is not None and record.final else trace.buckets[-1].last
-        return HeldOut(step, goal.metric, value, low, high)
+        return HeldOut(trace.buckets[-1].last, goal.metric, trace.last, *interval_of(record, goal.metric))
     if not record.traces:
         return None
     fix = suggest(goal.metric, sorted(record.traces))

@@ -120,7 +120,7 @@ class RunRecord:
     tokens: float = 0.0
     validations: list[HeldOut] = field(default_factory=list)
     last_validation: Mapping[str, float] = field(default_factory=dict)
-    """All metrics of held-out data at the last validation."""
+    """All metrics of held-out data, each as it was measured last."""
     samples: list[Sample] = field(default_factory=list)
     """Of the last validation."""
     sample_steps: list[int] = field(default_factory=list)
@@ -226,7 +226,7 @@ class RunRecord:
         if now := held_out(event.step, event.metrics):
             self._add_validation(now)
         if found := validation(event.metrics):
-            self.last_validation = found
+            self.last_validation = {**self.last_validation, **found}
         self._take_time(event)
 
     def _add_validation(self, now: HeldOut) -> None:

@@ -55,7 +55,7 @@ def for_markdown(value: Any) -> Any:
         return value
     if not isinstance(value, str):
         return value
-    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", one_line(value, 2_000)))
+    return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", one_line(value, 600)))
 
 
 def fenced(text: object, most: int = 3_000) -> Plain:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 BUCKETS = 240
 """Most buckets of a curve that are kept; while it is read, twice as many."""
+LARGEST = 1e150  # of a value in a curve: sums and differences of larger ones would overflow
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Trace:
             return
         self.last = value
         self.below_zero += value < 0
+        value = max(min(value, LARGEST), -LARGEST)
         new = Bucket(step, step, 1, value, value, step, value, step)
         if self.buckets and self.buckets[-1].count < self.stride:
             self.buckets[-1] = self.buckets[-1].merge(new)

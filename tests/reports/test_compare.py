@@ -1,0 +1,168 @@
+"""`rlrun compare`: what differs, and whether the held-out scores do, by the items that both runs answered."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from launcher.core.events import Step
+from launcher.core.problems import Problems
+from launcher.reports.comparison import compare_runs, to_json, write_comparison
+from launcher.runs.folder import Folder
+
+SPEC = """
+algorithm: {{_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: {kl}}}
+optim: {{lr: 1.0e-06}}
+trainer: {{experiment_name: {name}}}
+"""
+
+
+@pytest.fixture
+def pair(make_run: Any, logged: Any) -> Any:
+    """Makes a run whose answers at `step` have these scores."""
+
+    def make(name: str, scores: list[float], step: int = 10, rows: int | None = None, **texts: Any) -> Folder:
+        known = [score for score in scores if math.isfinite(score)]
+        right = round(sum(known))
+        events = [*logged.begin(rows=rows or len(scores)), *logged.answers(step, scores, **texts),
+                  logged.validated(step, right, len(scores), **{"critic/score/mean": right / len(scores)})]  # fmt: skip
+        return make_run(events, name, SPEC.format(kl=0.0 if name == "one" else 0.1, name=name))  # type: ignore[no-any-return]
+
+    return make
+
+
+def compare(*folders: Folder) -> Any:
+    return compare_runs([str(folder.path) for folder in folders], folders[0].path.parent.parent)
+
+
+@pytest.mark.slow
+def test_two_real_runs(trained: Any) -> None:
+    ran = trained("compare", "one", "two", "--out", "both.html", "--json")
+    assert ran.returncode == 0, ran.stderr
+    node = json.loads(ran.stdout)
+    assert node["runs"] == {"A": "rlrun/one", "B": "rlrun/two"} and node["settings"] == {"seed": {"A": "0", "B": "1"}}
+    (test,) = node["tests"]
+    assert test["found"]["items"] == 8 and test["steps"] == [12, 12] and test["paired"]
+    page = (trained.folder / "both.html").read_text()
+    assert page.count("<svg") >= 8 and "Settings that differ" in page and "rlrun/two" in page
+    text = trained("compare", "one", "two").stdout
+    assert "B - A at step 12: " in text and "seed" in text
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compared_is_a_problem(trained: Any) -> None:
+    for words, problem in (
+        (["one"], "compare: 1 run was given; use two or more"),
+        (["one", "runs/rlrun/one"], "a run was given twice"),
+        (["one", "three"], "no run of that name"),
+        (["one", "two", "--out", "x.pdf"], "use a name that ends with .html"),
+    ):
+        ran = trained("compare", *words)
+        assert ran.returncode == 2 and problem in ran.stderr, ran.stderr
+
+
+def test_a_difference_on_the_same_items(pair: Any) -> None:
+    found = compare(pair("one", [0.0] * 12 + [1.0] * 8), pair("two", [1.0] * 20))
+    (test,) = found.tests
+    assert (test.found.method, test.found.only_a, test.found.only_b) == ("McNemar exact", 0, 12)
+    assert test.significant and test.outcome == "better" and test.p_adjusted == pytest.approx(2 / 2**12)
+    assert test.text.startswith("B - A at step 10: +0.6 (1 and 0.4): B is better, significant (95 % interval +0.")
+    assert found.remarks == [] and [row.name for row in found.settings] == ["algorithm.kl_loss_coef"]
+    assert found.settings[0].values == ("0.0", "0.1")
+
+
+def test_what_may_be_chance_is_not_significant(pair: Any) -> None:
+    found = compare(pair("one", [0.0, 1.0] * 10), pair("two", [0.0, 1.0] * 8 + [1.0, 1.0] * 2))
+    assert ": not significant (95 % interval" in found.tests[0].text and found.tests[0].outcome == ""
+
+
+def test_several_runs_are_adjusted_together(pair: Any) -> None:
+    """6 to 0 alone is p = 0.031; of four comparisons it is not enough, 12 to 0 is."""
+    base = [0.0] * 14 + [1.0] * 6
+    runs = [pair("one", base)]
+    for name, more in (("two", 6), ("three", 12), ("four", 1), ("five", 0)):
+        runs.append(pair(name, [1.0] * more + base[more:]))
+    found = compare(*runs)
+    assert [test.significant for test in found.tests] == [False, True, False, False]
+    assert found.tests[0].found.p == pytest.approx(2 / 2**6)
+    assert found.tests[0].p_adjusted == pytest.approx(3 * 2 / 2**6)
+    assert "p adjusted for 4 comparisons" in found.tests[0].text
+
+
+def test_other_scores_are_tested_by_their_signs(pair: Any) -> None:
+    found = compare(pair("one", [0.25] * 20), pair("two", [0.25 + n / 40 for n in range(20)]))
+    assert found.tests[0].found.method == "sign flip" and found.tests[0].significant
+
+
+def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
+    """4 of 200 answers were logged: the intervals of all are compared, and that is said."""
+    found = compare(pair("one", [0.0] * 4, rows=200), pair("two", [1.0] * 4, rows=200))
+    assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
+    assert found.remarks == [
+        "B - A: not paired, as the log has the same answers to 4 of 200 held-out prompts; "
+        "trainer.log_val_generations=200 logs all"
+    ]
+
+
+def test_other_prompts_have_no_partner(pair: Any) -> None:
+    found = compare(pair("one", [1.0] * 6), pair("two", [1.0] * 6, prompt="another"))
+    assert not found.tests[0].found.paired and "0 of 6 held-out prompts" in found.remarks[0]
+
+
+def test_answers_without_a_score_are_left_out(pair: Any) -> None:
+    found = compare(pair("one", [1.0] * 8 + [math.nan] * 2), pair("two", [0.0] * 10))
+    assert found.tests[0].found.items == 8 and found.tests[0].outcome == "worse"
+    assert "2 answers have no partner with a score" in found.remarks[0]
+
+
+def test_each_data_source_is_tested_too(make_run: Any, logged: Any) -> None:
+    runs = []
+    for name, right in (("one", 0.0), ("two", 1.0)):
+        easy = logged.answers(5, [right] * 10, data_source="easy")
+        hard = logged.answers(5, [0.0] * 10, data_source="hard")
+        events = [*logged.begin(rows=20), *easy, *hard, logged.validated(5, int(10 * right), 20)]
+        runs.append(make_run(events, name))
+    found = compare(*runs)
+    assert [(test.source, test.outcome) for test in found.tests] == [("", "better"), ("easy", "better"), ("hard", "")]
+    assert "B - A on hard at step 5: +0 (0 and 0): not significant" in found.tests[2].text
+
+
+def test_the_same_step_and_the_ends_are_both_tested(make_run: Any, logged: Any) -> None:
+    steps = {"one": (0, 10, 20), "two": (0, 10, 30)}
+    runs = [
+        make_run([*logged.begin(), *(logged.validated(n, 10 + n, 100) for n in of)], name) for name, of in steps.items()
+    ]
+    assert [test.steps for test in compare(*runs).tests] == [(10, 10), (20, 30)]
+
+
+def test_losses_have_no_interval_and_are_not_tested(make_run: Any, logged: Any) -> None:
+    runs = [
+        make_run([*logged.begin(), Step(at=9.0, step=5, metrics={"val/loss": loss})], f"r{loss}") for loss in (1.0, 0.5)
+    ]
+    found = compare(*runs)
+    assert found.tests[0].p_adjusted is None and "not tested, as no interval is known" in found.tests[0].text
+    assert json.loads(json.dumps(to_json(found)))["tests"][0]["significant"] is False
+
+
+@pytest.mark.parametrize("other", ["nothing", "another metric", "no spec"])
+def test_a_run_that_lacks_something(make_run: Any, logged: Any, tmp_path: Any, other: str) -> None:
+    one = make_run([*logged.begin(), logged.validated(5, 1, 10)], "one")
+    events = {"nothing": [], "another metric": [Step(at=9.0, step=5, metrics={"val/loss": 1.0})]}
+    two = make_run(
+        events.get(other, [*logged.begin(), logged.validated(5, 1, 10)]), "two", "a: [" if other == "no spec" else "{}"
+    )
+    found = compare(one, two)
+    if other == "no spec":
+        assert any("its settings are left out" in note for note in found.notes) and len(found.tests) == 1
+    else:
+        assert found.tests == [] and "no held-out metric in common" in found.remarks[0]
+    assert "</html>" in write_comparison(found, tmp_path / "x.html").read_text()
+
+
+def test_a_run_is_compared_once(pair: Any) -> None:
+    one = pair("one", [1.0])
+    with pytest.raises(Problems, match="a run was given twice"):
+        compare(one, one)

@@ -1,0 +1,119 @@
+"""The final held-out score against a goal (S2-30), and the two questions where it is missed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from launcher.core.events import Ended, Step
+from launcher.core.problems import Problems
+from launcher.reports.goal import Goal, GoalResult, judge_goal, pair_items, parse_goal
+from launcher.reports.record import RunRecord
+
+
+@pytest.mark.parametrize(("text", "goal"), [
+    ("0.55", Goal(0.55)),
+    (" 1 ", Goal(1.0)),
+    ("val-core/gsm8k/reward/mean@1>=0.5", Goal(0.5, "val-core/gsm8k/reward/mean@1")),
+    ("val/loss <= 2e-1", Goal(0.2, "val/loss", at_most=True)),
+    ("x>=-3", Goal(-3.0, "x")),
+])  # fmt: skip
+def test_a_goal_is_read(text: str, goal: Goal) -> None:
+    assert parse_goal(text) == goal
+
+
+@pytest.mark.parametrize("text", ["", "high", "x>0.5", "nan", "1e999", "a b>=1", ">=", "0.5.5", "--"])
+def test_what_is_no_goal_is_named(text: str) -> None:
+    with pytest.raises(Problems, match=r"use 0\.55, METRIC>=0\.55"):
+        parse_goal(text)
+
+
+def judged(make_run: Any, events: list[Any], goal: str | None = "0.55") -> GoalResult:
+    record = RunRecord.read(make_run(events))
+    return judge_goal(record, parse_goal(goal) if goal else None)
+
+
+def test_the_guides_example_is_reached(make_run: Any, logged: Any) -> None:
+    """S2-30: 0.62 where 0.55 was the goal."""
+    found = judged(make_run, [*logged.begin(), logged.validated(0, 300, 1000), logged.validated(100, 620, 1000)])
+    assert found.outcome == "reached" and found.title == "Goal held-out score >= 0.55: reached"
+    assert found.lines[0] == "gsm8k is 0.62 [0.59-0.65] at step 100; the goal is held-out score >= 0.55"
+    assert found.lines[1] == "the whole 95 % interval meets the goal"
+    assert "+0.32 since step 0 (0.3 [0.272-0.329]): significant" in found.lines[2]
+
+
+def test_the_guides_example_is_missed_with_its_two_questions(make_run: Any, logged: Any) -> None:
+    """S2-30: at 0.4 it is not done: did it stop rising, are few answers positive?"""
+    flat = [
+        logged.validated(step, right, 1000) for step, right in ((0, 100), (10, 300), (20, 390), (30, 400), (40, 400))
+    ]
+    found = judged(make_run, [*logged.begin(), *flat, *logged.answers(40, [1.0] * 4 + [0.0] * 6)])
+    assert found.outcome == "not reached" and found.lines[1] == "the whole 95 % interval misses the goal"
+    assert "from 0.39 to 0.4 in the second half: flat" in found.lines[2]
+    assert "40% of 10 logged held-out answers have a positive score: low" in found.lines[3]
+
+
+def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> None:
+    for name, right, outcome, word in (("a", 12, "reached", "miss"), ("b", 10, "not reached", "meet")):
+        record = RunRecord.read(make_run([*logged.begin(), logged.validated(9, right, 20)], name))
+        found = judge_goal(record, Goal(0.55))
+        assert found.outcome == outcome
+        assert (
+            found.lines[1]
+            == f"the 95 % interval also holds values that {word} the goal: more held-out prompts would decide it"
+        )
+
+
+def test_a_goal_of_any_metric(make_run: Any, logged: Any) -> None:
+    events = [logged.validated(10, 5, 10), Step(at=111.0, step=11, metrics={"val/loss": 0.3, "actor/entropy": 0.2})]
+    record = RunRecord.read(make_run([*logged.begin(), *events]))
+    assert judge_goal(record, parse_goal("val/loss<=0.35")).outcome == "reached"
+    assert judge_goal(record, parse_goal("actor/entropy>=0.3")).outcome == "not reached"
+    assert judge_goal(record, parse_goal(f"{logged.mean}>=0.5")).measured.low == pytest.approx(0.2366, abs=1e-3)
+    with pytest.raises(Problems, match="did you mean actor/entropy"):
+        judge_goal(record, parse_goal("actor/entropi>=1"))
+
+
+def test_a_loss_is_to_fall(make_run: Any, logged: Any) -> None:
+    events = [Step(at=float(step), step=step, metrics={"val/loss": 2.0 - step / 10}) for step in (0, 10)]
+    found = judged(make_run, [*logged.begin(), *events], "1.5")
+    assert (found.outcome, found.title) == ("reached", "Goal held-out score <= 1.5: reached")
+    assert "no interval is known" in found.lines[1] and "not tested, as no interval is known" in found.lines[-1]
+
+
+@pytest.mark.parametrize("events", [[], [Ended(at=9.0, how="failed", why="out of memory")]])
+def test_without_a_validation_nothing_is_known(make_run: Any, logged: Any, events: list[Any]) -> None:
+    for goal in ("0.55", "x>=1", None):
+        found = judge_goal(
+            RunRecord.read(make_run([*logged.begin(), *events], str(goal)[:1])), parse_goal(goal) if goal else None
+        )
+        assert found.outcome == "not measured"
+        assert found.lines == ("there is no validation, so nothing is known of held-out data",)
+
+
+def test_without_a_goal_the_change_since_step_0_is_tested_on_the_same_items(make_run: Any, logged: Any) -> None:
+    events = [
+        *logged.answers(0, [0.0] * 10),
+        logged.validated(0, 0, 10),
+        *logged.answers(50, [1.0] * 6 + [0.0] * 4),
+        logged.validated(50, 6, 10),
+    ]
+    found = judged(make_run, [*logged.begin(), *events], None)
+    assert found.outcome == "not measured" and found.change and found.change.paired
+    assert found.change.p == pytest.approx(2 / 2**6) and "McNemar exact on 10 items" in found.lines[1]
+    few = judge_goal(RunRecord.read(make_run([*logged.begin(rows=500), *events], "few")), None)
+    assert few.change and not few.change.paired and "not paired: from two intervals" in few.lines[1]
+
+
+def test_a_change_that_may_be_chance_is_not_significant(make_run: Any, logged: Any) -> None:
+    found = judged(make_run, [*logged.begin(), logged.validated(0, 50, 100), logged.validated(9, 53, 100)], None)
+    assert "+0.03 since step 0" in found.lines[1] and ": not significant (" in found.lines[1]
+
+
+def test_equal_rows_are_paired_in_their_order(logged: Any) -> None:
+    a = logged.answers(1, [1.0, 0.0, 1.0], prompt="same", ground_truth="1")
+    b = logged.answers(2, [0.0, 0.0, math.nan], prompt="same", ground_truth="1")
+    assert pair_items(a, b) == [(1.0, 0.0), (0.0, 0.0)]
+    assert pair_items(a, []) == [] == pair_items([], b)

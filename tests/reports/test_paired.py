@@ -1,0 +1,163 @@
+"""Tests and intervals against figures computed by hand or by another way, and against simulated error rates."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from launcher.core.metrics import HeldOut, wilson
+from launcher.reports.paired import (
+    agresti_min,
+    bootstrap,
+    compare_paired,
+    compare_unpaired,
+    holm,
+    mcnemar_exact,
+    newcombe,
+    sign_flip,
+)
+
+
+@pytest.mark.parametrize(("only_a", "only_b", "expected"), [
+    (0, 0, 1.0),  # nothing differs
+    (1, 0, 1.0),  # one coin says nothing
+    (0, 5, 0.0625),  # 2 / 2^5
+    (6, 0, 0.03125),  # 2 / 2^6
+    (1, 9, 2 * (1 + 10) / 1024),
+    (5, 5, 1.0),
+    (10, 20, 2 * sum(math.comb(30, k) for k in range(11)) / 2**30),
+])  # fmt: skip
+def test_mcnemar_is_a_binomial_tail(only_a: int, only_b: int, expected: float) -> None:
+    assert mcnemar_exact(only_a, only_b) == pytest.approx(expected, abs=1e-15) == mcnemar_exact(only_b, only_a)
+
+
+@pytest.mark.parametrize(("few", "n"), [(480, 1000), (0, 1500), (1010, 2100)])
+def test_mcnemar_of_many_pairs_is_the_same_sum(few: int, n: int) -> None:
+    exact = float(min(Fraction(1), Fraction(2 * sum(math.comb(n, k) for k in range(few + 1)), 2**n)))
+    assert mcnemar_exact(few, n - few) == pytest.approx(exact, rel=1e-9)
+
+
+def test_agresti_mins_interval_of_the_prime_ministers_approval() -> None:
+    """794 approve twice, 150 only first, 86 only later, 570 never (Agresti, Categorical Data Analysis, section 10.1).
+
+    (86 - 150) / 1602 = -0.03995; sqrt(237 - 64^2 / 1602) / 1602 = 0.0095578; times 1.96 = 0.018733.
+    """
+    assert agresti_min(150, 86, 1600) == pytest.approx((-0.058683, -0.021218), abs=2e-6)
+    low, high = agresti_min(0, 3, 3)
+    assert -1 <= low < high <= 1
+
+
+def test_newcombes_example() -> None:
+    """56 of 70 less 48 of 80: 0.0524 to 0.3339 (Newcombe 1998, table II, method 10)."""
+    a, b = HeldOut(1, "x", 48 / 80, *wilson(48 / 80, 80)), HeldOut(1, "x", 56 / 70, *wilson(56 / 70, 70))
+    assert newcombe(a, b) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert newcombe(HeldOut(1, "x", 0.5), b) is None
+    assert compare_unpaired(HeldOut(1, "x", 0.5), b).p is None
+    assert compare_unpaired(a, b).p == pytest.approx(0.0077, abs=1e-3)  # 0 is just outside of the interval
+    assert compare_unpaired(a, a).p == 1.0
+
+
+@pytest.mark.parametrize("values", [[0.5, 1.0, -0.25, 2.0], [1.0] * 6, [0.1, 0.2, -0.3, 0.0, 0.0], [3.0], [0.3, -0.3]])
+def test_signs_are_enumerated(values: list[float]) -> None:
+    sums = [
+        abs(math.fsum(s * v for s, v in zip(signs, values, strict=True)))
+        for signs in product((1, -1), repeat=len(values))
+    ]
+    expected = sum(total >= abs(math.fsum(values)) - 1e-12 for total in sums) / len(sums)
+    assert sign_flip(values) == pytest.approx(expected)
+
+
+def test_many_signs_are_drawn_and_agree_with_the_binomial() -> None:
+    """Of equal sizes the sum of signs is a binomial: 40 differences, 28 of them up."""
+    expected = 2 * sum(math.comb(40, k) for k in range(13)) / 2**40
+    assert sign_flip([1.0] * 28 + [-1.0] * 12) == pytest.approx(expected, abs=0.004)
+    assert sign_flip([1.0] * 28 + [-1.0] * 12) == sign_flip([1.0] * 28 + [-1.0] * 12)
+    assert sign_flip([0.0] * 9) == sign_flip([]) == 1.0
+
+
+def test_bootstrap_of_a_symmetric_sample_is_near_the_normal_interval() -> None:
+    values = np.random.default_rng(3).normal(0.2, 1.0, 400)
+    low, high = bootstrap(values.tolist()) or (0.0, 0.0)
+    error = 1.96 * values.std(ddof=1) / 20
+    assert (low, high) == pytest.approx((values.mean() - error, values.mean() + error), abs=0.02)
+
+
+def test_bootstrap_of_a_skewed_sample_reaches_farther_to_its_long_side() -> None:
+    values = np.random.default_rng(4).exponential(1.0, 30)
+    low, high = bootstrap(values.tolist()) or (0.0, 0.0)
+    assert high - values.mean() > 1.15 * (values.mean() - low)
+    down = bootstrap((-values).tolist()) or (0.0, 0.0)
+    assert (-down[1], -down[0]) == pytest.approx((low, high), abs=0.02)
+
+
+def test_bootstrap_of_little() -> None:
+    assert bootstrap([]) is None and bootstrap([0.5]) is None
+    assert bootstrap([0.25, 0.25, 0.25]) == (0.25, 0.25)
+
+
+def test_holms_example() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_the_test_is_chosen_by_the_scores() -> None:
+    shares = compare_paired([1, 0, 0, 1, 0], [1, 1, 1, 1, 0])
+    assert (shares.method, shares.only_a, shares.only_b, shares.value) == ("McNemar exact", 0, 2, pytest.approx(0.4))
+    assert compare_paired([0.5, 0.1], [0.7, 0.2]).method == "sign flip"
+    for a, b in (([], []), ([1.0], [1.0, 0.0])):
+        with pytest.raises(ValueError, match="one of each run for each item"):
+            compare_paired(a, b)
+
+
+# ---- simulated error rates; seeds are fixed, bounds are three standard errors of the simulation
+
+
+def test_equal_policies_are_rarely_called_different() -> None:
+    """McNemar's exact test is conservative; its interval holds the difference in at least 93 %."""
+    draws, rejected, held, unpaired, runs = np.random.default_rng(5), 0, 0, 0, 2_000
+    for _ in range(runs):
+        item = draws.beta(1.0, 1.0, 120)  # some items are easier: the scores of both runs are correlated
+        a, b = (draws.random((2, 120)) < item).astype(float)
+        found = compare_paired(a.tolist(), b.tolist())
+        assert found.p is not None and found.low is not None and found.high is not None
+        rejected += found.p < 0.05
+        held += found.low <= 0 <= found.high
+        sides = [HeldOut(1, "x", float(x.mean()), *wilson(float(x.mean()), 120)) for x in (a, b)]
+        unpaired += (compare_unpaired(*sides).p or 0.0) < 0.05
+    assert 0.01 < rejected / runs < 0.065
+    assert held / runs > 0.93
+    assert unpaired / runs < rejected / runs  # it ignores that both answered the same items
+
+
+def test_better_policies_are_found_more_often_by_the_paired_test() -> None:
+    draws, paired, unpaired, runs = np.random.default_rng(6), 0, 0, 400
+    for _ in range(runs):
+        item = draws.beta(0.3, 0.3, 200)
+        a = draws.random(200) < item
+        b = draws.random(200) < np.minimum(item + 0.1, 1.0)
+        found = compare_paired(a.astype(float).tolist(), b.astype(float).tolist())
+        sides = [HeldOut(1, "x", float(x.mean()), *wilson(float(x.mean()), 200)) for x in (a, b)]
+        paired += (found.p or 0.0) < 0.05
+        unpaired += (compare_unpaired(*sides).p or 0.0) < 0.05
+    assert paired > 1.15 * unpaired
+
+
+def test_the_sign_flip_test_keeps_its_level_and_the_bootstrap_its_coverage() -> None:
+    draws, runs = np.random.default_rng(7), 600
+    rejected = sum(sign_flip(draws.normal(0.0, 1.0, 12).tolist()) < 0.05 for _ in range(runs))
+    assert 0.025 < rejected / runs < 0.08
+    intervals = [bootstrap(draws.exponential(1.0, 40).tolist()) or (0.0, 0.0) for _ in range(150)]
+    assert sum(low <= 1.0 <= high for low, high in intervals) / 150 > 0.86
+
+
+def test_of_several_equal_runs_hardly_ever_one_is_called_different() -> None:
+    draws, wrong, runs = np.random.default_rng(8), 0, 500
+    for _ in range(runs):
+        base, *others = (draws.random((5, 100)) < 0.5).astype(float)
+        found = [compare_paired(base.tolist(), other.tolist()).p or 0.0 for other in others]
+        wrong += min(holm(found)) < 0.05
+    assert wrong / runs < 0.08

@@ -1,0 +1,450 @@
+"""`rlrun report` of a real run, and of what runs leave behind: nothing, half of it, damage, hostile text."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from launcher.core.events import (
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    LoggedEvent,
+    Restarted,
+    Resumed,
+    Sample,
+    Step,
+    Usage,
+    WentOn,
+    to_line,
+)
+from launcher.core.problems import Problems
+from launcher.reports.answers import drawn, error_groups, reward_of
+from launcher.reports.goal import parse_goal
+from launcher.reports.measures import checklist, efficiency, reward_parts, stability
+from launcher.reports.record import ALERTS, VALIDATIONS, RunRecord
+from launcher.reports.report import Report, check_output, make_report, write_report
+from launcher.runs.folder import AttemptEnd, Folder
+
+LIMIT = 2_000_000  # bytes of a page
+HOSTILE = (
+    "</pre></details><script>alert(1)</script><img src=x onerror=alert(2)> \x1b[31m\u202e``` | [a](javascript:b) \ud800"
+)
+
+
+class Tags(HTMLParser):
+    """All tags and attributes of a page; fails where an element is not closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "link", "br", "line", "circle", "path") or (
+            tag == "circle" and not self.get_starttag_text().endswith("/>")
+        ):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def written(report: Report, folder: Path) -> tuple[str, str]:
+    page, text = write_report(report, folder / "out.html")
+    return page.read_text(), text.read_text()
+
+
+def step(number: int, **metrics: float) -> Step:
+    return Step(at=100.0 + number, step=number, metrics={f"actor/{name}": value for name, value in metrics.items()})
+
+
+# ---- a real run
+
+
+@pytest.mark.slow
+def test_a_real_run(trained: Any) -> None:
+    ran = trained("report", "one", "--goal", "0.9")
+    assert ran.returncode == 0, ran.stderr
+    assert "Goal held-out score >= 0.9: not reached" in ran.stdout and "checklist: " in ran.stdout
+    folder = trained.run("one")
+    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert Tags(page).tags.count("svg") >= 8
+    headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples|Lock|Settings"
+    for heading in headings.split("|"):
+        assert f">{heading}</h2>" in page and f"## {heading}" in text
+    assert "critic/score/exact/mean" in page and "train/core/reward/rule_based" in page  # S2-34
+    assert "code.rlrun.commit" in page and "hardware.processor" in page and "packages.torch" in page
+    assert "of 8 answers that were logged at step 12" in page
+    assert trained("report", "one", "--goal", "0.9").returncode == 0 and (folder / "report.html").read_text() == page
+    assert trained("show", "one").returncode == 0  # the folder is still a run
+
+
+@pytest.mark.slow
+def test_a_copied_folder_gives_the_same_page(trained: Any, tmp_path: Path) -> None:
+    copied = tmp_path / "runs" / "rlrun" / "one"
+    copied.mkdir(parents=True)
+    for name in ("spec.yaml", "events.jsonl", "lock.json"):
+        (copied / name).write_bytes((trained.run("one") / name).read_bytes())
+    pages = [written(make_report(Folder(folder)), tmp_path)[0] for folder in (copied, trained.run("one"))]
+    assert re.sub(r"Made by .*", "", pages[0]) == re.sub(r"Made by .*", "", pages[1])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_done_is_a_problem(trained: Any, tmp_path: Path) -> None:
+    for words, problem in (
+        (["nowhere"], "no run of that name"),
+        (["one", "--goal", "much"], "--goal: cannot read 'much'"),
+        (["one", "--goal", "val>=1"], "--goal val: the run has no metric of that name"),
+        (["one", "--out", "page.pdf"], "use a name that ends with .html"),
+        (["one", "--out", str(tmp_path / "no" / "page.html")], "is not a folder"),
+        (["one", "--out", "/proc/page.html"], "use a place that can be written"),
+    ):
+        ran = trained("report", *words)
+        assert ran.returncode == 2 and problem in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+    ran = trained("report", "one", "--out", str(tmp_path / "page.md"))
+    assert ran.returncode == 0 and sorted(os.listdir(tmp_path)) == ["page.html", "page.md"]
+
+
+# ---- what a folder may be
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty log", "only events", "a list", "not YAML", "a deep lock"])
+def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Path, left: str) -> None:
+    events = [*logged.begin(), logged.validated(4, 3, 10)] if left not in ("nothing", "an empty log") else []
+    folder = make_run(
+        events,
+        spec=None if left == "only events" else "- 1" if left == "a list" else "a: [" if left == "not YAML" else "{}",
+    )
+    if left == "nothing":
+        folder.events.unlink()
+    if left == "a deep lock":
+        folder.lock.write_text("[" * 10_000)
+    page, text = written(make_report(folder, parse_goal("0.5")), tmp_path)
+    Tags(page)
+    named = {
+        "nothing": "events.jsonl: there is none",
+        "a deep lock": "lock.json: cannot be read",
+        "a list": "spec.yaml: holds no settings",
+    }
+    assert named.get(left, "cannot be read") in page
+    assert ("not reached" if events else "not measured") in text
+
+
+def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    folder = make_run([*logged.begin(), logged.validated(4, 8, 10)])
+    with folder.events.open("ab") as log:
+        log.write(
+            b'{"kind":"Step","at":1,"step":"x"}\n\xff\xfe\x00\n[]\n' + to_line(step(5, entropy=0.5)).encode()[:40]
+        )
+    record = RunRecord.read(folder)
+    assert record.damaged == 3 and record.final and record.final.value == 0.8
+    page, _ = written(make_report(folder), tmp_path)
+    assert (
+        "events.jsonl: 3 damaged lines were left out" in page
+        and "byte" not in page.partition("Health findings")[2][:300]
+    )
+
+
+def test_a_report_is_made_while_another_process_writes(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    folder = make_run([*logged.begin(), logged.validated(4, 8, 10)])
+    line = LoggedEvent(3, 1, step(5, entropy=0.5)).line.encode() + b"\n"
+    with folder.events.open("ab", buffering=0) as log:
+        for end in range(0, len(line), 7):
+            log.write(line[end : end + 7])
+            assert make_report(folder).alerts == []
+    assert "entropy" in written(make_report(folder), tmp_path)[1]
+
+
+def test_a_failed_run_says_why(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    events = [*logged.begin(), step(1, pg_loss=0.1), Crashed(at=200.0, lines=("CUDA out of memory",), cause="error"),
+              Ended(at=201.0, how="failed", why="rank 0: CUDA out of memory")]  # fmt: skip
+    page, text = written(make_report(make_run(events)), tmp_path)
+    assert "the run failed: rank 0: CUDA out of memory" in page
+    assert "GRPO, failed at step 1 of 100" in text
+
+
+def test_a_link_in_the_place_of_the_page_is_replaced(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    folder, mine = make_run(logged.begin()), tmp_path / "mine"
+    mine.write_text("precious")
+    (folder.path / "report.html").symlink_to(mine)
+    write_report(make_report(folder), folder.path / "report.html")
+    assert mine.read_text() == "precious" and not (folder.path / "report.html").is_symlink()
+    with pytest.raises(Problems):
+        check_output(tmp_path / "x.txt")
+
+
+# ---- hostile text, secrets, size
+
+
+def test_hostile_text_stays_text(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    texts = {"data_source": HOSTILE, "prompt": HOSTILE, "response": f"# {HOSTILE}", "ground_truth": HOSTILE}
+    alert = Alert(at=9.0, step=4, text=HOSTILE, rule=HOSTILE, metric=HOSTILE, cause=HOSTILE, fix=HOSTILE)
+    names = {f"critic/score/{HOSTILE}/mean": 1.0, f"val-core/{HOSTILE}/reward/mean@1": 1.0}
+    events: list[Event] = [
+        *logged.begin(), *logged.answers(4, [0.0, 1.0, math.nan], **texts), alert, logged.validated(4, 1, 3, **names),
+        Ended(at=300.0, how="finished", why=HOSTILE),
+    ]  # fmt: skip
+    folder = make_run(
+        events, spec=f"a: {json.dumps(HOSTILE.replace(chr(0xD800), ''))}\nreward: {{_target_: os.system}}\n"
+    )
+    page, text = written(make_report(folder), tmp_path)
+    found = Tags(page)
+    assert {"script", "img", "iframe", "a", "object"}.isdisjoint(found.tags)
+    assert not [
+        name for name, value in found.attributes if name.startswith("on") or (value or "").startswith("javascript")
+    ]
+    assert "\x1b" not in page + text and "\u202e" not in page + text
+    rendered = Tags(MarkdownIt("commonmark").enable("table").render(text))
+    assert {"script", "img", "a"}.isdisjoint(rendered.tags) and rendered.tags.count("h1") == 1
+
+
+def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    token = "hf_" + "abcDEF0123456789" * 2
+    folder = make_run(
+        logged.begin(), spec=f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
+    )
+    lines = [
+        LoggedEvent(n, 1, each).line
+        for n, each in enumerate([*logged.begin(), *logged.answers(4, [0.0], response=token)])
+    ]
+    folder.events.write_text("\n".join(lines) + "\n")
+    for text in written(make_report(folder), tmp_path):
+        assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
+
+
+def test_the_largest_page_is_below_two_megabytes(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    """Every text at its limit and of marks that are escaped, every table full, curves of 20,000 steps."""
+    marks = "<&\"'>" * 6_000
+
+    def events() -> Iterator[Event]:
+        yield from logged.begin(rows=300)
+        for number in range(20_000):
+            metrics = {name: math.sin(number) for name in ("pg_loss", "kl_loss", "ppo_kl", "entropy", "grad_norm")}
+            yield step(number, **metrics)
+        for number in range(300):
+            yield Sample(at=1e5, step=20_000, score=0.0, data_source=f"{number % 40}{marks}", prompt=f"{number}{marks}",
+                         response=marks, ground_truth=marks)  # fmt: skip
+            yield Alert(at=1e5, step=number, text=marks, rule=marks, metric=marks, cause=marks, fix=marks)
+        yield logged.validated(20_000, 1, 300, **{f"critic/score/{n}{marks}/mean": 1.0 for n in range(100)})
+
+    spec = "\n".join(f"key{number}: {json.dumps(marks[:300])}" for number in range(900))
+    folder = make_run(events(), spec=spec)
+    folder.lock.write_text(
+        json.dumps({"installed": [marks] * 300, "packages": {f"{n}{marks}": marks for n in range(30)}})
+    )
+    page, text = written(make_report(folder), tmp_path)
+    Tags(page)
+    assert len(page.encode()) < LIMIT and len(text.encode()) < LIMIT
+    assert f"{300 - ALERTS} more between them are left out" in page
+
+
+def test_memory_is_bounded_by_the_curves_and_not_by_the_steps(make_run: Any, logged: Any) -> None:
+    events = [*logged.begin(), *(logged.validated(number, number % 11, 10 + number % 11) for number in range(1, 3_000))]
+    record = RunRecord.read(make_run(events))
+    assert len(record.validations) <= VALIDATIONS
+    assert record.validations[0].step == 1 and record.final and record.final.step == 2_999
+    assert max(each.value for each in record.validations) == record.state.best.value == pytest.approx(0.5)  # type: ignore[union-attr]
+
+
+# ---- figures of the guide
+
+
+def record_of(make_run: Any, events: list[Event]) -> RunRecord:
+    return RunRecord.read(make_run(events))
+
+
+@pytest.mark.parametrize(("metric", "value", "status", "meaning"), [
+    ("pg_loss", 0.05, "pass", ""), ("pg_loss", -0.05, "pass", ""), ("pg_loss", 0.08, "fail", "outside of the band"),
+    ("pg_loss", 0.11, "fail", "look at how advantages are computed"), ("pg_loss", -0.21, "fail", "a larger optim.lr"),
+    ("entropy", 0.2, "pass", ""), ("entropy", 0.5, "pass", ""), ("entropy", 0.0321, "fail", "the same answer"),
+    ("entropy", 1.01, "fail", "not converged"), ("entropy", 0.7, "fail", "outside of the band"),
+    ("kl_loss", 0.005, "pass", ""), ("kl_loss", 0.02, "pass", ""), ("kl_loss", 0.031, "fail", "too bold"),
+    ("kl_loss", 0.0009, "fail", "too cautious"), ("grad_norm", 0.79, "pass", ""), ("grad_norm", 0.8, "fail", "outside"),
+    ("grad_norm", 1.01, "fail", "a smaller optim.lr"),
+])  # fmt: skip
+def test_the_bands_of_the_summary(make_run: Any, metric: str, value: float, status: str, meaning: str) -> None:
+    """S2-32: each bound and each of its readings; S2-06, S2-08, S2-10, S2-12."""
+    rows = stability(record_of(make_run, [step(1, **{metric: value}), step(2, **{metric: value})]))
+    (row,) = (row for row in rows if row.metric.endswith(metric))
+    assert (row.status, row.mean, row.last) == (status, pytest.approx(value), value) and meaning in row.meaning
+    assert [other.status for other in rows if other is not row] == ["not measured"] * 3
+
+
+def test_the_mean_and_the_end_of_a_run_are_told_apart(make_run: Any) -> None:
+    """S2-32: of entropy the end counts, of the others the mean."""
+    rows = stability(record_of(make_run, [step(n, entropy=2.0 - n / 10, grad_norm=n / 10) for n in range(1, 17)]))
+    entropy, norm = rows[1], rows[3]
+    assert (entropy.status, entropy.mean) == ("pass", pytest.approx(1.15)) and entropy.last == pytest.approx(0.4)
+    assert (norm.status, norm.meaning) == ("fail", "outside of the band") and norm.high == pytest.approx(1.6)
+
+
+def usage(at: float, **more: Any) -> Usage:
+    gib = 2**30
+    return Usage(
+        at=at, rank=0, host="a", cpu_percent=50.0, memory_bytes=4 * gib, machine_cpu_percent=20.0,
+        machine_memory_bytes=8 * gib, machine_memory_total_bytes=16 * gib, disk_free_bytes=None, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("used", "busy", "memory", "use"), [
+    (20, 75.0, "pass", "pass"), (22, 50.0, "pass", "pass"), (23, 29.0, "fail", "fail"), (24, 31.0, "fail", "pass"),
+])  # fmt: skip
+def test_the_cards_memory_and_its_use(make_run: Any, used: int, busy: float, memory: str, use: str) -> None:
+    """S2-33: 20 of 24 GB are good, 23 are too many; above 70 % it is full, below 30 % a larger batch helps."""
+    gib = 2**30
+    events = [usage(1.0, gpu_percent=busy, gpu_memory_bytes=used * gib, gpu_memory_total_bytes=24 * gib),
+              usage(2.0, gpu_percent=busy, gpu_memory_bytes=gib, gpu_memory_total_bytes=24 * gib)]  # fmt: skip
+    rows = {row.name: row for row in efficiency(record_of(make_run, list(events)))}
+    assert (rows["GPU memory"].status, rows["GPU use"].status) == (memory, use)
+    assert f"peak {used} of 24 GiB" in rows["GPU memory"].figure and f"mean {busy:.0f} %" in rows["GPU use"].figure
+    assert ("micro_batch_size" in rows["GPU memory"].note) == (memory == "fail")
+    assert ("mixed_precision" in rows["GPU use"].note) == (use == "fail")
+    assert rows["CPU memory"].figure == "peak 4 of 16 GiB (25%)"
+
+
+def test_without_usage_nothing_of_the_gpu_is_made_up(make_run: Any) -> None:
+    rows = {row.name: row for row in efficiency(record_of(make_run, [step(1, entropy=1.0)]))}
+    assert rows["GPU use"].status == rows["GPU memory"].status == "not measured"
+
+
+def timed(number: int, at: float, seconds: float, tokens: float = 100.0) -> Step:
+    return Step(at=at, step=number, metrics={"timing_s/step": seconds, "perf/total_num_tokens": tokens})
+
+
+@pytest.mark.parametrize(("longest", "status"), [(50.0, "pass"), (150.0, "pass"), (200.0, "fail")])
+def test_the_swing_of_the_steps(make_run: Any, logged: Any, longest: float, status: str) -> None:
+    """S2-15: 50 s and then 200 s is too much; the first step, which warms up, is left out."""
+    times = [400.0, *[50.0] * 8, longest]
+    events = [*logged.begin(), *(timed(n, 10.0 + n, seconds) for n, seconds in enumerate(times, start=1))]
+    record = record_of(make_run, events)
+    rows = {row.name: row for row in efficiency(record)}
+    assert rows["seconds per step"].status == status
+    assert rows["tokens per second"].figure == f"{1000 / math.fsum(times):,.0f}"
+
+
+def test_restarts_stalls_and_pauses_are_told_apart(make_run: Any, logged: Any) -> None:
+    """A restart loses the steps that are done again; the days until a person resumes are no loss."""
+    events: list[Event] = [
+        *logged.begin(), *(timed(n, 10.0 + 10 * n, 10.0) for n in range(1, 6)),
+        Restarted(at=65.0, step=4, attempt=2, cause="node", why="node lost"), timed(5, 90.0, 10.0),
+        Resumed(at=5000.0, step=5, attempt=3), timed(6, 5030.0, 10.0), WentOn(at=5040.0, step=6, after_s=60.0),
+    ]  # fmt: skip
+    folder = make_run(events)
+    for attempt, at in ((1, 64.0), (2, 95.0), (3, 5040.0)):
+        logs = folder.path / "logs" / f"attempt_{attempt}"
+        logs.mkdir(parents=True)
+        AttemptEnd("stopped", "", None, 5, at).write(logs)
+    record = RunRecord.read(folder)
+    assert [(gap.step, gap.lost_s, gap.paused_s) for gap in record.gaps] == [
+        (4, pytest.approx(90 - 50 - 10), 0.0),  # the last step that stands was done at 50
+        (5, pytest.approx(5030 - 90 - 4905 - 10), pytest.approx(5000 - 95)),
+    ]
+    assert record.active_s == pytest.approx(5040 - 1 - 4905) and record.stalled_s == 60.0
+    rows = {row.name: row for row in efficiency(record)}
+    assert rows["restarts"].figure == "1 restart, 01:55 lost"
+
+
+# ---- answers
+
+
+def test_low_answers_are_grouped_by_source_and_kind(make_run: Any, logged: Any) -> None:
+    """S2-36: below 0.5, by what the reward's own rule finds in them."""
+    of = logged.answers
+    events = [*logged.begin(), *of(9, [0.0] * 3, response="it is #### 7"), *of(9, [0.2], response="it is seven eggs"),
+              *of(9, [0.0] * 2, response=" \n"), *of(9, [0.1], response="so #### 1"), *of(9, [math.nan], response="x"),
+              *of(9, [0.0], response="#### 8", data_source="other"), *of(9, [0.5, 1.0])]  # fmt: skip
+    groups = error_groups(record_of(make_run, events))
+    assert [(group.source, group.kind, group.count, group.maybe_cut) for group in groups] == [
+        ("gsm8k", "wrong answer", 3, 3), ("gsm8k", "empty", 2, 0), ("gsm8k", "expected answer, low score", 1, 0),
+        ("gsm8k", "no answer found", 1, 1), ("gsm8k", "no score", 1, 0), ("other", "wrong answer", 1, 0),
+    ]  # fmt: skip
+    assert math.isnan(groups[4].mean) and groups[3].mean == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("reward", [
+    {"_target_": "os.system"}, {"_target_": "launcher.rewards.python.Python", "path": "x.py"}, {"_target_": 3},
+    {"_target_": "launcher.rewards.combined.Weighted", "parts": {"a": {"_target_": "mine.Reward"}}}, None, "x", {},
+    {"_target_": "launcher.rewards.gsm8k.No"},
+])  # fmt: skip
+def test_no_code_of_a_run_is_loaded_for_its_report(reward: Any) -> None:
+    assert reward_of({"reward": reward}) is None
+
+
+def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_path: Path) -> None:
+    """S2-31: 20 of them, those of the last validation."""
+    events = [*logged.begin(), *logged.answers(1, [0.0] * 90), *logged.answers(2, [1.0] * 90)]
+    report = make_report(make_run(events))
+    assert len(report.samples) == 20 and {sample.step for sample in report.samples} == {2}
+    assert report.samples == drawn(logged.answers(2, [1.0] * 90)) != logged.answers(2, [1.0] * 20)
+    assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)[0]
+    assert drawn([]) == []
+
+
+def test_parts_of_the_reward(make_run: Any) -> None:
+    """S2-34: which of rules and models contributes more."""
+    events = [Step(at=1.0, step=n, metrics={"train/core/reward/rule_based": n / 10, "train/core/reward/rm_based": 0.1,
+              "critic/score/mean": 1.0, "critic/score/exact/mean": 0.5}) for n in range(1, 9)]  # fmt: skip
+    rows = reward_parts(record_of(make_run, list(events)))
+    assert [(row.name, row.mean) for row in rows] == [
+        ("by rules", pytest.approx(0.45)), ("by models", pytest.approx(0.1)), ("exact", 0.5),
+    ]  # fmt: skip
+
+
+# ---- the checklist
+
+
+def listed(make_run: Any, events: list[Event], goal: str | None = None) -> dict[str, str]:
+    record = RunRecord.read(make_run(events))
+    report = make_report(record.folder, parse_goal(goal) if goal else None)
+    assert [row.name for row in report.checklist] == [
+        row.name for row in checklist(record, report.goal, report.stability, report.efficiency)
+    ]
+    return {row.name: row.status for row in report.checklist}
+
+
+def test_a_healthy_run_passes_the_checklist(make_run: Any, logged: Any) -> None:
+    """S2-37: score, loss, entropy and time every 10 steps, validation, and the end."""
+    events = [*logged.begin(steps=40)]
+    for n in range(41):
+        metrics = {"critic/score/mean": -0.1 + n * 0.02, "actor/pg_loss": -0.01, "actor/entropy": 1.2 - n * 0.02,
+                   "actor/kl_loss": 0.01, "actor/grad_norm": 0.5, "timing_s/step": 50.0}  # fmt: skip
+        events.append(logged.validated(n, 100 + 15 * n, 1000, **metrics))
+    events += [*logged.answers(40, [1.0] * 8 + [0.0]), Ended(at=200.0, how="finished")]
+    found = listed(make_run, events, "0.55")
+    assert set(found.values()) == {"pass"} and len(found) == 10
+
+
+def test_a_bad_run_fails_the_checklist(make_run: Any, logged: Any) -> None:
+    """S2-28 (0.5 in training, 0.3 held out), S2-09 (1.0 to 0.1), S2-15, S2-21."""
+    events = [*logged.begin(steps=100)]
+    for n in range(1, 31):
+        metrics = {"critic/score/mean": 0.6 - n / 300, "actor/pg_loss": 0.2, "actor/kl_loss": 0.5,
+                   "actor/grad_norm": 4.0, "actor/entropy": 1.0 if n < 20 else 0.05,
+                   "timing_s/step": 50.0 if n < 29 else 200.0}  # fmt: skip
+        events.append(logged.validated(n, 200 + 3 * n, 1000, **metrics))
+    events += [*logged.answers(30, [1.0] * 2 + [0.0] * 8), Ended(at=200.0, how="failed")]
+    assert set(listed(make_run, events, "0.55").values()) == {"fail"}
+
+
+def test_nothing_is_passed_that_was_not_measured(make_run: Any, logged: Any) -> None:
+    found = listed(make_run, [*logged.begin()])
+    assert set(found.values()) == {"not measured", "fail"} and found["efficiency"] == "fail"  # no step was done
