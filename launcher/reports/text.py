@@ -17,6 +17,8 @@ _FENCE = re.compile(r"`{3,}")
 def visible(text: str) -> str:
     """Without secrets; control and direction characters, and lone surrogates, as escapes."""
     safe = redact(text).encode("utf-8", "backslashreplace").decode()
+    if safe.replace("\n", "").replace("\t", "").isprintable():  # nearly all
+        return safe
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in safe)
 
 
