@@ -11,6 +11,7 @@ BELOW = {
     "clusters.nodes": "core",
     "config.names": "core spec",
     "hubs": "core",
+    "logs": "core",
     "spec": "core",
     "algorithms": "core spec",
     "clusters.local": "core spec",
@@ -34,7 +35,7 @@ BELOW = {
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
     "preflight.checks": "core clusters.nodes hubs spec data models clusters.ray rewards text runs config",
-    "cli": "core hubs monitor config.reference",
+    "cli": "core hubs logs monitor runs config.reference",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train"

@@ -152,6 +152,7 @@ class LogProgress(Event):
     steps: int
     elapsed_s: float | None = None
     left_s: float | None = None
+    per_step_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

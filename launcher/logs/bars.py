@@ -1,0 +1,104 @@
+"""Progress bars of tqdm, several on a line or none, with metrics behind them or not:
+
+Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, reward=0.3531]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launcher.logs.values import leading_number, unscaled
+
+MARK = "%|"
+_LONGEST = 4_000  # characters of a bar
+_COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
+_RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
+_EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
+_TRAINING = ("train", "epoch", "step", "progress", "episode", "iter")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What one drawing of a bar says; `steps_before` are those of earlier epochs, where the bar counts one epoch's."""
+
+    title: str
+    done: int
+    total: int
+    elapsed_s: float | None
+    left_s: float | None
+    per_step_s: float | None
+    metrics: dict[str, float]
+    end: int
+    """Where the text goes on behind it."""
+
+    @property
+    def step(self) -> int:
+        epoch = _EPOCH.search(self.title)
+        return self.done + (int(epoch[1]) - 1) * self.total if epoch and int(epoch[1]) else self.done
+
+    @property
+    def steps(self) -> int:
+        epoch = _EPOCH.search(self.title)
+        return self.total * int(epoch[2]) if epoch else self.total
+
+    @property
+    def of_training(self) -> bool:
+        """Whether it may count training steps, and not files, rows or batches of an evaluation."""
+        title = self.title.casefold()
+        return not title or any(word in title for word in _TRAINING)
+
+
+def bars(text: str) -> Iterator[Bar]:
+    """The bars of a line, from left to right."""
+    begin = 0
+    while (mark := text.find(MARK, begin)) >= 0:
+        bar = _bar(text, begin, mark)
+        if bar:
+            yield bar
+        begin = bar.end if bar else mark + len(MARK)
+
+
+def _bar(text: str, begin: int, mark: int) -> Bar | None:
+    shown = text[mark + 1 : mark + _LONGEST]  # from the first |
+    edge = shown.find("|", 1)
+    count = _COUNT.match(shown, edge) if edge > 0 else None
+    if count is None:
+        return None
+    inside, closed, _ = shown[count.end() :].partition("]")
+    clock, *parts = inside.split(", ")
+    elapsed, _, left = clock.partition("<")
+    metrics = dict[str, float]()
+    rate = _RATE.match(parts[0]) if parts else None
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if equals and (number := leading_number(value.strip())):
+            name, scaled = unscaled(name.strip(), number[0])
+            metrics[name] = scaled
+    title = text[max(begin, mark - 200) : mark].rstrip("0123456789").rstrip(" :\t")
+    return Bar(
+        title.strip(), int(count[1]), int(count[2]), _seconds(elapsed), _seconds(left), _pace(rate), metrics,
+        mark + 1 + count.end() + len(inside) + len(closed),
+    )  # fmt: skip
+
+
+def _seconds(clock: str) -> float | None:
+    """`1:06:07`, `02:30`, `1 day, 2:03:04` without the day; None of `?`."""
+    parts = clock.strip().split(":")
+    if len(parts) > 4 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    total = 0.0
+    for part in parts:
+        total = total * 60 + int(part)
+    return total
+
+
+def _pace(rate: re.Match[str] | None) -> float | None:
+    """Seconds for one, of `55.72s/it` or `2.5it/s`."""
+    number = leading_number(rate[1]) if rate else None
+    if rate is None or number is None or not number[0]:
+        return None
+    if rate[2]:
+        return number[0]
+    return 1 / number[0] if rate[4] else None

@@ -1,0 +1,107 @@
+"""Lines with one Python dict or JSON object: TRL, Hugging Face's Trainer, ms-swift, LLaMA-Factory, verl's file logger.
+
+{'loss': 0.0774, 'grad_norm': nan, 'learning_rate': '5.26e-07', 'epoch': 0.05}
+{"step":4,"data":{"actor/entropy":5.96}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from launcher.core.bounded_parse import parse_json
+from launcher.logs.step_lines import MOST_STEPS
+from launcher.logs.values import NUMBER, to_number, unscaled
+
+_WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
+_WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
+_WRAPPER = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]{0,40}\(\s{0,4}\[?([-+\w.]{1,60})\]?(?:,[^(){}]{0,100})?\)")
+_PAIR = re.compile(r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}['"]?([^'",{}\[\]]{1,80})""")
+_BESIDE = ("current_steps", "step", "global_step")
+_OF = ("global_step/max_steps", "step/max_steps")
+LONGEST = 2**20
+"""Characters of a line that may be a dict."""
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """The dict on a line of text; None where there is none. Values that cannot be read are left out."""
+    if len(text) > LONGEST:
+        return None
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        found = _of_python(text)
+    return found if isinstance(found, dict) else None
+
+
+def _of_python(text: str) -> Any:
+    as_json = _WORD.sub(lambda match: _WORDS[match[0]], _WRAPPER.sub(r"\1", text))
+    try:
+        return parse_json(as_json.replace("'", '"') if '"' not in as_json else as_json)
+    except ValueError:
+        return {match[1]: match[2].strip() for match in _PAIR.finditer(text)}
+
+
+def numbers(node: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that are numbers, or texts of numbers."""
+    found = dict[str, float]()
+    for name, value in node.items():
+        number = to_number(value) if isinstance(value, str) else _as_float(value)
+        if number is not None:
+            plain, number = unscaled(str(name), number)
+            found[plain] = number
+    return found
+
+
+def _as_float(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def step_of(node: dict[str, Any]) -> tuple[int, int] | None:
+    """The step that a dict names, and of how many (0 where that is unknown); those entries are taken out of it."""
+    for name in _OF:
+        done, _, total = str(node.get(name, "")).partition("/")
+        if (step := as_step(done)) is not None:
+            node.pop(name)
+            return step, as_step(total) or 0
+    for name in _BESIDE:
+        if name in node and (step := as_step(node[name])) is not None:
+            node.pop(name)
+            return step, as_step(node.pop("total_steps", 0)) or 0
+    return None
+
+
+def as_step(value: Any) -> int | None:
+    """A step number: a whole number that is not negative."""
+    if isinstance(value, str):
+        value = float(value) if len(value) < 20 and NUMBER.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST_STEPS:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def joined(lines: list[str]) -> str:
+    """The text that pprint broke into quoted pieces, one a line:
+
+    ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
+     '0.22}')
+    """
+    pieces = [line.strip().removeprefix("(").strip() for line in lines]
+    pieces = [piece[:-1] if piece.endswith(("')", '")')) else piece for piece in pieces]
+    return "".join(
+        piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
+    )
+
+
+def dumped(node: Mapping[str, Any]) -> str:
+    """The dict as JSON again."""
+    return json.dumps(node)

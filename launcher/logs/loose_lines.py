@@ -1,0 +1,117 @@
+"""Lines and blocks of names and numbers that no framework defines.
+
+    Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7
+    loss: 0.1234
+    - **policy_loss**: `0.8567`
+
+They are read where one of their names is that of a measurement (`values.is_measurement`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from launcher.logs.values import is_measurement, leading_number
+
+_LONGEST = 4_000  # characters of a line of steps
+_STEP = re.compile(
+    r"(?<![\w/])(?:global[ _])?step[ :=#]{0,3}([0-9]{1,18})(?:\s?(?:/|of)\s?([0-9]{1,18}))?", re.IGNORECASE
+)
+_ENTRY = re.compile(
+    r"\s{0,20}[-*•·>]{0,3}\s{0,20}([A-Za-z][\w ./@%()-]{0,80}?)\s{0,40}[:=]\s{0,20}(?=[-+.\d'\"naiNI\w])"
+)
+_BLOCK = re.compile(
+    r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([A-Za-z][\w ./@%()-]{0,80}?)[*`_]{0,3}"
+    r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
+)
+_HEADING = re.compile(r"#{1,6}\s.{0,20}\*\*([A-Za-z][\w/]{0,80})\*\*")
+_VALUE_OF_HEADING = re.compile(
+    r"\s{0,8}[-*•]?\s{0,8}\**(?:当前值|current value|value)\**\s{0,4}[:：]\s{0,4}", re.IGNORECASE
+)
+_ALONE = re.compile(r"[\W_]{0,200}")
+_BLOCK_LINE = 300  # most characters
+_UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
+
+
+def step_header(text: str) -> tuple[int, int] | None:
+    """The step, and of how many (0 where unknown), that a heading of its own names: `===== Step 5/100 =====`."""
+    if len(text) > _BLOCK_LINE or not (found := _STEP.search(text)):
+        return None
+    around = text[: found.start()] + text[found.end() :].strip().removesuffix(":")
+    return (int(found[1]), int(found[2] or 0)) if _ALONE.fullmatch(around) else None
+
+
+def step_before(text: str) -> tuple[int, int] | None:
+    """The step, and of how many, that stands before a dict: `Global step 5: {...}`."""
+    found = _STEP.search(text[-_BLOCK_LINE:])
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
+    """Step, of how many (0 where unknown), and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
+    found = _STEP.search(text[:_LONGEST])
+    if found is None:
+        return None
+    rest = text[found.end() : _LONGEST]
+    parts = rest.split("|") if "|" in rest else re.split(r"[,;] |  |\t", rest)
+    metrics = dict[str, float]()
+    for part in parts:
+        entry = _ENTRY.match(part.lstrip(" :-"))
+        number = leading_number(part.lstrip(" :-")[entry.end() :].strip("'\"")) if entry else None
+        if entry and number:
+            metrics[entry[1].strip()] = number[0]
+    if not any(map(is_measurement, metrics)):
+        return None
+    return int(found[1]), int(found[2] or 0), metrics
+
+
+@dataclass
+class BlockReader:
+    """Puts `key: value` lines together: those of one step stand together, and no name twice."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    _heading: str = ""
+
+    def take(self, text: str) -> bool:
+        """Whether a line is of a block. One that is not ends it, but for blank lines, and for what stands between the
+        headings of metrics."""
+        if len(text) > _BLOCK_LINE:
+            return False
+        if heading := _HEADING.match(text):
+            self._heading = heading[1]
+            return True
+        if self._heading:
+            if value := _VALUE_OF_HEADING.match(text):
+                self._add(self._heading, text[value.end() :])
+            return not text.startswith("#")
+        entry = _BLOCK.match(text)
+        if entry is None:
+            return not text.strip() and bool(self.metrics)
+        return self._add(entry[1].strip(), text[entry.end() :])
+
+    def repeats(self, text: str) -> bool:
+        """Whether a line gives a metric that the block has already: a new block begins."""
+        entry = _BLOCK.match(text) if self.metrics and len(text) <= _BLOCK_LINE else None
+        return entry is not None and entry[1].strip() in self.metrics
+
+    def _add(self, name: str, text: str) -> bool:
+        text = text.strip().lstrip("`*")
+        number = leading_number(text)
+        if number is None or (not self.metrics and not is_measurement(name) and name.casefold() not in _STEPS):
+            return False
+        unit = text[number[1] :].lstrip("`* ,").rstrip("`*, ")
+        if not self._heading and unit.casefold() not in _UNITS:
+            return False
+        self.metrics[name] = number[0]
+        return True
+
+    def close(self) -> tuple[int | None, dict[str, float]]:
+        """The step that the block names, and its metrics; none where nothing was measured. A new block may begin."""
+        metrics, self.metrics, self._heading = self.metrics, {}, ""
+        named = [name for name in metrics if name.casefold() in _STEPS]
+        step = int(metrics.pop(named[0])) if named and 0 <= metrics[named[0]] < 2**62 else None
+        return (step, metrics) if any(map(is_measurement, metrics)) else (None, {})
+
+
+_STEPS = ("step", "global_step", "global step")

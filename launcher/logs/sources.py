@@ -1,0 +1,238 @@
+"""Opens logs: whole, from the end, and while they grow. Files of any size are read in blocks, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.core.events import Event, Step
+from launcher.core.files import open_file
+from launcher.core.problems import Problem, Problems, error_message
+from launcher.logs import trainer_state
+from launcher.logs.parser import Kind, LogParser
+
+BLOCK = 2**18
+LONGEST_LINE = 2**24
+"""Bytes of a line that are kept; what follows up to its end is skipped."""
+_SNIFFED = 64  # blocks in which the form of a log shows
+_START = 2**16
+_TAIL = 2**16
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gunzip"), b"BZh": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"), b"\x04\x22\x4d\x18": ("lz4", "unlz4"), b"PK\x03\x04": ("zip", "unzip"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """A log on disk. `at` is the time that its events get: that of the last write."""
+
+    path: Path
+    at: float
+    document: bool
+    """Whether it is a `trainer_state.json`."""
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The form of its first metrics; `unknown` where none are near its beginning."""
+        if self.document:
+            return "trainer_state"
+        parser = LogParser()
+        with open_file(self.path) as file:
+            for text in islice(_lines_of(file), _SNIFFED):
+                for _ in parser.feed(text):
+                    if parser.kind != "unknown":
+                        return parser.kind
+        deque(parser.finish(), 0)
+        return parser.kind
+
+    def events(self) -> Iterator[Event]:
+        """All events from its beginning. Raises `OSError`."""
+        with open_file(self.path) as file:
+            if self.document:
+                yield from trainer_state.events(file, self.at)
+                return
+            parser = LogParser(self.at)
+            for text in _lines_of(file):
+                yield from parser.feed(text)
+            yield from parser.finish()
+
+    def last_steps(self, count: int) -> list[Step]:
+        """The last `count` steps, read from the end; from the beginning where the log does not number its steps."""
+        size = self.path.stat().st_size
+        tail = max(_TAIL, count * 4_096)
+        while not self.document and tail < size:
+            parser = LogParser(self.at)
+            found = deque((event for event in self._tail_events(parser, size - tail)), count + 1)
+            if parser.counted:
+                break
+            if len(found) > count:  # of the first there may be more before it
+                return list(found)[-count:] if count else []
+            tail *= 8
+        return list(deque((event for event in self.events() if isinstance(event, Step)), count))
+
+    def _tail_events(self, parser: LogParser, begin: int) -> Iterator[Step]:
+        with open_file(self.path) as file:
+            file.seek(begin)
+            file.readline(LONGEST_LINE)  # the rest of a line
+            for text in _lines_of(file):
+                yield from (event for event in parser.feed(text) if isinstance(event, Step))
+            yield from (event for event in parser.finish() if isinstance(event, Step))
+
+
+def open_log(path: Path) -> LogSource:
+    """The log at `path`. Raises `Problems` where it is no file, cannot be read, or is compressed."""
+    try:
+        with open_file(path) as file:
+            at, start = os.fstat(file.fileno()).st_mtime, file.read(_START)
+    except OSError as error:
+        fix = "use the path of a log file, or the name of a run"
+        raise Problems(Problem(str(path), error_message(error), fix, "not-found")) from error
+    for magic, (name, command) in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise Problems(
+                Problem(str(path), f"is compressed ({name})", f"use {command} {path.name} first", "bad-file")
+            )
+    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Blocks of whole lines; the last line may lack its end."""
+    cutter = _LineCutter()
+    while block := file.read(BLOCK):
+        if text := cutter.cut(block):
+            yield text
+    if cutter.rest:
+        yield cutter.rest
+
+
+class _LineCutter:
+    """Cuts what is read behind the last whole line, and keeps the rest for what comes next."""
+
+    def __init__(self) -> None:
+        self._parts = list[bytes]()
+        self._size = 0
+
+    @property
+    def rest(self) -> bytes:
+        """A line that has begun."""
+        return b"".join(self._parts)
+
+    def cut(self, block: bytes) -> bytes:
+        """The whole lines up to here. A carriage return ends a line, too: progress bars have no other end."""
+        end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        if not end:
+            self._keep(block)
+            return b""
+        text = b"".join([*self._parts, block[:end]]) if self._parts else block[:end]
+        self._parts, self._size = [], 0
+        if end < len(block):
+            self._keep(block[end:])
+        return text
+
+    def _keep(self, part: bytes) -> None:
+        if self._size < LONGEST_LINE:
+            self._parts.append(part)
+            self._size += len(part)
+
+
+class GrowingLog:
+    """Reads a log while others append to it, begin it anew (truncated), or put a new file in its place (rotated)."""
+
+    _KEPT = 256  # bytes before the offset, by which a file that was written anew is recognised
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self.path, self._clock = path, clock
+        self.parser = LogParser()
+        self._file: BinaryIO | None = None
+        self._cutter = _LineCutter()
+        self._offset = 0
+        self._before = b""
+        self._state: tuple[int, int] | None = None
+
+    def new(self) -> Iterator[Event]:
+        """The events since the last call; none where there is no such file. A half-written line waits, but for a
+        progress bar: its end comes with the next one."""
+        self.parser.at = self._clock()
+        if self._is_document():
+            yield from self._document()
+            return
+        if self._file is not None and self._replaced():
+            yield from self._read(self._file)  # what was appended before it was rotated
+            yield from self._feed(self._cutter.rest)
+            self._close()
+        if self._file is None and not self._open():
+            return
+        assert self._file is not None
+        if self._rewritten(self._file):
+            self.parser = LogParser(self.parser.at)
+            self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+        yield from self._read(self._file)
+        if (rest := self._cutter.rest).endswith(b"]") and b"%|" in rest:
+            yield from self.parser.feed(rest)
+
+    def finish(self) -> Iterator[Event]:
+        """The events that waited for more lines."""
+        yield from self._feed(self._cutter.rest)
+        yield from self.parser.finish()
+        self._close()
+
+    def _open(self) -> bool:
+        try:
+            self._file = open_file(self.path)
+        except OSError:
+            return False
+        return True
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._cutter, self._offset, self._before = None, _LineCutter(), 0, b""
+
+    def _replaced(self) -> bool:
+        """Whether another file has the path now; one that is gone may come back."""
+        assert self._file is not None
+        try:
+            there, here = os.stat(self.path), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def _rewritten(self, file: BinaryIO) -> bool:
+        """Whether the file is shorter than what was read of it, or has something else there."""
+        return bool(self._before) and (
+            os.pread(file.fileno(), len(self._before), self._offset - len(self._before)) != self._before
+        )
+
+    def _read(self, file: BinaryIO) -> Iterator[Event]:
+        file.seek(self._offset)
+        while block := file.read(BLOCK):
+            self._offset += len(block)
+            self._before = (self._before + block)[-self._KEPT :]
+            yield from self._feed(self._cutter.cut(block))
+
+    def _feed(self, text: bytes) -> Iterator[Event]:
+        if text:
+            yield from self.parser.feed(text)
+
+    def _is_document(self) -> bool:
+        """Whether it is a `trainer_state.json`, which is written anew as a whole."""
+        return self.path.name == trainer_state.NAME
+
+    def _document(self) -> Iterator[Event]:
+        try:
+            with open_file(self.path) as file:
+                stat = os.fstat(file.fileno())
+                if (stat.st_mtime_ns, stat.st_size) != self._state:
+                    self._state = stat.st_mtime_ns, stat.st_size
+                    for event in trainer_state.events(file, self.parser.at, after=self._offset):
+                        self._offset += isinstance(event, Step)
+                        yield event
+        except OSError:
+            return

@@ -1,0 +1,64 @@
+"""Numbers as logs write them, and which names are those of measurements."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from launcher.core.metric_aliases import canonical
+
+# Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
+_NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
+NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
+_WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
+_GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
+_LONGEST = 1_000
+_SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
+
+
+def to_number(text: str) -> float | None:
+    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`; None for other
+    texts."""
+    text = text.strip().strip("'\"`*")
+    if len(text) > _LONGEST:
+        return None
+    if NUMBER.fullmatch(text):
+        return float(text)
+    if match := _WRAPPED.fullmatch(text):
+        return float(match[1])
+    return float(text.replace(",", "")) if _GROUPED.fullmatch(text) else None
+
+
+def leading_number(text: str) -> tuple[float, int] | None:
+    """The number that a text begins with, and where it ends: `0.5```, `3.21s`, `np.float64(0.5)Training`."""
+    if match := _WRAPPED.match(text):
+        return float(match[1]), match.end()
+    if match := _GROUPED.match(text) or re.match(_NUMBER, text, re.IGNORECASE):
+        return float(match[0].replace(",", "")), match.end()
+    return None
+
+
+def unscaled(name: str, value: float) -> tuple[str, float]:
+    """verl's old `actor/lr(1e-4)` counts in units of 1e-4: its name and value without them."""
+    match = _SCALED.fullmatch(name)
+    return (match[1], value / 10 ** int(match[2])) if match else (name, value)
+
+
+_MEASURED = frozenset(
+    [
+        "train/loss", "actor/loss", "actor/pg_loss", "critic/score/mean", "critic/rewards/mean", "actor/entropy",
+        "actor/kl_loss", "actor/ppo_kl", "actor/grad_norm", "actor/pg_clipfrac", "critic/vf_loss",
+        "critic/advantages/mean", "actor/ratio_mean", "response_length/mean", "rollout_corr/k3_kl", "val/loss",
+    ]
+)  # fmt: skip
+_PREFIXES = (
+    "eval_", "eval/", "train_loss", "train_runtime", "objective/", "rewards/", "val-core/", "val-aux/", "val/",
+    "actor/", "critic/", "loss/", "test_score/", "train/", "timing_s/",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=2**12)
+def is_measurement(name: str) -> bool:
+    """Whether a metric of this name is what a training measures, and not a setting, a count or a clock: lines of loose
+    form are read only where they have one."""
+    return canonical(name) in _MEASURED or name.startswith(_PREFIXES)
