@@ -10,8 +10,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from orjson import JSONDecodeError, loads
+
 from launcher.core.events import INVALID, Event, LogProgress, Step, from_line
 from launcher.logs import bars, dicts, loose_lines, samples, step_lines
+from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 
 Kind = Literal["verl", "verl_file", "trl", "trainer_state", "lines", "block", "bars", "rlrun", "samples", "unknown"]
@@ -22,6 +25,8 @@ _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
 _DICT_LINES = 2_000  # most lines of a dict that pprint broke
+new_object = object.__new__
+NOT_FAST = (JSONDecodeError, TypeError, KeyError, AttributeError)
 _LONG = 2**16  # of a longer line only step lines and dicts are read
 
 
@@ -35,7 +40,6 @@ class LogParser:
         """Whether a step number was counted here, as the log names none."""
         self._count = 0
         self._last: int | None = None
-        self._bar = b""
         self._progress: tuple[int, int, float | None, float | None] | None = None
         self._untitled = 0  # total of the first bar without a title
         self._drawn: tuple[int, dict[str, float]] | None = None
@@ -46,30 +50,47 @@ class LogParser:
         self._wrapped = ""
 
     def feed(self, text: bytes) -> Iterator[Event]:
-        """The events of whole lines."""
-        find, position, settled = text.find, 0, self._settled()
-        while (start := find(step_lines.START, position)) >= 0:
+        """The events of whole lines. Most of a large log is step lines with a bar between them: for these the loop
+        below does nothing that is not needed."""
+        find, at, bar = text.find, self.at, (0, 0)
+        position, settled = 0, self._settled()
+        while (start := find(b"step:", position)) >= 0:
             end = find(b"\n", start)
-            end = len(text) if end < 0 else end
-            found = None
-            if start == 0 or text[start - 1] not in step_lines.NOT_BEFORE:
-                found = step_lines.parse_fast(text[start:end])
-            if found is None:
-                yield from self._lines(text[position:end])
-                settled = self._settled()
-            else:
-                if not self._is_bar(before := text[position:start]):
-                    yield from self._lines(before)
-                    settled = self._settled()
-                if settled:
-                    yield self._quick_step(*found)
+            line = text[start:end] if end >= 0 else text[start:]
+            try:
+                metrics = loads(b'{"' + line.replace(b":", b'":').replace(b" - ", b' ,"') + b"}")
+                step = metrics.pop("step")
+                sum(metrics.values())  # raises where one is no number
+                fast = type(step) is int and 0 <= step < MOST_STEPS and text[start - 1] not in NOT_BEFORE
+            except NOT_FAST:
+                fast = False
+            fast = fast and metrics and b"(" not in line
+            if fast and settled:
+                before = find(b"\n", position, start)
+                if find(b"{", position, start) >= 0 or find(b"\n", before + 1, start) >= 0:
+                    plain = False
+                elif before >= 0:
+                    plain = text[before - 3 : before] == b"it]"
+                    bar = position, start
                 else:
-                    yield from self._step("verl", *found)
-                    settled = self._settled()
-            position = end + 1
-        if position < len(text) and not self._is_bar(rest := text[position:]):
-            yield from self._lines(rest)
-        yield from self._latest_bar()
+                    plain = start - position < 100 and find(b"%|", position, start) < 0
+                if plain:
+                    event = new_object(Step)  # a frozen dataclass sets its fields one by one, and slowly
+                    fields = event.__dict__
+                    fields["at"], fields["step"], fields["metrics"] = at, step, metrics
+                    self._last, position = step, start + len(line) + 1
+                    yield event
+                    continue
+            if fast and not (self._wrapped or self._dict):
+                yield from self._lines(text[position:start])
+                yield from self._end_block()
+                yield from self._step("verl", step, metrics)
+            else:
+                yield from self._lines(text[position : start + len(line)])
+            position, settled = start + len(line) + 1, self._settled()
+        yield from self._lines(text[position:])
+        if bar[1]:
+            yield from self._bars(_decoded(text[bar[0] : bar[1]]), [])
 
     def finish(self) -> Iterator[Event]:
         """The events that waited for more lines: the log has ended."""
@@ -78,37 +99,12 @@ class LogParser:
         if self._dict:
             yield from self._printed_dict()
         yield from self._end_block()
-        yield from self._latest_bar()
         yield from self._samples.of_step(0 if self._last is None else self._last + 1, self.at)
 
     def _settled(self) -> bool:
         """Whether a step line is no more than a step: nothing waits for its number or is ended by it."""
         waits = self._samples.waiting or self._samples.open or self._block.metrics or self._dict or self._wrapped
         return self.kind != "unknown" and not waits
-
-    def _quick_step(self, step: int, metrics: dict[str, float]) -> Step:
-        """A frozen dataclass sets its fields one by one, which is a sixth of the time that reading takes."""
-        self._last = step
-        event = object.__new__(Step)
-        fields = event.__dict__
-        fields["at"], fields["step"], fields["metrics"] = self.at, step, metrics
-        return event
-
-    def _is_bar(self, text: bytes) -> bool:
-        """Whether this is one plain bar with nothing of worth around it; it is kept until a later one is there."""
-        end = text.find(b"it]")
-        if end < 0 or len(text) > 600 or text.count(b"%|") != 1 or text.find(b"\n", 1, end) >= 0:
-            return len(text) < 100 and b"\n" not in text and (not text or text.endswith(b") "))  # Ray's prefix
-        rest = text[end + 3 :]
-        if len(rest) > 100 or rest.rfind(b"\n") > 1 or b":" in rest or self._samples.open:
-            return False
-        self._bar = text
-        return True
-
-    def _latest_bar(self) -> Iterator[Event]:
-        raw, self._bar = self._bar, b""
-        if raw:
-            yield from self._bars(_decoded(raw), [])
 
     def _lines(self, text: bytes) -> Iterator[Event]:
         for raw in text.splitlines():

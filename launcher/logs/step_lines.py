@@ -21,21 +21,6 @@ _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
 _COLONS = 6  # places at which the value of a name may begin
 
 
-def parse_fast(line: bytes) -> tuple[int, dict[str, float]] | None:
-    """Step and metrics of a line that begins with `step:`; None where it needs `parse`."""
-    if b"(" in line:  # np.float64(...), or a unit in a name
-        return None
-    try:
-        metrics = orjson.loads(b'{"' + line.replace(b":", b'":').replace(b" - ", b' ,"') + b"}")
-        step = metrics.pop("step")
-        sum(metrics.values())  # all are numbers
-    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
-        return None
-    if type(step) is not int or not metrics or not 0 <= step < MOST_STEPS:
-        return None
-    return step, metrics
-
-
 def parse(text: str) -> list[tuple[int, dict[str, float]]]:
     """Steps and metrics of all step lines in a line of text, whatever stands before and behind them."""
     found = list(_STEP.finditer(text))
