@@ -55,6 +55,15 @@ COMMANDS = (
     CommandEntry(
         "watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder or its cluster.", LOOK
     ),
+    CommandEntry(
+        "metrics", "metrics:metrics",
+        "Show the metrics of a run, or of a log that verl, TRL or another program wrote: curves, steps, or all values.",
+        LOOK,
+    ),
+    CommandEntry(
+        "samples", "samples:samples",
+        "Show sampled answers of a run, or of a log of verl: the latest ones, those of a step, or what changed.", LOOK,
+    ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
     CommandEntry(
         "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK

@@ -145,7 +145,7 @@ LEARNT_FROM = ("train/loss_tokens", "train/gradient_share", "train/end_token_sha
 """What a step had to learn from."""
 
 _SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
-_WATCHED = (
+WATCHED = (
     "critic/score/mean", "rewards/accuracies", "train/loss", "actor/dpo_loss", "rewards/margins", "actor/entropy",
     "actor/kl_loss", "critic/vf_loss", "train/share_full", "critic/frac_reward_zero_std", "actor/grad_norm",
     "train/grad_norm", "response_length/mean", "train/lr", "perf/throughput", "timing_s/step",
@@ -159,7 +159,7 @@ def main_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
 
 def watched(metrics: Mapping[str, float], count: int = 6) -> list[tuple[str, float]]:
     """The `count` numbers of a step that matter most, most important first."""
-    return [(name, metrics[name]) for name in _WATCHED if name in metrics][:count]
+    return [(name, metrics[name]) for name in WATCHED if name in metrics][:count]
 
 
 def validation(metrics: Mapping[str, float]) -> dict[str, float]:

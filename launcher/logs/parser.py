@@ -239,7 +239,9 @@ class LogParser:
         begun = _VALIDATION.search(text)
         node = dicts.parse(text[begun.end() : text.rfind("}") + 1]) if begun else None
         if begun and node and (metrics := dicts.numbers(node)):
-            step = 0 if begun[1] == "Initial" or self._last is None else self._last
+            last = self._last or 0
+            # answers that wait for their step are those of a last validation, which older verl gave a step of its own
+            step = 0 if begun[1] == "Initial" else last + 1 if self._samples.waiting and last else last
             yield from self._step("verl", step, metrics)
 
     def _of_dict(self, text: str, opened: int) -> list[Event]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,18 +64,19 @@ class LogSource:
             yield from parser.finish()
 
     def last_steps(self, count: int) -> list[Step]:
-        """The last `count` steps, read from the end; from the beginning where the log does not number its steps."""
+        """The last `count` steps, read from the end; from the beginning where the log does not number its steps. Lines
+        of one step that follow each other are one."""
         size = self.path.stat().st_size
         tail = max(_TAIL, count * 4_096)
         while not self.document and tail < size:
             parser = LogParser(self.at)
-            found = deque((event for event in self._tail_events(parser, size - tail)), count + 1)
+            found = deque(_merged(self._tail_events(parser, size - tail)), count + 1)
             if parser.counted:
                 break
             if len(found) > count:  # of the first there may be more before it
-                return list(found)[-count:] if count else []
+                return list(found)[-count:]
             tail *= 8
-        return list(deque((event for event in self.events() if isinstance(event, Step)), count))
+        return list(deque(_merged(event for event in self.events() if isinstance(event, Step)), count))
 
     def _tail_events(self, parser: LogParser, begin: int) -> Iterator[Step]:
         with open_file(self.path) as file:
@@ -100,6 +101,15 @@ def open_log(path: Path) -> LogSource:
                 Problem(str(path), f"is compressed ({name})", f"use {command} {path.name} first", "bad-file")
             )
     return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
+
+
+def _merged(steps: Iterable[Step]) -> Iterator[Step]:
+    """Lines of one step as one: a step's validation has a line of its own in some logs."""
+    for number, group in groupby(steps, key=lambda step: step.step):
+        metrics = dict[str, float]()
+        for step in group:
+            metrics |= step.metrics
+        yield Step(at=step.at, step=number, metrics=metrics)
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes]:

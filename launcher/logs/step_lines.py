@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import orjson
-
 from launcher.logs.values import leading_number, to_number, unscaled
 
 START = b"step:"

@@ -18,6 +18,7 @@ from rich.text import Text
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
+from launcher.cli.log_view import watch_log
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
 from launcher.core.files import NewLines
@@ -142,10 +143,15 @@ def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> 
     """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
     the run.
 
-    The exit code is 0 whatever the run's is. Without a terminal, or with --cluster, it prints what logs -f prints.
+    RUN may also be a log that another program writes (verl, TRL, ...): it is followed until Ctrl-C. The exit code is 0
+    whatever the run's is. Without a terminal, or with --cluster, it prints what logs -f prints.
     """
     if cluster is not None:
         _on_head(cluster, "watch", name, root)
+    if os.path.isfile(name):
+        with problems_named(), suppress(KeyboardInterrupt):
+            watch_log(Path(name))
+        return None
     with problems_named():
         if found := points.find(name, root):
             raise Problems(Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs"))

@@ -1,0 +1,95 @@
+"""The live view of a log that another program writes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.cli.live_view import watching
+from launcher.cli.output import out, printable
+from launcher.core.events import Event, LogProgress, Started, Step
+from launcher.core.files import NewLines
+from launcher.core.metric_aliases import canonical
+from launcher.core.state import RunState, after
+from launcher.logs.sources import GrowingLog, open_log
+
+LOOK_S = 0.3
+LINES = 10  # of a log that are printed before new ones, without a terminal
+
+
+class LogState:
+    """The state that a log's events make, with our names of its metrics.
+
+    A log has no times: what has passed is what its progress bar says, or the sum of the seconds of its steps.
+    """
+
+    def __init__(self, title: str, kind: str = "") -> None:
+        self._elapsed = 0.0
+        self._progress: LogProgress | None = None
+        self._state = after(RunState(), Started(at=0.0, run=title, algorithm=kind, processes=0))
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Step):
+            metrics = with_our_names(event.metrics)
+            seconds = metrics.get("timing_s/step", 0.0)
+            self._elapsed += seconds if 0 < seconds < 1e7 else 0.0
+            event = replace(event, metrics=metrics)
+        elif isinstance(event, LogProgress):
+            self._elapsed = max(self._elapsed, event.elapsed_s or 0.0)
+            self._progress = event
+        self._state = after(self._state, replace(event, at=self._elapsed))
+
+    def at(self, now: float, idle_s: float, *, counted: bool) -> RunState:
+        """The state `idle_s` after the last event; `counted`: its steps are only counted, so the bar knows better."""
+        step = self._progress.step if counted and self._progress else self._state.step
+        began = now - idle_s - self._elapsed
+        return replace(self._state, step=step, phase="training", started_at=began, last_at=now)
+
+
+def with_our_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A step's metrics by our names; of two spellings of one metric the one that is ours counts."""
+    found = dict[str, float]()
+    for name, value in metrics.items():
+        ours = canonical(name)
+        if ours not in found or ours == name:
+            found[ours] = value
+    return found
+
+
+def watch_log(path: Path) -> None:
+    """Show a log as it grows, until Ctrl-C. Raises `Problems` where it cannot be read."""
+    source = open_log(path)
+    if not out.is_terminal:
+        follow(path)
+        return
+    log, state, changed = GrowingLog(path, time.time), LogState(path.name, source.kind), time.time()
+    with watching() as view:
+        while True:
+            if count := _see_all(state, log.new()):
+                changed = time.time()
+            view.write(state.at(time.time(), time.time() - changed, counted=log.parser.counted), [], [])
+            time.sleep(LOOK_S if not count else 0.0)
+
+
+def _see_all(state: LogState, events: Iterable[Event]) -> int:
+    count = 0
+    for event in events:
+        state.see(event)
+        count += 1
+    return count
+
+
+def follow(path: Path) -> None:
+    """Print a log's last lines, and new ones as they are written."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(size - 2**16, 0))
+        start = deque(file.read(2**16).splitlines(keepends=True), LINES)
+    lines = NewLines(path, size - sum(map(len, start)))
+    while True:
+        for line in lines.read():
+            print(printable(line.rstrip("\r")), flush=True)
+        time.sleep(LOOK_S)
