@@ -7,6 +7,7 @@ SEED ?= 0
 BASE ?= HEAD
 RUNS ?= 5
 ROUNDS ?= 1
+MB ?= 1000
 SECONDS ?= 1800
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
@@ -17,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
+	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +97,9 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
+
+logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
+	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py

@@ -17,6 +17,7 @@ from launcher.core.problems import Problem, Problems, suggest
 CHUNK = 512
 MOST_NAMES = 20_000
 """Metrics that are kept of one log; a log with more is damaged."""
+STEP_NUMBER = ("step", "global_step", "training/global_step")
 TELLING = 18
 """Most metrics of the overview."""
 
@@ -102,9 +103,9 @@ def _ordered(names: Iterable[str], keys: Sequence[str]) -> list[str]:
 
 
 def check_keys(keys: Sequence[str], names: Iterable[str]) -> None:
-    """Raises `Problems` for keys that no metric has."""
+    """Raises `Problems` for keys that no metric has; every step has its number."""
     known = sorted(names)
-    missing = [key for key in keys if not any(matches(name, [key]) for name in known)]
+    missing = [key for key in keys if key not in STEP_NUMBER and not any(matches(name, [key]) for name in known)]
     if missing:
         raise Problems(Problem(key, "no metric of that name", suggest(key, known[:60]), "not-found") for key in missing)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Literal
 
 from orjson import JSONDecodeError, loads
@@ -47,7 +48,7 @@ class LogParser:
         self._block = loose_lines.BlockReader()
         self._header: int | None = None
         self._dict = list[str]()
-        self._wrapped = ""
+        self._wrapped = list[str]()
 
     def feed(self, text: bytes) -> Iterator[Event]:
         """The events of whole lines. Most of a large log is step lines with a bar between them: for these the loop
@@ -189,24 +190,26 @@ class LogParser:
             )
 
     def _step_line(self, text: str) -> Iterator[Event] | None:
-        """The steps of a line; None where it is no step line. One that ends with ` -` goes on in the next line."""
-        if self._wrapped:
-            text, self._wrapped = f"{self._wrapped} {text.strip()}", ""
-        found = step_lines.parse(text)
-        if not found:
+        """The steps of a line; None where it is no step line. One that ends with ` -` goes on in the next lines."""
+        begins = step_lines.begins(text)
+        if not begins and not self._wrapped:
             return None
-        if text.rstrip().endswith(" -") and len(text) < _LONG:
-            self._wrapped = text.rstrip()
-            return iter(())
-        return self._steps_of_line(text, found)
+        before = self._wrapped_step() if begins and self._wrapped else iter(())
+        if text.rstrip().endswith(" -") and sum(map(len, self._wrapped)) + len(text) < _LONG:
+            self._wrapped = [*([] if begins else self._wrapped), text.strip()]
+            return before
+        if begins:
+            return chain(before, self._steps_of_line(text))
+        self._wrapped.append(text.strip())
+        return self._wrapped_step()
 
     def _wrapped_step(self) -> Iterator[Event]:
-        text, self._wrapped = self._wrapped, ""
-        yield from self._steps_of_line(text, step_lines.parse(text))
+        text, self._wrapped = " ".join(self._wrapped), []
+        return self._steps_of_line(text)
 
-    def _steps_of_line(self, text: str, found: list[tuple[int, dict[str, float]]]) -> Iterator[Event]:
+    def _steps_of_line(self, text: str) -> Iterator[Event]:
         yield from self._end_block()
-        for step, metrics in found:
+        for step, metrics in step_lines.parse(text):
             if metrics:
                 yield from self._step("verl", step, metrics)
         if bars.MARK in text:

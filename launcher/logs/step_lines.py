@@ -19,6 +19,11 @@ _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
 _COLONS = 6  # places at which the value of a name may begin
 
 
+def begins(text: str) -> bool:
+    """Whether a step line begins in a line of text."""
+    return "step:" in text and _STEP.search(text) is not None
+
+
 def parse(text: str) -> list[tuple[int, dict[str, float]]]:
     """Steps and metrics of all step lines in a line of text, whatever stands before and behind them."""
     found = list(_STEP.finditer(text))

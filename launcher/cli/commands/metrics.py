@@ -133,8 +133,8 @@ def _show_all(source: LogOrRun, keys: Sequence[str]) -> None:
         raise Problems(_no_metrics(source))
     check_keys(keys, names)
     steps = max((column.curve[-1][0] for column in columns), default=0)
-    said = f"{len(names)} metrics, {len(columns)} shown" if len(names) > len(columns) else f"{len(names)} metrics"
-    say(f"{source.title}  ·  {source.kind}  ·  to step {steps:.0f}  ·  {said}", "dim")
+    count = f"{len(names)} metrics, {len(columns)} shown" if len(names) > len(columns) else f"{len(names)} metrics"
+    say(f"{source.title}  ·  {source.kind}  ·  to step {steps:.0f}  ·  {count}", "dim")
     if keys and len(columns) <= PLOTTED:
         for column in columns:
             say(_title(column))

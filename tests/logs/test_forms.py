@@ -1,0 +1,305 @@
+"""Each form of log that is read, with the example lines of the documents (their items are cited as S...)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import LogProgress, Sample, Step
+from launcher.logs.parser import LogParser
+from launcher.logs.sources import open_log
+
+
+def read(text: str | bytes) -> list:
+    parser = LogParser()
+    raw = text.encode() if isinstance(text, str) else text
+    return [*parser.feed(raw), *parser.finish()]
+
+
+def steps(text: str | bytes) -> list[tuple[int, dict[str, float]]]:
+    return [(event.step, dict(event.metrics)) for event in read(text) if isinstance(event, Step)]
+
+
+def test_s0_a_step_line_as_document_000_prints_it_over_two_lines():
+    text = "step:5 - training/global_step:5 - critic/score/mean:0.0234375 -\n"
+    text += "critic/rewards/mean:0.0234375 - timing_s/step:41.01343672798248\n"
+    score = 0.0234375
+    assert steps(text) == [
+        (5, {"training/global_step": 5, "critic/score/mean": score, "critic/rewards/mean": score,
+             "timing_s/step": 41.01343672798248})
+    ]  # fmt: skip
+
+
+def test_s0_05_step_10_is_not_step_100():
+    text = "step:10 - critic/score/mean:0.1\nstep:100 - critic/score/mean:0.2\n"
+    assert [number for number, _ in steps(text)] == [10, 100]
+
+
+def test_s0_34_signs_and_exponents_are_kept():
+    """The document's own `[0-9.]*` loses them."""
+    assert steps("step:1 - critic/score/mean:-0.25 - actor/lr:1e-06 - a:-1.5E+3 - b:+2\n") == [
+        (1, {"critic/score/mean": -0.25, "actor/lr": 1e-6, "a": -1500.0, "b": 2.0})
+    ]
+
+
+def test_s2_20_a_bar_with_metrics():
+    bar = (
+        "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, "
+        "pg_loss=-0.1250, entropy=0.0321, kl_loss=0.00780, adv_mean=-0.0000, reward=0.3531, grad_norm=0.10]"
+    )
+    metrics = {
+        "policy_loss": -0.1249, "pg_loss": -0.125, "entropy": 0.0321, "kl_loss": 0.0078, "adv_mean": -0.0,
+        "reward": 0.3531, "grad_norm": 0.1,
+    }  # fmt: skip
+    step, progress = read(bar)
+    assert (step.step, step.metrics) == (49, metrics)
+    seen = progress.step, progress.steps, progress.elapsed_s, progress.left_s, progress.per_step_s
+    assert seen == (49, 320, 3967.0, 15100.0, 55.72)
+
+
+def test_s2_20_a_bar_that_is_drawn_again_is_one_step():
+    bar = "Training: 10%|█ | 1/10 [00:01<00:09, 1.0s/it, reward=0.5]"
+    assert steps(f"{bar}\r{bar}\r{bar}\n") == [(1, {"reward": 0.5})]
+
+
+def test_s1_30_the_line_with_bars_between():
+    text = "Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7\n"
+    progress, step = read(text)
+    assert (progress.step, progress.steps) == (100, 10000)
+    assert (step.step, step.metrics) == (100, {"Loss": 0.234, "Reward": 0.856, "KL": 0.0012, "LR": 9.8e-7})
+
+
+BLOCK = """loss: 0.1234
+policy_loss: 0.8567
+kl_penalty: 0.0045
+mean_ratio: 1.0234
+mean_advantage: 0.0123
+mean_log_prob_current: -256.78
+mean_log_prob_ref: -258.45
+mean_reward: 0.6234
+std_reward: 0.1234
+"""
+VALUES = {
+    "loss": 0.1234, "policy_loss": 0.8567, "kl_penalty": 0.0045, "mean_ratio": 1.0234, "mean_advantage": 0.0123,
+    "mean_log_prob_current": -256.78, "mean_log_prob_ref": -258.45, "mean_reward": 0.6234, "std_reward": 0.1234,
+}  # fmt: skip
+
+
+def test_s4_21_the_block():
+    assert steps(BLOCK) == [(1, VALUES)]
+    assert steps(f"text\n```\n{BLOCK}```\n{BLOCK}") == [(1, VALUES), (2, VALUES)]
+    assert steps(BLOCK + BLOCK) == [(1, VALUES), (2, VALUES)]  # no name twice in a block
+
+
+def test_s4_21_the_block_as_a_list():
+    text = "".join(f"- **{name}**: `{value}`\n" for name, value in VALUES.items())
+    assert steps(text) == [(1, VALUES)]
+
+
+def test_s4_21_a_block_names_its_step():
+    assert steps("===== Step 7/20 =====\n" + BLOCK) == [(7, VALUES)]
+    assert steps("step: 7\n" + BLOCK) == [(7, VALUES)]
+
+
+def test_s4_the_metrics_of_document_004_under_headings():
+    text = """### 1. **loss** (总损失)
+- **含义**: GRPO 的总损失值
+- **正常范围**: 通常在 `[-10, 10]` 之间
+- **当前值**: `171551552.0000` ❌ **异常！**
+
+### 6. **mean_log_prob_current**
+- **当前值**: `-833610.3125` ⚠️
+
+## 异常分析
+"""
+    assert steps(text) == [(1, {"loss": 171551552.0, "mean_log_prob_current": -833610.3125})]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["num_key_value_heads: 2", "Size of val dataloader: 1", "learning_rate: 1e-5", "batch: 3", "port: 29500"],
+)
+def test_settings_are_no_metrics(line):
+    assert not steps(f"{line}\n")
+
+
+RAY = "\x1b[36m(TaskRunner pid=371299)\x1b[0m "
+
+
+def test_s2_the_validation_line_behind_rays_prefix():
+    text = "(TaskRunner pid=371299) step:290 - val-core/openai/gsm8k/reward/mean@1:0.7338893100833965\n"
+    assert steps(text) == [(290, {"val-core/openai/gsm8k/reward/mean@1": 0.7338893100833965})]
+    assert steps(text.replace("(TaskRunner pid=371299) ", RAY)) == steps(text)
+
+
+def test_verl_with_rays_marks_numpy_values_and_nan():
+    text = f"{RAY}step:0 - a/x:np.float64(0.5) - a/y:np.int64(2) - b:nan - c:-inf\x1b[32m [repeated 3x across cluster]\x1b[0m\n"
+    ((number, found),) = steps(text)
+    assert number == 0 and found.pop("b") != 0 and found == {"a/x": 0.5, "a/y": 2.0, "c": -math.inf}
+
+
+def test_old_verl_counts_the_learning_rate_in_units():
+    assert steps("step:3 - actor/lr(1e-4):0.010 - train/lr(1e-3):0.002 - total_tokens(B):6.9e-07\n") == [
+        (3, {"actor/lr": 1e-6, "train/lr": 2e-6, "total_tokens(B)": 6.9e-7})
+    ]
+
+
+def test_two_bars_on_one_line_and_a_bar_before_a_step():
+    text = "\rEpoch 1/2:  33%|██ | 1/3 [00:04<00:09,  4.72s/it]\rEpoch 2/2:  66%|████ | 2/3 [00:08<00:04,  4.72s/it]"
+    events = read(f"{text}step:5 - train/loss:5.8 - train/grad_norm:2.5\n")
+    assert [event.metrics for event in events if isinstance(event, Step)] == [
+        {"train/loss": 5.8, "train/grad_norm": 2.5}
+    ]
+    assert [(event.step, event.steps) for event in events if isinstance(event, LogProgress)] == [(1, 6), (5, 6)]
+
+
+def test_a_bar_behind_a_step_and_two_steps_on_a_line():
+    text = "step:1 - a/b:0.5Training Progress:  33%|███ | 1/3 [00:04<00:08,  4.22s/it]\n"
+    assert steps(text) == [(1, {"a/b": 0.5})]
+    assert steps("step:1 - a/b:0.5step:2 - a/b:0.75\n") == [(1, {"a/b": 0.5}), (2, {"a/b": 0.75})]
+
+
+def test_bars_of_files_and_rows_are_no_progress():
+    text = "Loading checkpoint shards:  50%|█████ | 1/2 [00:05<00:04,  5.0s/it]\nMap: 60%|███ | 4467/7473 [00:00<00:00, 44463 examples/s]\n"
+    assert not read(text)
+
+
+def test_printed_validation_metrics_over_several_lines():
+    text = f"""{RAY}("Initial validation metrics: {{'val-core/openai/gsm8k/reward/mean@1': "
+{RAY} '0.221379833206975, '
+{RAY} "'val-core/MATH/reward/mean@1': "
+{RAY} 'np.float64(0.5140056022408963)}}')
+"""
+    assert steps(text) == [
+        (
+            0,
+            {
+                "val-core/openai/gsm8k/reward/mean@1": 0.221379833206975,
+                "val-core/MATH/reward/mean@1": 0.5140056022408963,
+            },
+        )
+    ]
+    assert steps("step:9 - a:1\n\"Final validation metrics: {'test_score/gsm8k': 0.5}\"\n")[1] == (
+        9,
+        {"test_score/gsm8k": 0.5},
+    )
+
+
+def test_verls_file_logger():
+    assert steps('{"step":4,"data":{"actor/entropy":5.96875,"actor/lr":1e-6,"note":"x"}}\n') == [
+        (4, {"actor/entropy": 5.96875, "actor/lr": 1e-6})
+    ]
+
+
+def test_trl_dicts_are_counted_and_the_rest_is_of_the_last_step():
+    text = """{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 4e-05, 'epoch': 0.01}
+{'eval_loss': 0.5, 'eval_runtime': 3.2, 'epoch': 0.01}
+{'loss': '0.06166', 'grad_norm': '0.1408', 'reward_std': '1.077', 'note': 'x', 'flag': True, 'none': None}
+{'train_runtime': 648.2633, 'train_loss': 0.18, 'epoch': 0.05}
+"""
+    found = steps(text)
+    assert [number for number, _ in found] == [1, 1, 2, 2]
+    assert math.isnan(found[0][1].pop("grad_norm")) and found[0][1] == {
+        "loss": 0.0,
+        "learning_rate": 4e-05,
+        "epoch": 0.01,
+    }
+    assert found[2][1] == {"loss": 0.06166, "grad_norm": 0.1408, "reward_std": 1.077}
+    assert found[3][1] == {"train_runtime": 648.2633, "train_loss": 0.18, "epoch": 0.05}
+
+
+def test_dicts_behind_a_bar_with_tensors_and_as_json():
+    bar = " 10%|█ | 10/100 [00:10<01:30, 1.0it/s]"
+    assert steps(f"{bar}{{'loss': 0.5, 'kl': tensor(0.25, device='cuda:0')}}\n") == [(1, {"loss": 0.5, "kl": 0.25})]
+    assert steps('{"loss": 0.5, "reward": NaN, "global_step/max_steps": "5/100"}\n')[0][0] == 5
+    assert steps('{"current_steps": 10, "total_steps": 50, "loss": 0.5, "elapsed_time": "0:00:10"}\n') == [
+        (10, {"loss": 0.5})
+    ]
+    assert steps("Global step 12: {'policy_loss': 0.1, 'reward': 0.5}\n") == [(12, {"policy_loss": 0.1, "reward": 0.5})]
+
+
+@pytest.mark.parametrize("line", ["{'eos_token_id': 151645, 'lr': 1}", "{'data': {'loss': 1}}", "{}", "{'a'", "} {"])
+def test_other_dicts_are_no_metrics(line):
+    assert not steps(f"{line}\n")
+
+
+def test_prime_rl_and_other_lines_with_units():
+    text = "12:01:02 SUCCESS Step 3 | Time: 12.35s | Loss: 0.0034 | Throughput: 1,234 tokens/s | MFU: 30.2%\n"
+    assert steps(text) == [(3, {"Time": 12.35, "Loss": 0.0034, "Throughput": 1234.0, "MFU": 30.2})]
+    assert steps("step 100: train loss 2.3, loss=0.5, reward=0.25\n") == [(100, {"loss": 0.5, "reward": 0.25})]
+    assert not steps("Step 2: she sells 9 eggs | total: 18\n")
+
+
+def test_our_own_event_log():
+    text = '{"seq":7,"attempt":1,"kind":"Step","at":1.0,"step":3,"metrics":{"train/loss":"NaN"}}\n'
+    ((number, found),) = steps(text)
+    assert number == 3 and math.isnan(found["train/loss"])
+
+
+SAMPLE = """[prompt] user: Janet's ducks lay 16 eggs
+
+assistant
+[response] Janet eats 3 eggs...
+step 2: #### 18
+[ground_truth] 18
+[score] 1.0
+"""
+
+
+@pytest.mark.parametrize("prefix", ["", RAY])
+def test_s2_printed_samples_are_of_the_step_that_follows(prefix):
+    lines = "".join(f"{prefix}{line}\n" for line in SAMPLE.splitlines())
+    events = read(f"{prefix}step:9 - critic/score/mean:0.5\n{lines}{prefix}step:10 - critic/score/mean:0.5\n{lines}")
+    found = [event for event in events if isinstance(event, Sample)]
+    assert [sample.step for sample in found] == [10, 11]
+    assert (found[0].ground_truth, found[0].score) == ("18", 1.0)
+    assert found[0].prompt == "user: Janet's ducks lay 16 eggs\n\nassistant"
+    assert found[0].response == "Janet eats 3 eggs...\nstep 2: #### 18"
+
+
+def test_a_sample_is_not_mixed_with_lines_of_other_processes():
+    lines = SAMPLE.splitlines()
+    mixed = "".join(f"(TaskRunner pid=1) {line}\n(WorkerDict pid=2) noise\n" for line in lines)
+    (found,) = (event for event in read(mixed) if isinstance(event, Sample))
+    assert "noise" not in found.prompt + found.response
+
+
+def test_samples_that_verl_writes_as_lines_of_json():
+    node = {"input": "1+1", "output": "2", "gts": "2", "score": 1.0, "step": 20}
+    (found,) = read(json.dumps(node) + "\n")
+    assert (found.step, found.prompt, found.response, found.ground_truth, found.score) == (20, "1+1", "2", "2", 1.0)
+
+
+def test_trainer_state_is_read_entry_by_entry(tmp_path: Path):
+    history = [
+        {"epoch": 0.1, "loss": 0.5, "step": 5},
+        {"epoch": 0.1, "loss": math.nan, "step": 10},
+        {"eval_loss": 0.25, "note": "ü{[", "step": 10},
+    ]
+    path = tmp_path / "trainer_state.json"
+    text = json.dumps({"best_metric": None, "log_history": history, "max_steps": 40}, indent=2)
+    path.write_text(text)
+    log = open_log(path)
+    found = [event for event in log.events() if isinstance(event, Step)]
+    assert log.kind == "trainer_state" and [event.step for event in found] == [5, 10, 10]
+    assert math.isnan(found[1].metrics["loss"]) and found[2].metrics == {"eval_loss": 0.25}
+    assert [event.steps for event in log.events() if isinstance(event, LogProgress)] == [40]
+    path.write_text(text[: text.index("ü") if "ü" in text else text.index("eval_loss")])  # cut while it was written
+    assert [event.step for event in open_log(path).events() if isinstance(event, Step)] == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{RAY}step:1 - a:1\n", "verl"), ('{"step":4,"data":{"a":1}}\n', "verl_file"), ("{'loss': 1.0}\n", "trl"),
+        ("Step 1/2 | Loss: 0.5\n", "lines"), (BLOCK, "block"), ("nothing\n", "unknown"), ("", "unknown"),
+        ("Training: 10%|█ | 1/10 [00:01<00:09, 1.0s/it, reward=0.5]\n", "bars"),
+    ],
+)  # fmt: skip
+def test_the_form_is_recognised(tmp_path: Path, text: str, kind: str):
+    path = tmp_path / "a.log"
+    path.write_text(text)
+    assert open_log(path).kind == kind
