@@ -32,7 +32,7 @@ def parse(text: str) -> dict[str, Any] | None:
     if len(text) > LONGEST:
         return None
     try:
-        found = orjson.loads(text)
+        found = orjson.loads(text.replace("'", '"') if '"' not in text else text)
     except orjson.JSONDecodeError:
         found = _of_python(text)
     return found if isinstance(found, dict) else None

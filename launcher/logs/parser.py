@@ -28,6 +28,8 @@ _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
 _DICT_LINES = 2_000  # most lines of a dict that pprint broke
 new_object = object.__new__
 NOT_FAST = (JSONDecodeError, TypeError, KeyError, AttributeError)
+_NOTHING = re.compile(rb"(?!\[)[^:=|{}#]*").fullmatch
+"""Whether a line has none of the marks that all forms have one of: `[` at its beginning, and these."""
 _LONG = 2**16  # of a longer line only step lines and dicts are read
 
 
@@ -109,6 +111,8 @@ class LogParser:
 
     def _lines(self, text: bytes) -> Iterator[Event]:
         for raw in text.splitlines():
+            if self._settled() and _NOTHING(raw):
+                continue
             yield from self._line(_decoded(raw))
 
     def _line(self, text: str) -> Iterator[Event]:

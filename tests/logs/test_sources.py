@@ -1,0 +1,244 @@
+"""Files as they are found: growing, cut, replaced, damaged, compressed, large."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import LogProgress, Step
+from launcher.core.problems import Problems
+from launcher.logs.parser import LogParser
+from launcher.logs.sources import BLOCK, LONGEST_LINE, GrowingLog, open_log
+
+
+def line(step: int, end: str = "\n") -> str:
+    return f"(TaskRunner pid=1) step:{step} - critic/score/mean:{step / 4} - timing_s/step:{40.5 + step}{end}"
+
+
+def numbers(events) -> list[int]:
+    return [event.step for event in events if isinstance(event, Step)]
+
+
+def log_at(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "verl.log"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def growing(path: Path) -> GrowingLog:
+    return GrowingLog(path, lambda: 5.0)
+
+
+def test_a_growing_log_is_read_line_by_line_as_lines_are_whole(tmp_path):
+    path = log_at(tmp_path, "")
+    log, text, found = growing(path), line(1) + line(2) + line(3), []
+    with path.open("a") as file:
+        for piece in (text[i : i + 7] for i in range(0, len(text), 7)):
+            file.write(piece)
+            file.flush()
+            found += numbers(log.new())
+    assert found == [1, 2, 3] and not numbers(log.new())
+    assert {event.at for event in growing(path).new()} == {5.0}
+
+
+def test_a_log_that_is_not_there_yet(tmp_path):
+    path = tmp_path / "later.log"
+    log = growing(path)
+    assert not list(log.new())
+    path.write_text(line(1))
+    assert numbers(log.new()) == [1]
+
+
+def test_the_last_line_without_an_end_is_read_when_the_log_is_over(tmp_path):
+    path = log_at(tmp_path, line(1) + line(2, end=""))
+    log = growing(path)
+    assert numbers(log.new()) == [1] and numbers(log.finish()) == [2]
+    assert numbers(open_log(path).events()) == [1, 2]
+
+
+def test_a_bar_has_no_end_and_is_read_all_the_same(tmp_path):
+    bar = "\rTraining Progress:  20%|██        | {}/10 [00:10<00:40, 5.00s/it]"
+    path = log_at(tmp_path, line(1) + bar.format(1))
+    log = growing(path)
+    seen = [event.step for event in log.new() if isinstance(event, LogProgress)]
+    with path.open("a") as file:
+        file.write(bar.format(2))
+    seen += [event.step for event in log.new() if isinstance(event, LogProgress)]
+    assert seen == [1, 2] and not list(log.new())
+
+
+def test_a_log_that_begins_anew_is_read_anew(tmp_path):
+    path = log_at(tmp_path, line(1) + line(2))
+    log = growing(path)
+    assert numbers(log.new()) == [1, 2]
+    path.write_text(line(7))  # shorter
+    assert numbers(log.new()) == [7]
+    path.write_text("".join(map(line, range(10, 20))))  # longer than what was read
+    assert numbers(log.new()) == list(range(10, 20))
+
+
+def test_counted_steps_begin_anew_with_the_log(tmp_path):
+    path = log_at(tmp_path, "{'loss': 0.5}\n{'loss': 0.25}\n")
+    log = growing(path)
+    assert numbers(log.new()) == [1, 2]
+    path.write_text("{'loss': 0.75}\n")
+    assert numbers(log.new()) == [1]
+
+
+def test_a_rotated_log_is_read_to_its_end_before_the_new_one(tmp_path):
+    path = log_at(tmp_path, "{'loss': 0.5}\n")
+    log = growing(path)
+    assert numbers(log.new()) == [1]
+    with path.open("a") as file:
+        file.write("{'loss': 0.25}\n{'loss'")  # the last line is cut by the rotation
+    os.rename(path, tmp_path / "verl.log.1")
+    assert numbers(log.new()) == [2]  # the file is still open
+    path.write_text("{'loss': 0.125}\n")
+    assert numbers(log.new()) == [3]
+
+
+def test_a_writer_at_the_same_time(tmp_path):
+    path, wanted = log_at(tmp_path, ""), list(range(1, 2_001))
+
+    def write() -> None:
+        with path.open("a", buffering=1_000) as file:
+            for step in wanted:
+                file.write(line(step))
+
+    log, found = growing(path), []
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        found += numbers(log.new())
+    thread.join()
+    assert found + numbers(log.new()) == wanted
+
+
+def test_a_trainer_state_that_is_written_anew_gives_what_is_new(tmp_path):
+    path = tmp_path / "trainer_state.json"
+    log = growing(path)
+    path.write_text('{"log_history": [{"loss": 0.5, "step": 5}]}')
+    assert numbers(log.new()) == [5]
+    path.write_text('{"log_history": [{"loss": 0.5, "step": 5}, {"loss": 0.25, "step": 10}]}')
+    assert numbers(log.new()) == [10] and not numbers(log.new())
+
+
+def test_windows_line_ends_and_bytes_that_are_no_utf8(tmp_path):
+    path = log_at(tmp_path, line(1, "\r\n").encode() + "café: 1\r\n".encode("latin-1") + line(2, "\r\n").encode())
+    assert numbers(open_log(path).events()) == [1, 2]
+    path.write_bytes(b"step:3 - critic/sc\xf6re:0.5 - b/\x00c:1\n")
+    ((event),) = open_log(path).events()
+    assert event.step == 3 and sorted(event.metrics.values()) == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1_000])
+def test_where_blocks_are_cut_does_not_matter(size):
+    text = "".join(line(step) + "{'loss': 0.5}\rTraining: 10%|█ | 1/9 [0:01<0:09, 1.0s/it]\n" for step in range(9))
+    lines = text.encode().splitlines(keepends=True)
+    parser, found = LogParser(), []
+    for begin in range(0, len(lines), size):
+        found += numbers(parser.feed(b"".join(lines[begin : begin + size])))
+    assert found == numbers([*LogParser().feed(text.encode())])
+
+
+def test_blocks_of_a_file_end_anywhere(tmp_path):
+    count = 3 * BLOCK // len(line(1))
+    path = log_at(tmp_path, "".join(map(line, range(count))))
+    assert numbers(open_log(path).events()) == list(range(count))
+
+
+@pytest.mark.parametrize("last", [1, 10, 5_000])
+def test_last_steps_are_those_of_a_whole_reading(tmp_path, last):
+    bars = "".join(f"{line(step)}\rTraining: 1%| | {step}/9999 [0:01<0:09, 1.0s/it]\n" for step in range(4_000))
+    log = open_log(log_at(tmp_path, bars))
+    assert [(step.step, step.metrics) for step in log.last_steps(last)] == [
+        (event.step, event.metrics) for event in log.events() if isinstance(event, Step)
+    ][-last:]
+
+
+def test_last_steps_of_a_log_without_numbers_are_counted_from_its_beginning(tmp_path):
+    log = open_log(log_at(tmp_path, "{'loss': 0.5}\n" * 20_000))
+    assert [step.step for step in log.last_steps(3)] == [19_998, 19_999, 20_000]
+
+
+def test_last_steps_join_the_lines_of_one_step(tmp_path):
+    log = open_log(log_at(tmp_path, line(1) + line(2) + "step:2 - val/test_score/gsm8k:0.5\n"))
+    assert [sorted(step.metrics) for step in log.last_steps(1)] == [
+        ["critic/score/mean", "timing_s/step", "val/test_score/gsm8k"]
+    ]
+
+
+def test_last_steps_read_only_the_end(tmp_path):
+    path = log_at(tmp_path, line(1))
+    with path.open("r+b") as file:  # 50 GB, nearly all of it a hole
+        file.seek(50 * 10**9)
+        file.write(b"\n" + "".join(map(line, range(5_000))).encode())
+    assert [step.step for step in open_log(path).last_steps(3)] == [4_997, 4_998, 4_999]
+
+
+def test_memory_is_bounded_also_by_a_line_without_end(tmp_path):
+    path = log_at(tmp_path, line(1))
+    with path.open("ab") as file:
+        for _ in range(3):
+            file.write(b"x" * LONGEST_LINE)
+        file.write(b"\n" + line(2).encode())
+    tracemalloc.start()
+    try:
+        found = numbers(open_log(path).events())
+        assert found == [1, 2] and tracemalloc.get_traced_memory()[1] < 6 * LONGEST_LINE
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("magic", "command"), [(gzip.compress(b"step:1 - a:1\n"), "gunzip"), (b"\x28\xb5\x2f\xfd..", "unzstd")]
+)
+def test_compressed_logs_name_the_command_that_helps(tmp_path, magic, command):
+    path = log_at(tmp_path, magic)
+    with pytest.raises(Problems, match=f"is compressed .*use {command} verl.log first"):
+        open_log(path)
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", ".", "pipe"):
+        with pytest.raises(Problems, match="use the path of a log file, or the name of a run"):
+            open_log(tmp_path / name)
+
+
+def test_an_empty_log(tmp_path):
+    log = open_log(log_at(tmp_path, ""))
+    assert not list(log.events()) and not log.last_steps(10)
+
+
+PIECES = [
+    "step:5 - a:", "a:1 - ", "%|", "50%|x| 1/2 [", "1/2 [0:1<0:2, 1s/it, a=1]", "{'a': 1, ", "{", "}", "[prompt] x", "[score] 1",
+    "1", "nan", "Step 1 | loss: ", "loss: 1", " ", "**", "np.float64(", "(TaskRunner pid=1) ", "\x1b[", "\x1b[1m", "\r",
+    "[repeated 1x across cluster]", "é", "\\", '"', "'", "Initial validation metrics: {", "# **a** ", "\udcff", "1e999",
+    '{"step":1,"data":{"a":', "epoch 1/2 ", " -", "\n",
+]  # fmt: skip
+
+
+def test_no_mutated_line_raises():
+    rng, parser = random.Random(0), LogParser()
+    for _ in range(3_000):
+        text = "".join(rng.choice(PIECES) * rng.choice((1, 1, 1, 2, 40)) for _ in range(rng.randint(1, 12)))
+        for event in parser.feed(text.encode("utf-8", "surrogateescape") + b"\n"):
+            assert not isinstance(event, Step) or all(isinstance(x, int | float) for x in event.metrics.values())
+    list(parser.finish())
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_time_is_linear_in_a_line(piece):
+    """A line of 400,000 characters: one that took the square of that would not end within a test's time."""
+    for begin in ("", "step:1 - ", "{'loss': 1, ", "Step 1 | "):
+        raw = (begin + piece * (100_000 // len(piece)) + "}\n").encode("utf-8", "surrogateescape")
+        parser = LogParser()
+        list(parser.feed(raw))
+        list(parser.finish())
