@@ -30,6 +30,8 @@ _VALUE_OF_HEADING = re.compile(
     r"\s{0,8}[-*•]?\s{0,8}\**(?:当前值|current value|value)\**\s{0,4}[:：]\s{0,4}", re.IGNORECASE
 )
 _ALONE = re.compile(r"[\W_]{0,200}")
+_MARK = re.compile("[:=：]")
+_FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
 _BLOCK_LINE = 300  # most characters
 _UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
 
@@ -66,6 +68,14 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
     return int(found[1]), int(found[2] or 0), metrics
 
 
+def _entry(text: str) -> re.Match[str] | None:
+    """The name on a `key: value` line; most lines fail by what follows their first colon."""
+    mark = _MARK.search(text)
+    if mark is None or text[mark.end() : mark.end() + 48].lstrip(" \t*`_")[:1] not in _FIRST:
+        return None
+    return _BLOCK.match(text)
+
+
 @dataclass
 class BlockReader:
     """Puts `key: value` lines together: those of one step stand together, and no name twice."""
@@ -78,21 +88,26 @@ class BlockReader:
         headings of metrics."""
         if len(text) > _BLOCK_LINE:
             return False
-        if heading := _HEADING.match(text):
+        if text.startswith("#") and (heading := _HEADING.match(text)):
             self._heading = heading[1]
             return True
         if self._heading:
             if value := _VALUE_OF_HEADING.match(text):
                 self._add(self._heading, text[value.end() :])
             return not text.startswith("#")
-        entry = _BLOCK.match(text)
+        entry = _entry(text)
         if entry is None:
             return not text.strip() and bool(self.metrics)
         return self._add(entry[1].strip(), text[entry.end() :])
 
+    @property
+    def open(self) -> bool:
+        """Whether a block has begun."""
+        return bool(self.metrics or self._heading)
+
     def repeats(self, text: str) -> bool:
         """Whether a line gives a metric that the block has already: a new block begins."""
-        entry = _BLOCK.match(text) if self.metrics and len(text) <= _BLOCK_LINE else None
+        entry = _entry(text) if self.metrics and len(text) <= _BLOCK_LINE else None
         return entry is not None and entry[1].strip() in self.metrics
 
     def _add(self, name: str, text: str) -> bool:

@@ -295,6 +295,8 @@ class LogParser:
         return [event] if event else []
 
     def _end_block(self) -> Iterator[Event]:
+        if not self._block.open:
+            return
         step, metrics = self._block.close()
         if not metrics:
             return

@@ -218,10 +218,10 @@ def test_an_empty_log(tmp_path):
 
 
 PIECES = [
-    "step:5 - a:", "a:1 - ", "%|", "50%|x| 1/2 [", "1/2 [0:1<0:2, 1s/it, a=1]", "{'a': 1, ", "{", "}", "[prompt] x", "[score] 1",
-    "1", "nan", "Step 1 | loss: ", "loss: 1", " ", "**", "np.float64(", "(TaskRunner pid=1) ", "\x1b[", "\x1b[1m", "\r",
-    "[repeated 1x across cluster]", "é", "\\", '"', "'", "Initial validation metrics: {", "# **a** ", "\udcff", "1e999",
-    '{"step":1,"data":{"a":', "epoch 1/2 ", " -", "\n",
+    "step:5 - a:", "a:1 - ", "%|", "50%|x| 1/2 [", "1/2 [0:1<0:2, 1s/it, a=1]", "{'a': 1, ", "{", "}", "[prompt] x",
+    "[score] 1", "1", "nan", "Step 1 | loss: ", "loss: 1", " ", "**", "np.float64(", "(TaskRunner pid=1) ", "\x1b[",
+    "\x1b[1m", "\r", "[repeated 1x across cluster]", "é", "\\", '"', "'", "Initial validation metrics: {", "# **a** ",
+    "\udcff", "1e999", '{"step":1,"data":{"a":', "epoch 1/2 ", " -", "\n",
 ]  # fmt: skip
 
 
