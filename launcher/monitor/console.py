@@ -179,4 +179,4 @@ def date(seconds: float | None) -> str:
 
 def compact(value: float) -> str:
     """A number for a screen: four significant digits."""
-    return short_repr(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return short_repr(value) if value != value else f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
