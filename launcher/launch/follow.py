@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import GOES_BACK, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
+from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile, NewLines
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines, next_command
@@ -43,11 +44,13 @@ class Follower:
         self._sinks = sinks
         self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
+        self.critical: Alert | None = None
+        """The first critical finding of this attempt."""
         self.tell([*self.health.replay(events_of(folder.events))])
 
     def begin(self, attempt: int) -> None:
         """From now on events are of another attempt, which has not crashed."""
-        self.attempt, self.crash = attempt, None
+        self.attempt, self.crash, self.critical = attempt, None, None
 
     def tell(self, events: list[Event]) -> None:
         """Log and show events. Where one goes back to a checkpoint, the state is made again without what is undone."""
@@ -61,6 +64,9 @@ class Follower:
                 alerts = self.health.replay(events_of(self.folder.events, more=logged))
             else:
                 self.state, alerts = after(self.state, event), self.health.hear(event)
+                self.critical = next(
+                    (each for each in (self.critical, *alerts) if each and each.level == "critical"), None
+                )
             coming.extendleft(reversed(alerts))
             lines += console_lines(event, self.state)
             if isinstance(event, Ended) and event.following:
@@ -97,9 +103,19 @@ class Listener:
         return events
 
 
+def act_on(on_critical: str, job: Job) -> bool:
+    """What follows from a critical finding: nothing, a checkpoint and the end of the processes, or their end."""
+    if on_critical == "pause":
+        job.stop(signal.SIGTERM)
+    elif on_critical == "stop":
+        job.kill()
+    return True
+
+
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
+    acted = False
     listener = Listener(job, reader)
     while (code := job.exit_code()) is None:
         heard, used = listener.hear(), job.usage()
@@ -117,6 +133,8 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             if now - crashed_at > CRASHED_S:
                 job.kill()
         asked.look()
+        if follower.critical and not acted:
+            acted = act_on(follower.run.health.on_critical, job)
         time.sleep(POLL_S)
     follower.tell(listener.hear())
     return code

@@ -211,6 +211,8 @@ class Supervisor:
             code = follow(job, run.engine.reader(), follower, watch, asked)
             if code == 0:
                 return self._finished(follower)
+            if follower.critical and not asked and run.health.on_critical != "warn":
+                return self._ended_by(follower.critical)
             kills = machine.oom_kill_count() - kills
             return self._stopped_by(code, job, asked) or _failed(self._diagnose(code, job, logs, follower, kills), logs)
         finally:
@@ -228,6 +230,13 @@ class Supervisor:
         following = ("rerun", *settings.values()) if settings else ("logs",) if shown else ()
         why += [each.text for each in shown]
         return Ending("finished", "; ".join(why), 0, following=following)
+
+    def _ended_by(self, alert: Alert) -> Ending:
+        """By a critical finding, as `health.on_critical` asks for."""
+        why = f"{alert.rule} at step {alert.step}: {alert.text}; {self._saved()}"
+        if self.run.health.on_critical == "pause":
+            return Ending("stopped", f"paused by {why}", 128 + signal.SIGTERM, following=("train", "--resume"))
+        return Ending("failed", f"stopped by {why}", 1, following=("logs",))
 
     def _stopped(self, number: int, how: str = "") -> Ending:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)

@@ -1,428 +1,93 @@
-"""What is wrong with a run's training, from its events alone: rules over the steps so far.
-
-No rule has an absolute band for a quantity whose healthy values differ from model to model. Each compares a run with
-its own beginning, in units of its own noise, and most need two signs together. A rule is reported once, when it has
-held for a while, and what holds at the end is the run's verdict.
-"""
+"""Judges a run of ours as it goes: by the rules of its health profile, and by those that know its settings."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from statistics import fmean, median
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import fmean
 
-from launcher.core.events import Alert, Event, Loaded, Step, WeightsMoved
-from launcher.monitor.history import FEW, HOLD, SCORE, Change, History
+from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
+from launcher.health.judge import Judge
+from launcher.monitor.history import HOLD, History
+from launcher.monitor.run_rules import (
+    COVERED,
+    EVERY_STEP,
+    FACTS,
+    LONGEST,
+    METRICS,
+    OF_VALIDATIONS,
+    PATIENT,
+    RULES,
+    Finding,
+    Rule,
+    found,
+    level_of,
+    nothing_learnt,
+)
+from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 
-LOSSES = ("train/loss", "actor/dpo_loss")
-NORMS, RATES = ("actor/grad_norm", "train/grad_norm"), ("actor/lr", "train/lr")
-KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
-LOW_LOSS = 0.05  # nats a token: nearly all is learnt
-STILL = 1e-7  # relative distance of weights that did not move
-HARDLY = 1e-3  # and of those that a loss need not show
-LONGEST = 50  # looks for which a trend must hold while the run goes on
-EVERY_STEP = 200  # after as many steps, only as many more looks as the run has steps in 200 parts
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a rule found, what to do about it, and the settings with which to try again."""
-
-    rule: str
-    what: str
-    fix: str
-    settings: tuple[str, ...] = ()
-    ruins: bool = True
-    """Whether it says that the run went wrong; otherwise it is told, and no part of the verdict."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.what}; {self.fix}"
-
-
-def found(rule: str, what: str, *settings: str, more: str = "") -> Finding:
-    """With `settings` that would help, and what else would."""
-    return Finding(rule, what, " ".join(["use", " ".join(settings), *([more] if more else [])]), settings)
-
-
-# ---- what was trained on
-
-
-def not_finite(seen: History) -> Finding | None:
-    name = seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite"))
-    skipped = seen.lately(name) and seen.series[name][-10:]
-    asked = seen.run.data.train_batch_size * seen.run.sampler.n
-    unscored = [float(faults >= asked) for faults in seen.series.get("reward/faults", [])[-10:]]  # skipped for that
-    share = fmean(skipped) if skipped else 0.0
-    if share - (fmean(unscored) if unscored else 0.0) < 0.3 or scores_missing(seen):
-        return None
-    what = f"{share:.0%} of the last updates were skipped, as numbers were not finite"
-    return found("not-finite", what, seen.slower(10))
-
-
-def scores_missing(seen: History) -> Finding | None:
-    missing, asked = seen.lately("reward/faults"), seen.run.data.train_batch_size * seen.run.sampler.n
-    fix = "test the reward with rlrun reward bench"
-    if missing and (min(missing) >= 0.25 * asked or fmean(seen.lately("reward/faults", 10) or [0.0]) >= 0.25 * asked):
-        missing = seen.lately("reward/faults", 10) or missing
-        return Finding("scores-missing", f"{fmean(missing):.0f} of {asked} answers of a step had no score", fix)
-    shares = [x for name, x in (seen.answers[-1] if seen.answers else {}).items() if "/reward/scored@" in name]
-    if not shares or min(shares) > 0.5:
-        return None
-    return Finding("scores-missing", f"{1 - min(shares):.0%} of the held-out prompts had no score", fix)
-
-
-def no_groups(seen: History) -> Finding | None:
-    kept = seen.lately("train/groups_kept", seen.enough)
-    if not kept or max(kept) > 0 or seen.improved:
-        return None
-    if least := seen.setting("min_group_std"):
-        what = f"no group of answers had scores that differ by algorithm.min_group_std={least}"
-        return found("no-groups", what, "algorithm.min_group_std=0")
-    what = "no group of answers was kept to train on, as the answers to a prompt had equal scores"
-    return found("no-groups", what, seen.more_different, more="or easier data")
-
-
-def no_signal(seen: History) -> Finding | None:
-    scores = seen.lately(SCORE, seen.enough)
-    if not scores or not _flat(seen) or seen.improved or (seen.solved and not _always_largest(seen)):
-        return None
-    if seen.solved and not _constant(seen):
-        what = f"nearly all answers had the largest score, {seen.most:.4g}, from the start: nothing is left to learn"
-        return Finding("solved", what, "use harder data", ruins=False)
-    what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
-    if seen.solved:
-        return Finding("no-signal", what, "use harder data, or a reward that tells answers apart")
-    return found("no-signal", what, seen.more_different, more="with easier data, or a reward that tells answers apart")
-
-
-def _flat(seen: History) -> bool:
-    """Whether the answers of late gave nothing to learn from."""
-    maximum, minimum = (seen.lately(f"critic/score/{end}", seen.enough) for end in ("max", "min"))
-    if maximum and minimum and max(maximum) == min(minimum):
-        return True
-    if "critic" in seen.run.algorithm.needs or seen.run.sampler.n < 2:  # answers to different prompts are compared
-        return False
-    flat = seen.lately("critic/frac_reward_zero_std", seen.enough)
-    return bool(flat) and fmean(flat) >= 0.98
-
-
-def _constant(seen: History) -> bool:
-    """Whether every answer of the run had the same score: then nothing says that the reward tells answers apart."""
-    maximum, minimum = (seen.series.get(f"critic/score/{end}", []) for end in ("max", "min"))
-    return bool(maximum and minimum) and max(maximum) == min(minimum)
-
-
-def _always_largest(seen: History) -> bool:
-    """Whether nearly every answer of the run had the largest score, held-out ones too: nothing is left to learn."""
-    flat = seen.series.get("critic/frac_reward_zero_std", [])
-    compared = "critic" not in seen.run.algorithm.needs and seen.run.sampler.n > 1
-    if not _constant(seen) and not (compared and flat and fmean(flat) > 0.99):
-        return False
-    return all(seen.of_range(each.value) >= 0.999 for each in seen.validations)
-
-
-def no_tokens(seen: History) -> Finding | None:
-    tokens = seen.lately("train/loss_tokens", seen.enough)
-    if not tokens or max(tokens) > 0 or seen.run.algorithm.sampled:
-        return None
-    return Finding("no-tokens", "no token had a loss, so nothing was learnt", "use data with answers to learn")
-
-
-def no_end(seen: History) -> Finding | None:
-    """An answer whose end is not learnt goes on for ever."""
-    shares = seen.series.get("train/end_token_share", [])
-    if seen.run.algorithm.data != "answers" or not seen.lately("train/end_token_share", seen.enough) or max(shares) > 0:
-        return None
-    what = "no answer ended with an end-of-sequence token that had a loss, so the model does not learn to stop"
-    return Finding("no-end", what, "use a chat template or answers that end with the tokenizer's eos_token")
-
-
-def no_gradient(seen: History) -> Finding | None:
-    norms, learnt = seen.lately(seen.any_of(NORMS), 5), seen.lately("train/gradient_share") or [1.0]
-    flat = seen.lately("critic/frac_reward_zero_std") or [0.0]
-    if not norms or max(norms) > 1e-9 or fmean(flat) > 0.8 or fmean(learnt) < 0.2:
-        return None
-    return Finding("no-gradient", "the gradient was 0, so the weights did not move",
-                   "use data with answers to learn, or other model.target_modules")  # fmt: skip
-
-
-def rate_zero(seen: History) -> Finding | None:
-    rates = seen.lately(seen.any_of(RATES))
-    if not rates or max(rates) > 0:
-        return None
-    fix = "optim.lr_warmup_steps=0" if seen.run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"
-    return found("rate-zero", f"the learning rate was 0 for {len(rates)} steps", fix)
-
-
-def weights_still(seen: History) -> Finding | None:
-    late = seen.over or (seen.steps >= max(10, seen.planned / 2) and seen.steps > seen.run.trainer.critic_warmup)
-    if not late or not seen.moved or not max(seen.moved.values()) < STILL:  # a warm-up begins with nothing
-        return None
-    if seen.run.trainer.critic_warmup >= seen.steps:
-        return found("weights-still", "only the critic was trained", "trainer.critic_warmup=0")
-    if seen.run.model.dtype == "bfloat16":
-        what = "the weights did not move: the updates were smaller than bfloat16 can add"
-        return found("weights-still", what, "model.dtype=float32")
-    return found("weights-still", "the weights did not move", seen.faster)
-
-
-# ---- where it went
-
-
-def loss_exploded(seen: History) -> Finding | None:
-    values = seen.series.get(seen.any_of(LOSSES), [])
-    few = min(HOLD, len(values) // 2)
-    if not few or (few < HOLD and not seen.over):
-        return None
-    first, last = min(values[:few]), min(values[-few:])
-    if last <= 10 * first + 1:
-        return None
-    return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
-
-
-def loss_diverged(seen: History) -> Finding | None:
-    """It rose, or rose again."""
-    values = seen.series.get(seen.any_of(LOSSES), [])
-    if len(values) < FEW or not seen.run.data.shuffle or loss_exploded(seen):  # rows in their order may become harder
-        return None
-    loss, early = Change.of(values), max(len(values) // 5, 3)
-    first, last = median(values[:early]), median(values[-min(early, 10) :])
-    if loss.rose and last > 1.3 * first + 0.1:
-        return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
-    lost = loss.last - loss.least
-    least = max(0.5 * (loss.first - loss.least), 0.15 * abs(loss.first), 0.15 * abs(loss.least))
-    if len(values) < 4 * FEW or not loss.rose_from_least or lost < least:
-        return None
-    what = f"the loss rose again, from {loss.least:.4g} to {loss.last:.4g}"
-    return found("loss-diverged", what, seen.slower(5))
-
-
-def held_out_below_start(seen: History) -> Finding | None:
-    if len(seen.validations) < 2 or seen.validations[0].step:
-        return None
-    first, now = seen.validations[0], seen.validations[-1]
-    if seen.worse_by(first, now) <= 0:
-        return None
-    what = f"held-out data is worse than before training: {first.shown} then, {now.shown} at step {now.step}"
-    return found("worse-than-before", what, seen.slower(5))
-
-
-def held_out_below_best(seen: History) -> Finding | None:
-    if len(seen.validations) < 2:
-        return None
-    best, now = seen.best, seen.validations[-1]
-    if seen.worse_by(best, now) <= 0:
-        return None
-    what = f"held-out data is worse than at step {best.step}: {best.shown} then, {now.shown} now"
-    return found("past-its-best", what, f"trainer.total_training_steps={max(best.step, 1)}", more="or a smaller rate")
-
-
-def reward_hacked(seen: History) -> Finding | None:
-    score = seen.change(SCORE)
-    if score is None or not score.rose or len(seen.validations) < 2:
-        return None
-    if seen.worse_by(seen.best, seen.validations[-1]) <= 0:
-        return None
-    what = f"the reward rose from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
-    bound = seen.setting("kl_loss_coef") == 0
-    more = "and a reward that only right answers get"
-    return found("reward-exploited", what, "algorithm.kl_loss_coef=0.04" if bound else seen.slower(5), more=more)
-
-
-def score_fell(seen: History) -> Finding | None:
-    score = seen.change(SCORE)
-    if score is None or not seen.run.data.shuffle or seen.held_out_fine:  # rows in their order may become harder
-        return None
-    if score.fell and score.last <= score.first - 0.2 * abs(score.first):
-        what = f"the score of its own answers fell from {score.first:.3g} to {score.last:.3g}"
-    elif score.fell_from_best and score.last <= score.best - 0.4 * abs(score.best):
-        what = f"the score of its own answers fell from {score.best:.3g}, at its best, to {score.last:.3g}"
-    else:
-        return None
-    return found("score-fell", what, seen.slower(5))
-
-
-def entropy_collapsed(seen: History) -> Finding | None:
-    entropy = seen.change("actor/entropy")
-    if entropy is None or seen.rose(SCORE) or seen.solved:
-        return None
-    if entropy.last > max(0.02, 0.02 * entropy.first) or entropy.last > 0.2 * entropy.first:
-        return None
-    what = f"the policy's entropy fell from {entropy.first:.3g} to {entropy.last:.3g}, and its score did not rise"
-    more = [] if seen.setting("clip_ratio_high") is None else ["algorithm.clip_ratio_high=0.28"]
-    return found("entropy-collapsed", what, seen.slower(5), *more)
-
-
-def entropy_exploded(seen: History) -> Finding | None:
-    entropy = seen.change("actor/entropy")
-    if entropy is None or seen.rose(SCORE) or seen.solved or entropy.last < max(1.0, 4 * entropy.first):
-        return None
-    what = f"the policy's entropy rose from {entropy.first:.3g} to {entropy.last:.3g}: its answers become random"
-    return found(
-        "entropy-exploded", what, "algorithm.entropy_coeff=0" if seen.setting("entropy_coeff") else seen.slower(5)
-    )
-
-
-def answers_cut(seen: History) -> Finding | None:
-    cut, scores = seen.lately("response_length/clip_ratio", seen.enough), seen.lately(SCORE)
-    if not cut or min(cut) < 0.9 or not scores or seen.of_range(fmean(scores)) >= 0.5 or seen.rose(SCORE):
-        return None
-    longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length
-    what = f"{fmean(cut):.0%} of the answers were cut at data.max_response_length: no end was sampled"
-    more = 2 * longest if known is None else min(2 * longest, known - prompt + longest)
-    if more <= longest:
-        return Finding("answers-cut", what, "use a model that ends its answers")
-    return found("answers-cut", what, f"data.max_response_length={more}", more="or a model that ends its answers")
-
-
-def length_changed(seen: History) -> Finding | None:
-    """Answers became nothing, or filled all there is, without a better score."""
-    length, cut = seen.change("response_length/mean"), seen.lately("response_length/clip_ratio")
-    if length is None or not seen.run.algorithm.sampled or seen.rose(SCORE) or seen.solved or seen.held_out_fine:
-        return None
-    shrank = length.fell and length.last < 0.2 * length.first
-    if not shrank and not (length.rose and length.last > 3 * length.first and cut and min(cut) > 0.5):
-        return None
-    what = f"answers {'shrank' if shrank else 'grew'} from {length.first:.0f} to {length.last:.0f} tokens"
-    return found("length-changed", f"{what}, and their score did not rise", seen.slower(5))
-
-
-def far_from_reference(seen: History) -> Finding | None:
-    values = seen.series.get(seen.any_of(KLS), [])
-    if len(values) < FEW:
-        return None
-    early, late = median(values[: max(len(values) // 5, 3)]), min(values[-HOLD:])
-    if late < max(1.0, 10 * abs(early)) or (seen.rose(SCORE) and late < 10):
-        return None
-    what = f"the KL divergence to the reference rose to {fmean(values[-HOLD:]):.3g} nats a token"
-    return found("far-from-reference", what, seen.slower(5))
-
-
-def critic_diverged(seen: History) -> Finding | None:
-    values = seen.series.get("critic/vf_loss", [])
-    if len(values) < FEW or seen.rose(SCORE):
-        return None
-    early, late = median(values[: max(len(values) // 5, 3)]), min(values[-HOLD:])
-    if late < max(100 * early, 1.0):
-        return None
-    what = f"the critic's loss rose from {early:.3g} to {late:.3g}, and the score did not rise"
-    return found("critic-diverged", what, f"critic.optim.lr={seen.run.critic.optim.lr / 10:.3g}")
-
-
-def nothing_learnt(seen: History) -> Finding | None:
-    """Once half of the steps are done."""
-    if seen.steps < max(10, seen.planned / 2):
-        return None
-    loss = seen.change(seen.any_of(LOSSES))
-    if loss is not None:
-        changed, hidden = abs(loss.last - loss.first), _may_be_hidden(seen) * abs(loss.first)
-        fell, rose = loss.first - loss.last > loss.error, loss.last - loss.first > 2 * loss.error
-        fell = fell and loss.first - loss.last > 0.002 * loss.first
-        if fell or rose or changed + 2 * loss.error > hidden or max(loss.first, loss.last) < LOW_LOSS:
-            return None
-        if _held_out_moved(seen) or _pairs_apart(seen):
-            return None
-        what = f"the loss did not move beyond its noise: {loss.first:.4g} then, {loss.last:.4g} now"
-        return found("nothing-learnt", what, seen.faster)
-    count = seen.held_out_rows * (len(seen.answers) - 1)
-    if len(seen.answers) < 2 or count < 100 or seen.solved or any(each != seen.answers[0] for each in seen.answers):
-        return None
-    what = "every validation came out the same: the policy's answers did not change"
-    return found("nothing-learnt", what, seen.faster)
-
-
-def _may_be_hidden(seen: History) -> float:
-    """The share of the loss that may have been learnt, hidden by noise, in a run that is said to learn nothing: more
-    where it is known that the weights hardly moved, and none where they did; adapters may move and change little."""
-    relative = [x for part, x in (seen.moved or {}).items() if part != "lora_B"]  # which begins at 0
-    if relative and max(relative) < HARDLY:
-        return 0.03
-    return 0.0 if relative and not seen.run.model.lora_rank else 0.012
-
-
-def _pairs_apart(seen: History) -> bool:
-    """Whether chosen answers became likelier than rejected ones: a small beta hides that from the loss."""
-    accuracy, margin = (seen.change(f"rewards/{name}") for name in ("accuracies", "margins"))
-    rose = any(each is not None and each.rose for each in (accuracy, margin))
-    beta = seen.setting("beta")
-    if not isinstance(beta, float) or margin is None:
-        return rose
-    return rose and margin.last - margin.first > 0.02 * beta  # nats of the answers' log-probabilities
-
-
-def _held_out_moved(seen: History) -> bool:
-    if len(seen.validations) < 2:
-        return False
-    first, now = seen.validations[0], seen.validations[-1]
-    return abs(now.value - first.value) > 0.005 * abs(first.value)
-
-
-Rule = Callable[[History], Finding | None]
-RULES: tuple[Rule, ...] = (
-    not_finite, scores_missing, answers_cut, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still,
-    no_end, loss_exploded, loss_diverged, held_out_below_start, reward_hacked, score_fell, critic_diverged,
-    far_from_reference, entropy_exploded, entropy_collapsed, length_changed, held_out_below_best, nothing_learnt,
-)  # fmt: skip
-"""The most telling first."""
-FACTS = (
-    not_finite, scores_missing, answers_cut, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still,
-    no_end, loss_exploded,
-)  # fmt: skip
-"""These look at several steps themselves, and need not hold."""
-PATIENT = (loss_diverged, score_fell, critic_diverged, far_from_reference, entropy_exploded, entropy_collapsed,
-           length_changed, nothing_learnt)  # fmt: skip
-"""These speak of what may dip, and rise again."""
-OF_VALIDATIONS = (held_out_below_start, held_out_below_best, reward_hacked)
-NO_GRADIENT = {"no-signal", "no-gradient", "weights-still", "nothing-learnt", "length-changed", "entropy-collapsed"}
-COVERED = {
-    "worse-than-before": {"past-its-best", "no-signal", "weights-still"},
-    "score-fell": {"no-signal"},
-    "reward-exploited": {"past-its-best", "worse-than-before"},
-    "answers-cut": NO_GRADIENT - {"no-signal"},
-    "no-groups": NO_GRADIENT,
-    "scores-missing": {*NO_GRADIENT, "not-finite"},
-    "not-finite": NO_GRADIENT,
-    "no-signal": NO_GRADIENT - {"no-signal"},
-    "solved": NO_GRADIENT,
-    "no-tokens": NO_GRADIENT,
-    "rate-zero": NO_GRADIENT,
-    "no-gradient": {"weights-still", "nothing-learnt"},
-    "weights-still": {"nothing-learnt"},
-    "loss-diverged": {"past-its-best", "worse-than-before"},
+SOURCE = "runs of rlrun, ruined in known ways and healthy"
+TWINS: Mapping[str, tuple[str, ...]] = {
+    "score-fell": ("reward-collapsed", "reward-lost", "reward-degraded", "held-out-fell"),
+    "reward-exploited": ("reward-exploited", "held-out-fell", "gap-grows"),
+    "worse-than-before": ("held-out-fell", "val-loss-rose"),
+    "past-its-best": ("held-out-fell", "val-loss-rose"),
+    "no-signal": ("no-signal", "signal-scarce"),
+    "no-groups": ("no-signal", "signal-scarce"),
+    "solved": ("signal-solved",),
+    "not-finite": ("not-finite",),
+    "answers-cut": ("answers-cut", "answers-cut-and-wrong"),
+    "length-changed": ("answers-grow", "answers-shrink"),
+    "entropy-exploded": ("entropy-exploded",),
+    "entropy-collapsed": ("entropy-exhausted", "entropy-low"),
+    "far-from-reference": ("kl-exploded",),
+    "no-gradient": ("update-without-effect",),
+    "loss-diverged": ("loss-rose", "val-loss-rose"),
+    "nothing-learnt": ("pairs-not-learnt",),
 }
-"""What a finding makes superfluous."""
+"""Of a rule that knows the settings, the profile's rules that find the same: what was reported by one is not reported
+again by the other, unless it is worse then."""
+FEW_PROMPTS = 4  # of a step: below, its reward is of these prompts rather than of the policy
+SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 
 
 class Health:
-    """Judges a run as it goes."""
+    """What the rules find in a run, each once.
+
+    Raises `Problems` for a profile that cannot be read.
+    """
 
     def __init__(self, run: RunSpec) -> None:
         self.seen = History(run)
+        self._judge = Judge(_suited(run))
         self._held: Counter[Rule] = Counter()
+        self._began: dict[Rule, int] = {}
         self._validations: Counter[Rule] = Counter()
-        self._reported: set[str] = set()
+        self._reported: dict[str, int] = {}  # of each rule how serious the alert was, its twins included
         self._now: dict[Rule, Finding] = {}
+        self._usage: dict[int, Usage] = {}
 
     def hear(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
+        if isinstance(event, Usage):
+            self._usage[event.rank] = event
         if not isinstance(event, Loaded | Step | WeightsMoved):
             return []
-        before = len(self.seen.validations)
-        self.seen.add(event)
-        if isinstance(event, Loaded) or not (self._due(event.step) or len(self.seen.validations) > before):
-            return []
-        self._now = {rule: finding for rule in RULES if (finding := rule(self.seen))}
-        self._held = Counter({rule: self._held[rule] + isinstance(event, Step) for rule in self._now})
-        new = len(self.seen.validations) - before
-        self._validations = Counter({rule: self._validations[rule] + new for rule in self._now})
-        looks = HOLD if self.seen.over else max(HOLD, min(self.seen.planned // 4, LONGEST))
-        standing = self._standing(looks)
-        due = [finding for finding in standing if finding.rule not in self._reported]
-        self._reported |= {finding.rule for finding in due}
-        return [Alert(step=event.step, text=finding.text) for finding in due]
+        alerts = [
+            *self._by_settings(event),
+            *(self._judge.see(self._with_usage(event)) if isinstance(event, Step) else []),
+        ]
+        return [alert for alert in alerts if self._is_new(alert)]
+
+    def _is_new(self, alert: Alert) -> bool:
+        """Whether neither its rule nor one that finds the same has been reported, at least as serious."""
+        serious = SERIOUS[alert.level]
+        same = {alert.rule, *TWINS.get(alert.rule, ()), *(name for name, twins in TWINS.items() if alert.rule in twins)}
+        new = max(self._reported.get(name, -1) for name in same) < serious
+        self._reported[alert.rule] = max(self._reported.get(alert.rule, -1), serious)
+        return new
 
     def replay(self, events: Iterable[Event]) -> list[Alert]:
         """Hear what was logged before; the alerts that are missing from it, as the launcher was killed."""
@@ -437,7 +102,43 @@ class Health:
         """What is wrong at the end; nothing for a run that learnt something."""
         if not self.seen.steps:
             return [found("no-step", "no step was taken", "trainer.total_training_steps=100")]
-        return [finding for finding in self._standing(HOLD) if finding.ruins]
+        ours = [finding for finding in self._standing(HOLD) if finding.ruins]
+        covered = {twin for finding in ours for twin in TWINS.get(finding.rule, ())}
+        others = [each for each in self._judge.standing() if each.level == "critical" and each.rule not in covered]
+        return [*ours, *(Finding(each.rule, *each.text.split("; ", 1)) for each in others if "; " in each.text)]
+
+    def _with_usage(self, event: Step) -> Step:
+        """With what the GPUs do, as the profile's rules see it."""
+        busy = [each.gpu_percent for each in self._usage.values() if each.gpu_percent is not None]
+        used = [(each.gpu_memory_bytes, each.gpu_memory_total_bytes) for each in self._usage.values()]
+        shares = [bytes_ / total for bytes_, total in used if bytes_ is not None and total]
+        more = {"perf/gpu_percent": fmean(busy)} if busy else {}
+        more |= {"perf/gpu_memory_share": max(shares)} if shares else {}
+        return replace(event, metrics={**event.metrics, **more}) if more else event
+
+    # ---- rules that know the settings
+
+    def _by_settings(self, event: Loaded | Step | WeightsMoved) -> list[Alert]:
+        before = len(self.seen.validations)
+        self.seen.add(event)
+        if isinstance(event, Loaded) or not (self._due(event.step) or len(self.seen.validations) > before):
+            return []
+        self._now = {rule: finding for rule in RULES if (finding := rule(self.seen))}
+        self._held = Counter({rule: self._held[rule] + isinstance(event, Step) for rule in self._now})
+        self._began = {rule: self._began.get(rule, event.step) for rule in self._now}
+        new = len(self.seen.validations) - before
+        self._validations = Counter({rule: self._validations[rule] + new for rule in self._now})
+        looks = HOLD if self.seen.over else max(HOLD, min(self.seen.planned // 4, LONGEST))
+        since = {finding.rule: self._began[rule] for rule, finding in self._now.items()}
+        return [self._alert(finding, event.step, since[finding.rule]) for finding in self._standing(looks)]
+
+    def _alert(self, finding: Finding, step: int, since: int) -> Alert:
+        metric = self.seen.any_of(METRICS.get(finding.rule, ()))
+        values = self.seen.series.get(metric)
+        return Alert(
+            step=step, text=finding.text, level=level_of(finding), rule=finding.rule, metric=metric, since=since,
+            value=values[-1] if values else None, fix=finding.fix.removeprefix("use "), source=SOURCE,
+        )  # fmt: skip
 
     def _due(self, step: int) -> bool:
         """Whether to look: at each step of a short run, and seldom in a long one, as a look costs the same in both."""
@@ -457,3 +158,30 @@ class Health:
         if rule in OF_VALIDATIONS:  # they are far apart
             return self.seen.over or self._validations[rule] > 1
         return self._held[rule] >= (looks if rule in PATIENT else HOLD)
+
+
+def _suited(run: RunSpec) -> HealthRules:
+    """The run's profile without what rules with the settings find better: warnings, and what becomes of the reward and
+    the loss where steps are not alike, as rows in their order may become harder, and the reward of few prompts is
+    theirs. Fixes name only settings that the run has."""
+    known = {twin for twins in TWINS.values() for twin in twins}
+    unlike = not run.data.shuffle or run.data.train_batch_size < FEW_PROMPTS
+    rules = {
+        name: replace(rule, fix={program: _usable(text, run) for program, text in rule.fix.items()})
+        for name, rule in run.health.rules.items()
+        if not (unlike and rule.metric in ("reward", "loss")) and (rule.level == "critical" or name not in known)
+    }  # fmt: skip
+    return replace(run.health, rules=rules)
+
+
+def _usable(text: str, run: RunSpec) -> str:
+    """Without arguments whose setting the run's choices do not have."""
+    words = [word for word in text.split(" ") if "=" not in word or _has(run, word.partition("=")[0])]
+    return " ".join(words).strip(" ,").removeprefix("and ")
+
+
+def _has(run: object, key: str) -> bool:
+    head, _, rest = key.partition(".")
+    if head not in vars(run):
+        return False
+    return not rest or _has(vars(run)[head], rest)

@@ -6,18 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from itertools import pairwise
 from statistics import NormalDist, fmean, median
 
 from launcher.core.events import Loaded, Step, WeightsMoved
 from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, wilson
+from launcher.health import series
+from launcher.health.series import SIGNIFICANT
 from launcher.spec.run import RunSpec
 
 HOLD = 3
 FEW = 6  # steps below which a trend means nothing
 GROUPS = 64  # of answers, that must agree before something is said of all
-RECENT = 200  # values that noise is measured on
-SIGNIFICANT = 4.0  # standard errors; a run is looked at hundreds of times
 LARGEST_LR = 1e-3
 USUAL_LR = {"adapters": 1e-4, "answers": 1e-5, "pairs": 1e-6, "prompts": 1e-6, "mixed": 1e-6}
 """By what is trained: adapters, or on what all weights."""
@@ -232,10 +231,5 @@ class Change:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation of a value from its neighbours', whatever the trend: from the absolute differences, by their
-    mean, median or root mean square, whichever is largest. Of few values it is an upper bound."""
-    apart = [abs(b - a) for a, b in pairwise(values[-RECENT:])]
-    if not apart:
-        return 0.0
-    square = math.sqrt(fmean(x * x for x in apart))
-    return max(fmean(apart) / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2) * (1 + 8 / len(values))
+    """Standard deviation of a value around the trend; of few values it is an upper bound."""
+    return series.noise(values[-series.NOISE :]) * (1 + 8 / len(values)) if len(values) > 1 else 0.0

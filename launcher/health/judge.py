@@ -1,0 +1,311 @@
+"""Judges a stream of events by health rules: pure, one step at a time, in bounded memory.
+
+Works on the log of any program, as metrics are known by all their spellings (`core/metric_aliases.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from statistics import median
+from types import CodeType
+from typing import Any
+
+from launcher.core.events import Alert, Event, Step
+from launcher.core.metric_aliases import canonical
+from launcher.core.problems import Problem, Problems
+from launcher.health.expressions import PLAIN, UnknownValue, evaluate, parse_condition
+from launcher.health.series import SIGNIFICANT, Series
+from launcher.spec.health import HealthRule, HealthRules
+
+PARTS = "timing_s/"
+SLOWER = 2.0  # times its median, of a part that makes a step slow
+_PLACE = re.compile(r"\{([^{}]{1,200})\}")
+
+
+@dataclass
+class _Watch:
+    """A rule and how long it has held."""
+
+    name: str
+    rule: HealthRule
+    when: CodeType
+    shown: CodeType
+    threshold: CodeType | None
+    places: dict[str, CodeType]
+    """Code of each `{EXPRESSION}` in the rule's texts."""
+    held: int = 0
+    since: int = 0
+    reported: bool = field(default=False)
+
+
+class Judge:
+    """What the rules find in a run, each rule once. `program` names the engine whose spelling the fixes have.
+
+    Raises `Problems` for rules that cannot be read.
+    """
+
+    def __init__(self, rules: HealthRules, program: str = "rlrun") -> None:
+        self.program = program
+        self.names: dict[str, str] = {}
+        """Of each alias the metric that the log has, in the log's own spelling."""
+        self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
+        self._parts: dict[str, Series] = {}
+        self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
+        self._bound: dict[str, str] = {}  # of each alias the canonical name
+        self._functions = self._make_functions()
+        self._step = 0
+        self._watches = list(self._read(rules))
+
+    def see(self, event: Event) -> list[Alert]:
+        """The alerts that an event gives rise to."""
+        if not isinstance(event, Step):
+            return []
+        self._step = event.step
+        fresh = self._take(event)
+        return [self._alert(watch) for watch in self._watches if self._fires(watch, fresh)]
+
+    def standing(self) -> list[Alert]:
+        """The findings that were reported and still hold."""
+        return [self._alert(watch) for watch in self._watches if watch.reported and watch.held and self._holds(watch)]
+
+    def find_series(self, metric: str) -> Series | None:
+        """The values of the metric that an alert names."""
+        return next((self.series[alias] for alias, name in self.names.items() if name == metric), None)
+
+    # ---- metrics
+
+    def _take(self, event: Step) -> set[str]:
+        """Add a step's values; the aliases that have a new one."""
+        found = dict[str, tuple[str, float]]()
+        for name, value in event.metrics.items():
+            found.setdefault(canonical(name), (name, value))
+        fresh = set[str]()
+        for alias, names in self._aliases.items():
+            bound = self._bound.get(alias)
+            if bound is None or bound not in found:
+                better = next(self._matching(names, found), None)
+                if better is None or (bound is not None and self.series[alias].count):
+                    continue
+                self._bound[alias] = bound = better
+            self.names[alias], value = found[bound]
+            self.series[alias].add(event.step, value)
+            fresh.add(alias)
+        for name, (_, value) in found.items():
+            if name.startswith(PARTS) and name != f"{PARTS}step":
+                self._parts.setdefault(name, Series()).add(event.step, value)
+        return fresh
+
+    @staticmethod
+    def _matching(names: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[str]:
+        for name in names:
+            if "*" in name:
+                yield from (each for each in found if fnmatchcase(each, name))
+            elif name in found:
+                yield name
+
+    # ---- rules
+
+    def _read(self, rules: HealthRules) -> Iterator[_Watch]:
+        problems = list[Problem]()
+        for name, rule in rules.rules.items():
+            if rule.metric not in rules.metrics:
+                known = ", ".join(rules.metrics) or "a name under health.metrics"
+                problems.append(Problem(f"health.rules.{name}.metric", f"is {rule.metric!r}", f"use one of {known}"))
+                continue
+            try:
+                yield self._watch(name, rule)
+            except ValueError as error:
+                got = f"cannot be read: {error}"
+                problems.append(Problem(f"health.rules.{name}", got, "see docs/health.md"))
+        if problems:
+            raise Problems(problems)
+
+    def _watch(self, name: str, rule: HealthRule) -> _Watch:
+        parse = partial(parse_condition, metrics=self.series, functions=self._functions)
+        texts = [rule.text, rule.cause, *rule.fix.values()]
+        places = {place for text in texts for place in _PLACE.findall(text)} - {"value", "threshold", "slowest()"}
+        return _Watch(
+            name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
+            parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
+        )  # fmt: skip
+
+    def _fires(self, watch: _Watch, fresh: set[str]) -> bool:
+        if watch.reported or not fresh:
+            return False
+        if not self._holds(watch):
+            watch.held = 0
+            return False
+        if not watch.held:
+            watch.since = self._step
+        watch.held += watch.rule.metric in fresh
+        if watch.held < watch.rule.hold:
+            return False
+        watch.reported = True
+        for other in self._watches:
+            other.reported = other.reported or other.name in watch.rule.covers
+        return True
+
+    def _holds(self, watch: _Watch) -> bool:
+        try:
+            return bool(evaluate(watch.when, self._functions))
+        except UnknownValue:
+            return False
+
+    def _alert(self, watch: _Watch) -> Alert:
+        rule = watch.rule
+        value, threshold = self._number(watch.shown), self._number(watch.threshold)
+        value = self.series[rule.metric].nonfinite if value is None else value
+        fill = partial(self._fill, watch, value=value, threshold=threshold)
+        text, fix = fill(rule.text), fill(rule.fix.get(self.program, rule.fix.get("any", "")))
+        return Alert(
+            step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
+            rule=watch.name, metric=self.names.get(rule.metric, ""), since=watch.since, value=value,
+            threshold=threshold, cause=fill(rule.cause), fix=fix, source=rule.source,
+        )  # fmt: skip
+
+    def _number(self, code: CodeType | None) -> float | None:
+        if code is None:
+            return None
+        try:
+            return float(evaluate(code, self._functions))
+        except UnknownValue:
+            return None
+
+    def _fill(self, watch: _Watch, text: str, value: float | None, threshold: float | None) -> str:
+        """Of a place whose value is unknown, `key={...}` stays `key`."""
+
+        def put(match: re.Match[str]) -> str:
+            place = match[1]
+            if place == "slowest()":
+                return self.slowest()
+            found = {"value": value, "threshold": threshold}.get(place)
+            found = self._number(watch.places[place]) if place in watch.places else found
+            return "?" if found is None else f"{found:.3g}" if abs(found) < 1e4 else f"{found:,.0f}"
+
+        return re.sub(r"=\?", "", _PLACE.sub(put, text))
+
+    # ---- functions of conditions
+
+    def slowest(self) -> str:
+        """The part of the step that took most longer than usual, such as `timing_s/save_checkpoint took 22,076 s`."""
+        longer = dict[str, float]()
+        for name, part in self._parts.items():
+            if part.steps[-1] == self._step:
+                usual = median(part.before(1, 20)) if part.count > 1 else 0.0
+                longer |= {name: part.last - usual} if part.last > SLOWER * usual else {}
+        if not longer:
+            return "no part of the step alone"
+        name = max(longer, key=lambda each: longer[each])
+        return f"{name} took {self._parts[name].last:,.0f} s"
+
+    def _get(self, metric: str, least: int = 1) -> Series:
+        series = self.series[metric]
+        if series.count < least:
+            raise UnknownValue
+        return series
+
+    def _make_functions(self) -> dict[str, Callable[..., Any]]:
+        get = self._get
+
+        def last(metric: str) -> float:
+            return get(metric).last
+
+        def mean(metric: str, count: int = 3) -> float:
+            return get(metric, count).mean(count)
+
+        def first(metric: str, count: int = 3) -> float:
+            return get(metric, count).first(count)
+
+        def usual(metric: str, count: int = 20, skip: int = 1) -> float:
+            return median(get(metric, skip + 3).before(skip, count))
+
+        def count_above(metric: str, bound: float, count: int = 10) -> int:
+            return sum(value > bound for value in get(metric).lately(count))
+
+        return {
+            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "count_above": count_above,
+            **self._extremes(), **self._trends(),
+        }  # fmt: skip
+
+    def _extremes(self) -> dict[str, Callable[..., Any]]:
+        get = self._get
+
+        def known(metric: str) -> bool:
+            return self.series[metric].count > 0
+
+        def count(metric: str) -> int:
+            return self.series[metric].count
+
+        def nonfinite(metric: str) -> bool:
+            return self.series[metric].nonfinite is not None
+
+        def least(metric: str) -> float:
+            return get(metric).least
+
+        def most(metric: str) -> float:
+            return get(metric).most
+
+        def best(metric: str) -> float:
+            return get(metric).best
+
+        def sure(metric: str) -> float:
+            return get(metric, 3).sure
+
+        def span(metric: str) -> float:
+            return get(metric).span
+
+        def record_low(metric: str, count: int = 2) -> bool:
+            return get(metric, count + 3).is_record_low(count)
+
+        each = (known, count, nonfinite, least, most, best, sure, span, record_low)
+        return {function.__name__: function for function in each}
+
+    def _trends(self) -> dict[str, Callable[..., Any]]:
+        get = self._get
+
+        def noise(metric: str) -> float:
+            return get(metric, 3).noise
+
+        def recent(metric: str) -> float:
+            """Mean of the last values, of as many as show a change beyond the noise."""
+            series = get(metric, 3)
+            return series.mean(series.window)
+
+        def error(metric: str, count: int = 0) -> float:
+            series = get(metric, 3)
+            return series.error(count or series.window)
+
+        def slope(metric: str, count: int = 10) -> float:
+            return get(metric, count).slope(count)
+
+        def rose(metric: str) -> bool:
+            series = get(metric, 6)
+            return series.mean(series.window) - series.first(series.window) > SIGNIFICANT * series.error(series.window)
+
+        def fell(metric: str) -> bool:
+            series = get(metric, 6)
+            return series.first(series.window) - series.mean(series.window) > SIGNIFICANT * series.error(series.window)
+
+        def drop(metric: str, count: int = 2) -> float:
+            """How far the mean of the last values is below the best, in standard errors of the noise before them."""
+            return get(metric, count + 10).drop(count)
+
+        def share(metric: str, count: int = 0) -> float:
+            """Where the mean of the last values is between the least of all, or 0, and the best mean; without `count`
+            between that and what is sure of the best mean."""
+            series = get(metric, max(count, 3))
+            low = min(series.least, 0.0)
+            best = series.best if count else series.sure
+            return (series.mean(count or series.window) - low) / (best - low) if best > low else 1.0
+
+        def gap_growth(metric: str, other: str) -> float:
+            """By how much the first exceeds the second, more than at the second's first two values."""
+            ours, held_out = get(metric, 5), get(other, 2)
+            return ours.mean(5) - held_out.last - (ours.first(5) - held_out.first(2))
+
+        each = (noise, recent, error, slope, rose, fell, drop, share, gap_growth)
+        return {function.__name__: function for function in each}

@@ -1,0 +1,140 @@
+"""The values of one metric so far, in bounded memory, and what can be said of them: means, trends and noise.
+
+A run is compared with its own start, in units of its own noise: from step to step a metric of a small batch differs
+more than one of a large batch, and a rule must not call that a change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from statistics import fmean, median
+
+START = 64  # first values that are kept
+RECENT = 256  # last values that are kept
+NOISE = 200  # last values that the noise is measured on
+SIGNIFICANT = 4.0  # standard errors; a run is judged at hundreds of steps
+LOWS = 8  # last values that may be compared with all before them
+CHANCE = 2.0  # standard errors by which the highest of many means exceeds what it stands for
+SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
+WINDOWS = (3, 50)  # fewest and most values of a window
+
+
+class Series:
+    """The first `START` and last `RECENT` values of a metric, with the steps of the latter; running extremes of all.
+
+    A value that is not finite is counted, and left out of everything else.
+    """
+
+    def __init__(self) -> None:
+        self.start: list[float] = []
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.steps: deque[int] = deque(maxlen=RECENT)
+        self.count = 0
+        self.nonfinite: float | None = None
+        """The latest value, where it is NaN or infinite."""
+        self.least, self.most = math.inf, -math.inf
+        self.best = -math.inf
+        """Highest mean of a window so far."""
+        self.sure = -math.inf
+        """The same less 2 standard errors, which the highest of many means owes to chance."""
+        self._noise, self._noise_count = 0.0, 0  # of the latter many values
+        self._least_until: deque[float] = deque(maxlen=LOWS)
+        self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
+
+    def add(self, step: int, value: float) -> None:
+        if not math.isfinite(value):
+            self.nonfinite = value
+            return
+        self.nonfinite = None
+        self.count += 1
+        if len(self.start) < START:
+            self.start.append(value)
+        self.recent.append(value)
+        self.steps.append(step)
+        self._least_until.append(self.least)
+        self.least, self.most = min(self.least, value), max(self.most, value)
+        if self.count >= 1.05 * self._noise_count:
+            self._noise, self._noise_count = noise(list(self.recent)[-NOISE:]), self.count
+        self._noise_until.append(self._noise)
+        if self.count >= WINDOWS[0]:
+            window = self.window
+            mean = self.mean(window)
+            self.best, self.sure = max(self.best, mean), max(self.sure, mean - CHANCE * self.noise / math.sqrt(window))
+
+    @property
+    def last(self) -> float:
+        return self.recent[-1]
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a value around the trend; of few values an upper bound."""
+        return self._noise * (1 + 8 / self._noise_count) if self._noise else 0.0
+
+    def lately(self, count: int) -> list[float]:
+        """The last `count` values, or as many as there are."""
+        return list(islice(self.recent, max(len(self.recent) - count, 0), None))
+
+    def mean(self, count: int) -> float:
+        return fmean(self.lately(count))
+
+    def before(self, skip: int, count: int) -> list[float]:
+        """The `count` values that came before the last `skip`."""
+        end = len(self.recent) - skip
+        return list(islice(self.recent, max(end - count, 0), max(end, 0)))
+
+    def first(self, count: int) -> float:
+        """Mean of the first `count` values."""
+        return fmean(self.start[:count])
+
+    @property
+    def span(self) -> float:
+        """From the smallest value to the largest, 0 among them."""
+        return max(self.most, 0.0) - min(self.least, 0.0)
+
+    @property
+    def window(self) -> int:
+        """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
+        if not self.span or not self.noise:
+            return WINDOWS[0]
+        needed = math.ceil(min(self.noise / (SHARPEST * self.span), WINDOWS[1]) ** 2)
+        return min(max(needed, WINDOWS[0]), WINDOWS[1], max(self.count // 4, WINDOWS[0]))
+
+    def error(self, count: int) -> float:
+        """Standard error of the difference of two means of `count` values."""
+        return self.noise * math.sqrt(2 / count)
+
+    def drop(self, count: int) -> float:
+        """How far the mean of the last `count` values, at most `LOWS`, is below the best, in standard errors: of the
+        noise before them, as a collapse is no noise."""
+        before = self._noise_until[max(-count - 1, -len(self._noise_until))]
+        return (self.best - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
+
+    def slope(self, count: int) -> float:
+        """Least-squares slope of the last `count` values, per value."""
+        values = self.lately(count)
+        if len(values) < 2:
+            return 0.0
+        middle, mean = (len(values) - 1) / 2, fmean(values)
+        above = sum((i - middle) * (value - mean) for i, value in enumerate(values))
+        return above / sum((i - middle) ** 2 for i in range(len(values)))
+
+    def is_record_low(self, count: int) -> bool:
+        """Whether each of the last `count` values, at most `LOWS`, is below all that came before them."""
+        return max(self.lately(count)) < self._least_until[-count]
+
+    def since(self, count: int) -> int:
+        """Step of the value that is `count` values back, or of the first that is kept."""
+        return self.steps[max(len(self.steps) - count, 0)] if self.steps else 0
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of a value around the trend: from the differences of neighbours, by their mean, median or root
+    mean square, whichever is largest."""
+    apart = [abs(b - a) for a, b in pairwise(values)]
+    if not apart:
+        return 0.0
+    square = math.sqrt(fmean(x * x for x in apart))
+    return max(fmean(apart) / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2)

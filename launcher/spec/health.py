@@ -1,0 +1,52 @@
+"""HealthRules: what a run, or a log of any program, is judged by, and what follows from a critical finding."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.core.events import Level
+from launcher.core.settings import AtLeastOne, Names, settings
+
+
+@settings
+class HealthRule:
+    """A condition on metrics, and what it means."""
+
+    when: str
+    """Condition over metrics: `mean(entropy, 2) >= 4 * first(entropy, 3)`. docs/health.md lists the functions."""
+    level: Level = "warn"
+    """`info`: worth knowing; `warn`: worth a look soon; `critical`: the run is lost, or about to be."""
+    hold: AtLeastOne = 1
+    """Steps in a row for which the condition must hold; a new value of `metric` counts as one."""
+    metric: str
+    """The metric that is shown, by its name under `metrics`."""
+    value: str = ""
+    """Expression of what is shown as the value; by default the latest value of `metric`."""
+    threshold: str = ""
+    """Expression of what the value is compared with."""
+    text: str
+    """What was found; `{value}`, `{threshold}` and `{EXPRESSION}` are filled in."""
+    cause: str = ""
+    """What it usually comes from."""
+    fix: dict[str, str] = Field(default_factory=dict)
+    """What helps, by program (`rlrun`, `verl`, `trl`): arguments in its spelling, and `{EXPRESSION}` filled in."""
+    source: str = ""
+    """Where the threshold is from."""
+    covers: Names = ()
+    """Rules that say no more once this one has been reported."""
+
+
+@settings
+class HealthRules:
+    """Rules over the metrics of a run, and what follows from a critical finding."""
+
+    on_critical: Literal["warn", "pause", "stop"] = "warn"
+    """After a critical finding: `warn` only reports it, `pause` saves a checkpoint and stops the run, from where
+    `rlrun train --resume` goes on, `stop` ends it at once without a checkpoint."""
+    metrics: dict[str, Names] = Field(default_factory=dict)
+    """Names for the conditions, each with the metrics that it may stand for, the first that a log has; `*` matches any
+    text. Spellings of other programs are known."""
+    rules: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]{1,60}$")], HealthRule] = Field(default_factory=dict)
+    """The rules, by name; `health.rules.NAME.level=info` changes one."""
