@@ -27,7 +27,7 @@ _PLACE = re.compile(r"\{([^{}]{1,200})\}")
 
 
 @dataclass
-class _Watch:
+class _ActiveRule:
     """A rule and how long it has held."""
 
     name: str
@@ -58,7 +58,7 @@ class Judge:
         self._bound: dict[str, str] = {}  # of each alias the canonical name
         self._functions = self._make_functions()
         self._step = 0
-        self._watches = list(self._read(rules))
+        self._active = list(self._read(rules))
 
     def see(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
@@ -66,11 +66,13 @@ class Judge:
             return []
         self._step = event.step
         fresh = self._take(event)
-        return [self._alert(watch) for watch in self._watches if self._fires(watch, fresh)]
+        return [self._alert(active) for active in self._active if self._fires(active, fresh)]
 
     def standing(self) -> list[Alert]:
         """The findings that were reported and still hold."""
-        return [self._alert(watch) for watch in self._watches if watch.reported and watch.held and self._holds(watch)]
+        return [
+            self._alert(active) for active in self._active if active.reported and active.held and self._holds(active)
+        ]
 
     def find_series(self, metric: str) -> Series | None:
         """The values of the metric that an alert names."""
@@ -109,7 +111,7 @@ class Judge:
 
     # ---- rules
 
-    def _read(self, rules: HealthRules) -> Iterator[_Watch]:
+    def _read(self, rules: HealthRules) -> Iterator[_ActiveRule]:
         problems = list[Problem]()
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
@@ -117,53 +119,53 @@ class Judge:
                 problems.append(Problem(f"health.rules.{name}.metric", f"is {rule.metric!r}", f"use one of {known}"))
                 continue
             try:
-                yield self._watch(name, rule)
+                yield self._activate(name, rule)
             except ValueError as error:
                 got = f"cannot be read: {error}"
                 problems.append(Problem(f"health.rules.{name}", got, "see docs/health.md"))
         if problems:
             raise Problems(problems)
 
-    def _watch(self, name: str, rule: HealthRule) -> _Watch:
+    def _activate(self, name: str, rule: HealthRule) -> _ActiveRule:
         parse = partial(parse_condition, metrics=self.series, functions=self._functions)
         texts = [rule.text, rule.cause, *rule.fix.values()]
         places = {place for text in texts for place in _PLACE.findall(text)} - {"value", "threshold", "slowest()"}
-        return _Watch(
+        return _ActiveRule(
             name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
             parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
         )  # fmt: skip
 
-    def _fires(self, watch: _Watch, fresh: set[str]) -> bool:
-        if watch.reported or not fresh:
+    def _fires(self, active: _ActiveRule, fresh: set[str]) -> bool:
+        if active.reported or not fresh:
             return False
-        if not self._holds(watch):
-            watch.held = 0
+        if not self._holds(active):
+            active.held = 0
             return False
-        if not watch.held:
-            watch.since = self._step
-        watch.held += watch.rule.metric in fresh
-        if watch.held < watch.rule.hold:
+        if not active.held:
+            active.since = self._step
+        active.held += active.rule.metric in fresh
+        if active.held < active.rule.hold:
             return False
-        watch.reported = True
-        for other in self._watches:
-            other.reported = other.reported or other.name in watch.rule.covers
+        active.reported = True
+        for other in self._active:
+            other.reported = other.reported or other.name in active.rule.covers
         return True
 
-    def _holds(self, watch: _Watch) -> bool:
+    def _holds(self, active: _ActiveRule) -> bool:
         try:
-            return bool(evaluate(watch.when, self._functions))
+            return bool(evaluate(active.when, self._functions))
         except UnknownValue:
             return False
 
-    def _alert(self, watch: _Watch) -> Alert:
-        rule = watch.rule
-        value, threshold = self._number(watch.shown), self._number(watch.threshold)
+    def _alert(self, active: _ActiveRule) -> Alert:
+        rule = active.rule
+        value, threshold = self._number(active.shown), self._number(active.threshold)
         value = self.series[rule.metric].nonfinite if value is None else value
-        fill = partial(self._fill, watch, value=value, threshold=threshold)
+        fill = partial(self._fill, active, value=value, threshold=threshold)
         text, fix = fill(rule.text), fill(rule.fix.get(self.program, rule.fix.get("any", "")))
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
-            rule=watch.name, metric=self.names.get(rule.metric, ""), since=watch.since, value=value,
+            rule=active.name, metric=self.names.get(rule.metric, ""), since=active.since, value=value,
             threshold=threshold, cause=fill(rule.cause), fix=fix, source=rule.source,
         )  # fmt: skip
 
@@ -175,7 +177,7 @@ class Judge:
         except UnknownValue:
             return None
 
-    def _fill(self, watch: _Watch, text: str, value: float | None, threshold: float | None) -> str:
+    def _fill(self, active: _ActiveRule, text: str, value: float | None, threshold: float | None) -> str:
         """Of a place whose value is unknown, `key={...}` stays `key`."""
 
         def put(match: re.Match[str]) -> str:
@@ -183,7 +185,7 @@ class Judge:
             if place == "slowest()":
                 return self.slowest()
             found = {"value": value, "threshold": threshold}.get(place)
-            found = self._number(watch.places[place]) if place in watch.places else found
+            found = self._number(active.places[place]) if place in active.places else found
             return "?" if found is None else f"{found:.3g}" if abs(found) < 1e4 else f"{found:,.0f}"
 
         return re.sub(r"=\?", "", _PLACE.sub(put, text))
@@ -223,11 +225,14 @@ class Judge:
         def usual(metric: str, count: int = 20, skip: int = 1) -> float:
             return median(get(metric, skip + 3).before(skip, count))
 
+        def lowest(metric: str, count: int = 3) -> float:
+            return min(get(metric, count).lately(count))
+
         def count_above(metric: str, bound: float, count: int = 10) -> int:
             return sum(value > bound for value in get(metric).lately(count))
 
         return {
-            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "count_above": count_above,
+            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "count_above": count_above, "lowest": lowest,
             **self._extremes(), **self._trends(),
         }  # fmt: skip
 

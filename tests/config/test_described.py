@@ -169,7 +169,7 @@ def test_what_a_choices_file_sets():
         ("trainer=1", "'trainer=1': is not a choice; use GROUP=CHOICE"),
         ("sampler.n=8", "'sampler.n=8': is not a choice; use GROUP=CHOICE"),
         ("", "'': no group or setting ''; it may be algorithm, cluster, code_dir, critic, data, engine, hardware,"
-             " model, optim, reward, sampler, seed, trainer"),
+             " health, model, optim, reward, sampler, seed, trainer"),
     ],
 )  # fmt: skip
 def test_a_target_that_there_is_not_is_named(target, line):
