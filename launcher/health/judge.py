@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
@@ -39,7 +39,9 @@ class _ActiveRule:
     """Code of each `{EXPRESSION}` in the rule's texts."""
     held: int = 0
     since: int = 0
-    reported: bool = field(default=False)
+    reported: bool = False
+    covered: bool = False
+    """Whether another rule was reported that says the same."""
 
 
 class Judge:
@@ -136,7 +138,7 @@ class Judge:
         )  # fmt: skip
 
     def _fires(self, active: _ActiveRule, fresh: set[str]) -> bool:
-        if active.reported or not fresh:
+        if active.reported or active.covered or not fresh:
             return False
         if not self._holds(active):
             active.held = 0
@@ -148,7 +150,7 @@ class Judge:
             return False
         active.reported = True
         for other in self._active:
-            other.reported = other.reported or other.name in active.rule.covers
+            other.covered = other.covered or other.name in active.rule.covers
         return True
 
     def _holds(self, active: _ActiveRule) -> bool:
