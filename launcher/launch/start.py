@@ -261,6 +261,11 @@ def _unreadable(path: Path, error: Exception) -> Problems:
     return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file"))
 
 
+def recorded_spec(folder: Folder) -> RunSpec:
+    """The run as it was asked for, from its folder. Raises `Problems` where it cannot be read."""
+    return _asked(folder, [])
+
+
 def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     node: object = None
     try:

@@ -1,0 +1,141 @@
+"""`rlrun diagnose LOG-OR-RUN`: what health rules find in a run of ours, or in a log that another program wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli.arguments import Root
+from launcher.cli.commands.metrics import LogOrRunName
+from launcher.cli.log_or_run import LogOrRun, find
+from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
+from launcher.cli.plot import plot
+from launcher.core.events import Alert, Event, Step, is_damage, writable
+from launcher.core.metric_aliases import canonical
+from launcher.core.metrics import metric
+from launcher.health.judge import Judge
+from launcher.health.profiles import MEASURED, profile_names, read_profile
+from launcher.launch.start import recorded_spec
+from launcher.monitor.health import SERIOUS, Health
+from launcher.runs import store
+from launcher.spec.health import HealthRules
+
+PROGRAMS = {"verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
+"""Whose spelling fixes have, by the form of a log; of others only what every program has."""
+COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
+SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
+POINTS = 500  # of a plot, before they are drawn
+HEIGHT = 5
+
+
+@dataclass
+class _Evidence:
+    """The curve of a metric in at most 2 * POINTS values: of each stretch the last, so that ends stay."""
+
+    stride: int = 1
+    count: int = 0
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, step: int, value: float) -> None:
+        self.count += 1
+        if self.count % self.stride == 0 or not math.isfinite(value):
+            self.points.append((step, value))
+        if len(self.points) > 2 * POINTS:
+            self.points, self.stride = self.points[1::2], 2 * self.stride
+
+
+def diagnose(
+    name: LogOrRunName,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", metavar="NAME", autocompletion=profile_names,
+            help="Judge by these rules: a file of conf/health, or the path of one. By default the run's own, or measured.",
+        ),
+    ] = None,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Find what is wrong with a run, or with a log that verl, TRL or another program wrote.
+
+    Prints each finding with its evidence, the likely cause and the arguments that help. The exit code is 1 where a
+    finding is critical.
+    """
+    with problems_named():
+        rules = None if profile is None else read_profile(profile)
+        source = find(name, root)
+        found, steps = _findings(source, name, root, rules)
+    if as_json:
+        say_json([writable(asdict(alert)) for alert in found])
+    else:
+        _show(source, found, steps)
+    raise typer.Exit(1 if any(alert.level == "critical" for alert in found) else 0)
+
+
+def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None) -> tuple[list[Alert], int]:
+    """The findings, the most serious first, and the last step."""
+    see = (Health(recorded_spec(store.find(name, root))).hear if source.log is None and rules is None else
+           Judge(rules or read_profile(MEASURED), PROGRAMS.get(source.kind, "any" if source.log else "rlrun")).see)  # fmt: skip
+    found, last = list[Alert](), 0
+    for event in source.events():
+        if isinstance(event, Step):
+            last = max(last, event.step)
+        found += see(event)
+        if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
+            found.append(event)
+    return sorted(found, key=lambda alert: -SERIOUS[alert.level]), last
+
+
+def _show(source: LogOrRun, found: Iterable[Alert], steps: int) -> None:
+    found = list(found)
+    counts = ", ".join(
+        f"{count} {level}" for level in ("critical", "warn", "info")
+        if (count := sum(alert.level == level for alert in found))
+    )  # fmt: skip
+    say(f"{source.title}  ·  {source.kind}  ·  to step {steps}  ·  {counts or 'no finding'}", "dim")
+    curves = _curves(source.events(), {alert.metric for alert in found if alert.metric})
+    for alert in found:
+        say("")
+        for line, style in _lines(alert):
+            say(line, style)
+        evidence = curves.get(alert.metric)
+        if evidence and len(evidence.points) > 1:
+            marks = [alert.step if alert.since is None else alert.since]
+            for line in plot(evidence.points, min(out.width, 80) - 2 if out.is_terminal else 78, HEIGHT, marks):
+                say(f"  {line}", "cyan")
+
+
+def _lines(alert: Alert) -> Iterator[tuple[str, str]]:
+    since = "" if alert.since is None or alert.since == alert.step else f" (since step {alert.since})"
+    rule = f"{alert.rule}: " if alert.rule else ""
+    what = alert.text.removesuffix(f"; use {alert.fix}") if alert.fix else alert.text
+    yield (
+        printable(f"{SIGNS[alert.level]} {alert.level} at step {alert.step}{since}: {rule}{what}"),
+        COLOURS[alert.level],
+    )
+    numbers = [
+        f"{word} {number:.4g}"
+        for word, number in (("is", alert.value), ("bound", alert.threshold))
+        if number is not None
+    ]
+    if alert.metric:
+        known = metric(canonical(alert.metric))
+        yield printable(f"  {', '.join([alert.metric, *numbers])}{f': {known.meaning}' if known else ''}"), ""
+    for word, text in (("cause", alert.cause), ("use", alert.fix), ("from", alert.source)):
+        if text:
+            yield printable(f"  {word}: {text}"), "dim" if word == "from" else ""
+
+
+def _curves(events: Iterable[Event], names: set[str]) -> dict[str, _Evidence]:
+    found = {name: _Evidence() for name in names}
+    if names:
+        for event in events:
+            if isinstance(event, Step):
+                for name in names & event.metrics.keys():
+                    found[name].add(event.step, event.metrics[name])
+    return found
