@@ -73,8 +73,10 @@ COMMANDS = (
         "compare", "reports:compare",
         "Compare runs: settings, results, curves, and whether their held-out scores differ.", LOOK,
     ),
-    CommandEntry("diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log that verl, TRL or another program wrote.", LOOK,
-        examples=("rlrun diagnose RUN", "rlrun diagnose verl.log --profile verl_ppo_gsm8k")),
+    CommandEntry(
+        "diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log of another program.", LOOK,
+        examples=("rlrun diagnose RUN", "rlrun diagnose verl.log --profile verl_ppo_gsm8k"),
+    ),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),

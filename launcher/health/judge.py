@@ -188,7 +188,7 @@ class Judge:
                 return self.slowest()
             found = {"value": value, "threshold": threshold}.get(place)
             found = self._number(active.places[place]) if place in active.places else found
-            return "?" if found is None else f"{found:.3g}" if abs(found) < 1e4 else f"{found:,.0f}"
+            return "?" if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
 
         return re.sub(r"=\?", "", _PLACE.sub(put, text))
 
@@ -234,7 +234,8 @@ class Judge:
             return sum(value > bound for value in get(metric).lately(count))
 
         return {
-            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "count_above": count_above, "lowest": lowest,
+            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "lowest": lowest,
+            "count_above": count_above,
             **self._extremes(), **self._trends(),
         }  # fmt: skip
 

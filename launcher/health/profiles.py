@@ -38,8 +38,7 @@ def read_profile(name: str) -> HealthRules:
         ) from error
     except (YAMLError, ValueError, OSError) as error:
         got = " ".join(str(error).split())
-        raise Problems(
-            Problem(str(file), got, "use a YAML file such as conf/health/measured.yaml", "bad-file")
-        ) from error
+        fix = "use a YAML file such as conf/health/measured.yaml"
+        raise Problems(Problem(str(file), got, fix, "bad-file")) from error
     Judge(rules)  # reads every condition
     return rules

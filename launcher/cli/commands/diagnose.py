@@ -55,13 +55,13 @@ def diagnose(
         str | None,
         typer.Option(
             "--profile", metavar="NAME", autocompletion=profile_names,
-            help="Judge by these rules: a file of conf/health, or the path of one. By default the run's own, or measured.",
+            help="Judge by these rules, of conf/health or of a file; by default the run's own, or measured.",
         ),
     ] = None,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Find what is wrong with a run, or with a log that verl, TRL or another program wrote.
+    """Find what is wrong with a run, or with a log of another program.
 
     Prints each finding with its evidence, the likely cause and the arguments that help. The exit code is 1 where a
     finding is critical.
@@ -79,8 +79,11 @@ def diagnose(
 
 def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None) -> tuple[list[Alert], int]:
     """The findings, the most serious first, and the last step."""
-    see = (Health(recorded_spec(store.find(name, root))).hear if source.log is None and rules is None else
-           Judge(rules or read_profile(MEASURED), PROGRAMS.get(source.kind, "any" if source.log else "rlrun")).see)  # fmt: skip
+    if source.log is None and rules is None:
+        see = Health(recorded_spec(store.find(name, root))).hear
+    else:
+        program = PROGRAMS.get(source.kind, "any") if source.log else "rlrun"
+        see = Judge(rules or read_profile(MEASURED), program).see
     found, last = list[Alert](), 0
     for event in source.events():
         if isinstance(event, Step):
@@ -114,15 +117,10 @@ def _lines(alert: Alert) -> Iterator[tuple[str, str]]:
     since = "" if alert.since is None or alert.since == alert.step else f" (since step {alert.since})"
     rule = f"{alert.rule}: " if alert.rule else ""
     what = alert.text.removesuffix(f"; use {alert.fix}") if alert.fix else alert.text
-    yield (
-        printable(f"{SIGNS[alert.level]} {alert.level} at step {alert.step}{since}: {rule}{what}"),
-        COLOURS[alert.level],
-    )
-    numbers = [
-        f"{word} {number:.4g}"
-        for word, number in (("is", alert.value), ("bound", alert.threshold))
-        if number is not None
-    ]
+    head = f"{SIGNS[alert.level]} {alert.level} at step {alert.step}{since}: {rule}{what}"
+    yield printable(head), COLOURS[alert.level]
+    numbers = [f"is {alert.value:.4g}"] if alert.value is not None else []
+    numbers += [f"bound {alert.threshold:.4g}"] if alert.threshold is not None else []
     if alert.metric:
         known = metric(canonical(alert.metric))
         yield printable(f"  {', '.join([alert.metric, *numbers])}{f': {known.meaning}' if known else ''}"), ""
