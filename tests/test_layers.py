@@ -23,6 +23,7 @@ BELOW = {
     "clusters.ray": "core clusters.nodes spec clusters.local",
     "rewards": "core hubs spec rewards.worker",
     "text": "core spec models",
+    "trackers": "core",
     "tools.merge": "core models",
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
@@ -52,13 +53,15 @@ BELOW = {
         "engines.torch.train engines.torch"
     ),
     "launch": (
-        "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config "
+        "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config trackers "
         "preflight.checks preflight"
     ),
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config "
         "config.reference cli preflight reports engines.torch tools tools.doctor launch launch.sweeps"
+        "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config trackers "
+        "config.reference cli preflight engines.torch tools tools.doctor launch launch.sweeps"
     ),
     "": "runs core cli preflight launch",
 }
@@ -97,6 +100,11 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     ),  # held open for a whole run in the second
     "typer": ("cli/",),
     "rich": ("cli/",),
+    "tensorboard": ("trackers/tensorboard.py",),
+    "wandb": ("trackers/wandb.py",),
+    "trackio": ("trackers/trackio.py",),
+    "mlflow": ("trackers/mlflow.py",),
+    "swanlab": ("trackers/swanlab.py",),
     "verl": (),
 }
 LATE = 60

@@ -27,6 +27,7 @@ from launcher.launch import code_copy, provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import fetched, localized
 from launcher.launch.queued import submit_and_follow
+from launcher.launch.track import tracked
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.fit import refit_settings
@@ -69,7 +70,8 @@ def start(ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink]) -> tupl
         write_atomic(folder.spec, spec)
         write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
-            return folder, supervise.Supervisor(run, folder, lock, sinks).work(0, [])
+            with tracked(run, folder, sinks) as all_sinks:
+                return folder, supervise.Supervisor(run, folder, lock, all_sinks).work(0, [])
     return folder, submit_and_follow(run, folder, sinks)  # who takes it up writes it
 
 
@@ -208,9 +210,9 @@ def resume(folder: Folder, overrides: Sequence[str], sinks: Sequence[Sink], from
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
-            return supervise.Supervisor(run, folder, lock, sinks).work(
-                supervise.step_of(checkpoint), alerts, going_on.steps
-            )
+            with tracked(run, folder, sinks) as all_sinks:
+                supervisor = supervise.Supervisor(run, folder, lock, all_sinks)
+                return supervisor.work(supervise.step_of(checkpoint), alerts, going_on.steps)
     return submit_and_follow(run, folder, sinks)
 
 

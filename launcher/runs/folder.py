@@ -2,6 +2,7 @@
 
 runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/ code/
                               logs/attempt_N/{rank-N.log, first_seq, ended.json}
+                              trackers/NAME.json logs/tracker-NAME.log
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Folder:
     detached = PathIn("detached.log")  # output of `rlrun train -d`
     checkpoints = PathIn("checkpoints")
     code = PathIn("code")  # copies of the run's own Python files
+    trackers = PathIn("trackers")  # what each tracker has been sent
     stop_request = PathIn(".stop")
 
     @property
@@ -64,7 +66,7 @@ class Folder:
 
     def check(self) -> None:
         """Raises `Problems` where files would be written elsewhere: a copied folder may hold links and pipes."""
-        folders = (self.path / "logs", self.code)
+        folders = (self.path / "logs", self.code, self.trackers)
         files = (
             self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
             self.refused, self.detached, *folders,

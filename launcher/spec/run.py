@@ -11,7 +11,7 @@ from pydantic import Field
 
 from launcher.core.metrics import HELD_OUT
 from launcher.core.problems import InvalidSettings, Problem, conflict
-from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, ReadOnlyWith, Share, settings
+from launcher.core.settings import AtLeastOne, Chosen, Count, Names, NonNegative, Positive, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
@@ -21,6 +21,7 @@ from launcher.spec.health import HealthRules
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.sampler import SAMPLED, Sampler
+from launcher.spec.trackers import CONSOLE, unknown_trackers
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
 """Part of a path: letters, digits, `.`, `_`, `-`; at most 128; never hidden, never upwards."""
@@ -150,6 +151,11 @@ class Trainer:
     """Tokens computed at a time in one process, instead of a number of sequences: fuller micro-batches, so faster."""
     log_val_generations: Count = 4
     """Held-out answers of each validation that are logged as events."""
+    logger: Names = (CONSOLE,)
+    """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`, `prometheus`,
+    `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is down does not
+    slow or stop the run, and `rlrun track` sends the rest. `console`, as in verl's lists, changes nothing: its lines are
+    always printed."""
 
 
 @settings
@@ -195,6 +201,7 @@ class RunSpec:
     def _conflicts(self) -> Iterator[Problem]:
         """Combinations of valid values that are invalid together."""
         yield from self._batch_conflicts()
+        yield from unknown_trackers(self.trainer.logger)
         name, trainer = type(self.algorithm).__name__, self.trainer
         if trainer.critic_warmup and not self.has_critic:
             got = f"{name} has no critic, got {trainer.critic_warmup}"

@@ -28,6 +28,7 @@ from launcher.preflight.checks import (
     rows,
     steps,
     text,
+    trackers,
     unread,
 )  # fmt: skip
 from launcher.preflight.checks.context import Check, Context, folder_of
@@ -69,7 +70,8 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
     check_settings, model.check, text.check, rows.check, row_texts.check, reward.check, steps.check, unread.check,
-    learning.check, memory.check, hardware.check, disk.check, history.check, packages.check, check_own,
+    learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check, packages.check,
+    check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
 LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {

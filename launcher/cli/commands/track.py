@@ -1,0 +1,96 @@
+"""`rlrun track`: send a run to a tracker, during the run or after it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli.arguments import Root, RunName
+from launcher.cli.output import AsJson, problems_named, say, say_json
+from launcher.core.problems import Problem, Problems
+from launcher.runs import store
+from launcher.runs.folder import Folder, holder
+from launcher.spec.trackers import TRACKERS, unknown_trackers
+from launcher.trackers.sending import Sender, Sent
+
+To = Annotated[
+    str, typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}.", autocompletion=lambda: list(TRACKERS))
+]
+Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
+Port = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, help="Of prometheus: the port that it serves; 0: a free one.")
+]
+
+
+def track(
+    name: RunName,
+    to: To,
+    root: Root = Path("runs"),
+    follow: Follow = False,
+    port: Port = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.
+
+    What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
+    without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
+    """
+    with problems_named():
+        _check(to, port)
+        folder = store.find(name, root)
+        sent = _send(to, folder, follow, _address(to, port), silent=as_json)
+    if as_json:
+        say_json({"run": folder.name, "tracker": to, **asdict(sent)})
+    else:
+        say(_summary(to, sent))
+    raise typer.Exit(1 if sent.failure else 0)
+
+
+def _check(to: str, port: int | None) -> None:
+    """Raises `Problems` where there is no such tracker, or its library is missing."""
+    if problems := unknown_trackers([to], "--to"):
+        raise Problems(problems)
+    if not TRACKERS[to].installed:
+        raise Problems(Problem("--to", f"{TRACKERS[to].package} is not installed", TRACKERS[to].fix, "not-installed"))
+    if port is not None and to != "prometheus":
+        raise Problems(Problem("--port", f"{to} has none", "leave it out, or use --to prometheus"))
+
+
+def _address(to: str, port: int | None) -> str:
+    return str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
+
+
+def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) -> Sent:
+    """Until the run has ended, or Ctrl-C."""
+    stopped = list[bool]()
+    sender = Sender(to, folder.path, _alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address)
+
+    def pause(seconds: float) -> None:
+        try:
+            time.sleep(seconds)
+        except KeyboardInterrupt:
+            stopped.append(True)
+
+    sender.pause = pause
+    if to == "prometheus" and not silent:
+        sender.opened = lambda where: say(f"serves {where} until {'the run ends or ' if follow else ''}Ctrl-C")
+    return sender.run()
+
+
+def _alive(to: str, folder: Folder, follow: bool, stopped: list[bool]) -> Callable[[], bool]:
+    if follow:
+        return lambda: not stopped and holder(folder) is not None
+    return lambda: to == "prometheus" and not stopped
+
+
+def _summary(to: str, sent: Sent) -> str:
+    counts = [f"{count} {noun}{'' if count == 1 else 's'}"
+              for count, noun in ((sent.steps, "step"), (sent.alerts, "alert"), (sent.samples, "sample")) if count]
+    done = f"{', '.join(counts)} sent to {sent.where}" if counts else f"nothing new for {sent.where or to}"
+    return f"{to}: {done}" if not sent.failure else f"{to}: not everything has arrived; run the same command again"

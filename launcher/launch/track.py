@@ -1,0 +1,141 @@
+"""The trackers of a run that trains here: one process each (`launcher.trackers.process`), started, restarted and ended
+without ever keeping the run waiting.
+
+logs/tracker-NAME.log     the output of the process
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.core.events import LoggedEvent
+from launcher.core.state import RunState, Sink, write_all
+from launcher.runs.folder import Folder
+from launcher.spec.run import RunSpec
+from launcher.spec.trackers import trackers_of
+from launcher.trackers.process import FINISH_S
+
+LOOK_S = 1.0  # between two looks at the processes
+KILLED_S = 1.0  # after FINISH_S, in which a process ends by itself
+LONGEST_PAUSE_S = 60.0
+CANNOT_WORK = 2  # exit code of a process that is not started again
+
+
+class TrackerProcess:
+    """One tracker. A process that dies is started again: at once, then after 1, 2, 4, ... seconds."""
+
+    def __init__(self, name: str, folder: Folder, output: int) -> None:
+        self.name, self.folder, self._output = name, folder, output
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts, self._next_at = 0, 0.0
+        self.complete = False
+        """Whether everything has arrived; known at the end."""
+
+    def look(self, now: float) -> None:
+        """Start it, where it does not run and should."""
+        if self._process and (code := self._process.poll()) is not None:
+            self._process = None
+            self._next_at = float("inf") if code == CANNOT_WORK else now + self._pause_s()
+        if not self._process and now >= self._next_at:
+            self._start(now)
+
+    def _pause_s(self) -> float:
+        return min(2.0 ** (self._starts - 2), LONGEST_PAUSE_S) if self._starts > 1 else 0.0
+
+    def _start(self, now: float) -> None:
+        self._starts = min(self._starts + 1, 10)
+        argv = [sys.executable, "-P", "-m", "launcher.trackers.process", self.name, str(self.folder.path)]
+        if address := os.environ.get(f"RLRUN_{self.name.upper()}_PORT"):
+            argv.append(address)
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=self._output, stderr=self._output, start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )  # fmt: skip
+        except OSError:  # no process can be started now
+            self._next_at = now + LONGEST_PAUSE_S
+
+    def finish(self) -> None:
+        """Ask it to send the rest and exit."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+
+    def wait(self, until: float) -> None:
+        """Until it has exited, at most until then; it is killed after that."""
+        if not self._process:
+            return
+        try:
+            self.complete = self._process.wait(max(until - time.monotonic(), 0.0)) == 0
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+class TrackerProcesses:
+    """A sink of the run that looks after its trackers; events they read from the log."""
+
+    def __init__(self, names: Sequence[str], folder: Folder) -> None:
+        logs = folder.path / "logs"
+        logs.mkdir(mode=0o700, exist_ok=True)
+        self._outputs, self._redactor = _start_redactor([logs / f"tracker-{name}.log" for name in names])
+        self.processes = [TrackerProcess(name, folder, out) for name, out in zip(names, self._outputs, strict=True)]
+        self._looked_at = -LOOK_S
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            for process in self.processes:
+                process.look(now)
+
+    def close(self) -> None:
+        """Returns once all have exited, or after `FINISH_S` and a moment."""
+        for process in self.processes:
+            process.finish()
+        until = time.monotonic() + FINISH_S + KILLED_S
+        for process in self.processes:
+            process.wait(until)
+        for output in self._outputs:
+            os.close(output)
+        with suppress(subprocess.TimeoutExpired):
+            self._redactor.wait(KILLED_S)
+
+
+def _start_redactor(logs: Sequence[Path]) -> tuple[list[int], subprocess.Popen[bytes]]:
+    """Descriptors to write into `logs` through a process that redacts secrets, also those that libraries print."""
+    pipes = [os.pipe() for _ in logs]
+    pairs = [str(word) for (source, _), log in zip(pipes, logs, strict=True) for word in (source, log)]
+    redactor = subprocess.Popen(
+        [sys.executable, "-P", "-m", "launcher.core.log_redactor", *pairs], stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        pass_fds=[source for source, _ in pipes],
+    )  # fmt: skip
+    for source, _ in pipes:
+        os.close(source)
+    return [output for _, output in pipes], redactor
+
+
+@contextmanager
+def tracked(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Iterator[list[Sink]]:
+    """The sinks of a run, with one that looks after the trackers of `trainer.logger`; they end with the block."""
+    names = trackers_of(run.trainer.logger)
+    if not names:
+        yield [*sinks]
+        return
+    processes = TrackerProcesses(names, folder)
+    try:
+        yield [*sinks, processes]
+    finally:
+        processes.close()
+        late = [process.name for process in processes.processes if not process.complete]
+        lines = [f"{name}: not everything has arrived, see logs/tracker-{name}.log; rlrun track {folder.path} --to {name} "
+                 "sends the rest" for name in late]  # fmt: skip
+        write_all(sinks, RunState(status="running"), [], lines)

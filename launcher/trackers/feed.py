@@ -1,0 +1,137 @@
+"""The event log as a tracker reads it: from a remembered position, one finished step after the other."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launcher.core.events import (
+    GOES_BACK,
+    PROCESS_EVENTS,
+    Alert,
+    Distribution,
+    Ended,
+    Event,
+    LoggedEvent,
+    LogReader,
+    Restarted,
+    Resumed,
+    Sample,
+    Stalled,
+    Step,
+    Usage,
+    is_damage,
+    scan,
+    undone,
+)
+
+MOST_WAITING = 10_000
+"""Events that wait for the end of their step; more are passed on without it."""
+
+
+@dataclass(frozen=True)
+class FeedPosition:
+    """What has been read. A pure function of the log up to `seq`, so that two readers number the steps alike."""
+
+    seq: int = -1
+    """Of the last event."""
+    row: int = -1
+    """Of the last step; see `TrackedStep.row`."""
+    shift: int = 0
+    """Row of a step less its number."""
+
+
+@dataclass(frozen=True)
+class TrackedStep:
+    """A finished step, with everything that was reported since the step before; or alerts that must not wait for the
+    end of a step, then without metrics."""
+
+    row: int
+    """Grows with every step. It is the step's own number until the run goes back to a checkpoint, which repeats
+    numbers."""
+    step: int
+    at: float
+    """Unix seconds (UTC)."""
+    after: FeedPosition
+    """Where to go on once this is sent."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    alerts: Sequence[Alert] = ()
+    samples: Sequence[Sample] = ()
+    distributions: Sequence[Distribution] = ()
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    """The latest measurement of each process, by rank."""
+    went_back: int | None = None
+    """The step that the run went back to since the step before: what it reported after that is undone."""
+
+
+class Feed:
+    """Reads `log` after `position`, as it grows."""
+
+    def __init__(self, log: Path, position: FeedPosition = FeedPosition()) -> None:  # noqa: B008  frozen
+        self.position = position
+        self.ended: Ended | None = None
+        """How the run ended; None while it goes on, or where it was killed."""
+        self._log = LogReader(log, after=position.seq)
+        self._waiting = list[Event]()
+        self._undone: Sequence[range] = undone(LogReader(log).new()) if scan(log)[1] else ()
+
+    def new(self) -> Iterator[TrackedStep]:
+        """The steps finished since the last call. Those that the log undoes later are left out, as far as it does so
+        already when this feed begins; their rows stay free."""
+        for logged in self._log.new():
+            if is_damage(logged.event):
+                continue
+            if isinstance(logged.event, Ended):
+                self.ended = logged.event
+            elif isinstance(logged.event, GOES_BACK):
+                self.ended = None
+            if step := self._take(logged):
+                yield step
+
+    def _take(self, logged: LoggedEvent) -> TrackedStep | None:
+        event, place = logged.event, replace(self.position, seq=logged.seq)
+        if isinstance(event, Step):
+            shift = max(place.shift, place.row + 1 - event.step)
+            place = replace(place, row=event.step + shift, shift=shift)
+        self.position = place
+        if self._is_undone(logged):
+            return None
+        if isinstance(event, Step | Sample | Distribution | Alert | Usage | Stalled | Restarted | Resumed):
+            self._waiting.append(event)
+        urgent = isinstance(event, Stalled) or (isinstance(event, Alert) and event.level == "critical")
+        if urgent and not any(isinstance(each, Sample | Distribution) for each in self._waiting):
+            return self._finish(event)
+        if isinstance(event, Step | Ended) or len(self._waiting) >= MOST_WAITING:
+            return self._finish(event)
+        return None
+
+    def _is_undone(self, logged: LoggedEvent) -> bool:
+        place = bisect(self._undone, logged.seq, key=lambda each: each.start) - 1
+        return place >= 0 and logged.seq in self._undone[place] and not isinstance(logged.event, PROCESS_EVENTS)
+
+    def _finish(self, last: Event) -> TrackedStep | None:
+        """What waits, as one step. What a history holds beside metrics takes a row of its own without them."""
+        events, self._waiting = self._waiting, []
+        samples = [event for event in events if isinstance(event, Sample)]
+        spread = [event for event in events if isinstance(event, Distribution)]
+        alerts = [event if isinstance(event, Alert) else _stall_alert(event)
+                  for event in events if isinstance(event, Alert | Stalled)]  # fmt: skip
+        usage = {event.rank: event for event in events if isinstance(event, Usage)}
+        back = [event.step for event in events if isinstance(event, GOES_BACK)]
+        if not isinstance(last, Step):
+            if not (samples or spread or alerts or back):
+                return None
+            row = self.position.row + bool(samples or spread)
+            self.position = replace(self.position, row=row)
+        steps = [event.step for event in events if isinstance(event, Step | Sample | Distribution | Alert | Stalled)]
+        return TrackedStep(
+            row=self.position.row, step=steps[-1] if steps else back[-1], at=last.at, after=self.position,
+            metrics=last.metrics if isinstance(last, Step) else {}, alerts=alerts, samples=samples,
+            distributions=spread, usage=usage, went_back=min(back) if back else None,
+        )  # fmt: skip
+
+
+def _stall_alert(event: Stalled) -> Alert:
+    return Alert(at=event.at, step=event.step, text=f"stalled: {event.why}", rule="stalled")

@@ -1,0 +1,37 @@
+"""Names that guides for verl look for in TensorBoard, for metrics that have other names here and in verl."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
+
+GUIDE_NAMES: Mapping[str, str] = MappingProxyType({
+    "critic/rewards/mean": "train/core/reward/mean",
+    "actor/pg_loss": "train/core/policy_loss",
+    "actor/entropy": "train/core/entropy",
+})  # fmt: skip
+GUIDE_DISTRIBUTIONS: Mapping[str, str] = MappingProxyType({
+    "critic/rewards": "train/core/reward/distribution",
+    "actor/grad_norm": "train/core/grad_norm/distribution",
+})  # fmt: skip
+_HELD_OUT = re.compile(r"val-core/.+/reward/(mean@[0-9]+)")
+
+
+def with_guide_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """`metrics`, and those of `GUIDE_NAMES` again; of held-out data the mean over its sources, such as
+    `val/core/reward/mean@1`."""
+    more = {name: metrics[ours] for ours, name in GUIDE_NAMES.items() if ours in metrics}
+    means = defaultdict(list)
+    for name, value in metrics.items():
+        if found := _HELD_OUT.fullmatch(name):
+            means[f"val/core/reward/{found[1]}"].append(value)
+    return {**{name: math.fsum(found) / len(found) for name, found in means.items()}, **more, **metrics}
+
+
+def distribution_names(name: str) -> list[str]:
+    """The names under which a distribution is shown: its own, and that of `GUIDE_DISTRIBUTIONS`."""
+    bare = name.removesuffix("/distribution").removesuffix("/mean")
+    return list(dict.fromkeys([name, *([GUIDE_DISTRIBUTIONS[bare]] if bare in GUIDE_DISTRIBUTIONS else [])]))

@@ -1,0 +1,120 @@
+"""A `/metrics` page for Prometheus: the latest values of a run, in the text format 0.0.4 of its documentation.
+
+The page is served at `[HOST:]PORT`, by default of the loopback; port 0 is one that is free. Nothing is needed for it
+but Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, get_args
+
+from launcher.core.events import Event, How, Level, Usage
+from launcher.trackers.feed import TrackedStep
+from launcher.trackers.tracker import TrackedRun
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LAST_LOOK_S = 6.0  # at the end of a run, for one more scrape of its last values
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_USAGE = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+
+
+class Prometheus:
+    """Keeps the latest values, and sends them to whoever asks."""
+
+    where = ""
+    state: Mapping[str, Any] = {}
+
+    def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
+        """Whatever was sent before, the page begins with nothing: it needs the whole log."""
+        self._run, self._lock = run.name, threading.Lock()
+        self._metrics, self._alerts, self._usage = dict[str, float](), Counter[str](), dict[int, Usage]()
+        self._step, self._at = 0, 0.0
+        self._changed = self._asked = 0
+        host, _, port = run.address.rpartition(":")
+        self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port or 0)), _handler(self.page))
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
+        self.where = f"http://{self._server.server_address[0]}:{self._server.server_address[1]}/metrics"
+        return -1
+
+    def log(self, steps: Sequence[TrackedStep]) -> None:
+        with self._lock:
+            for step in steps:
+                if step.went_back is not None and step.went_back < self._step:
+                    self._step = step.went_back
+                if step.metrics:
+                    self._step, self._at = step.step, step.at
+                self._metrics.update(step.metrics)
+                self._alerts.update(alert.level for alert in step.alerts)
+                self._usage.update(step.usage)
+            self._changed += 1
+
+    def page(self) -> str:
+        """What `/metrics` answers now."""
+        with self._lock:
+            self._asked = self._changed
+            return "".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        run = f'run="{escaped(self._run)}"'
+        yield from _family("rlrun_up", "1 while the run is followed", [(run, 1.0)])
+        yield from _family("rlrun_step", "latest finished step", [(run, float(self._step))])
+        yield from _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", [(run, self._at)])
+        levels = [(f'{run},level="{level}"', float(self._alerts[level])) for level in get_args(Level)]
+        yield from _family("rlrun_alerts", "alerts of the run", levels)
+        named = [(f'{run},name="{escaped(name)}"', value) for name, value in self._metrics.items()]
+        yield from _family("rlrun_metric", "latest value of a metric", named)
+        for name in _USAGE:
+            used = {rank: usage.__dict__[name] for rank, usage in self._usage.items()}
+            samples = [(f'{run},rank="{rank}"', float(value)) for rank, value in used.items() if value is not None]
+            yield from _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", samples)
+
+    def close(self, how: How | None) -> None:
+        """Values that were not asked for since they changed are kept for a moment."""
+        until = time.monotonic() + LAST_LOOK_S
+        while self._changed != self._asked and self._asked and time.monotonic() < until:
+            time.sleep(0.05)
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _family(name: str, text: str, samples: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """One gauge with its samples (labels, value); nothing without any."""
+    if samples:
+        yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
+        yield from (f"{name}{{{labels}}} {number(value)}\n" for labels, value in samples)
+
+
+def number(value: float) -> str:
+    """With all digits, so that it is read back equal."""
+    return "NaN" if value != value else {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value) or repr(value)
+
+
+def escaped(text: str) -> str:
+    """A label's value."""
+    return text.encode("utf-8", "backslashreplace").decode().translate(_ESCAPES)
+
+
+def _handler(page: Any) -> type[BaseHTTPRequestHandler]:
+    class MetricsPage(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = page().encode() if found else b"use /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", CONTENT_TYPE if found else "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: each scrape would be a line."""
+
+    return MetricsPage

@@ -1,0 +1,151 @@
+"""Sends a run to one tracker: what is new, again and again until it arrives; what has arrived is remembered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from launcher.core.problems import OnMessage
+from launcher.core.user_code import CallFailure, try_call
+from launcher.trackers.feed import Feed, FeedPosition, TrackedStep
+from launcher.trackers.tracker import (
+    Remembered,
+    Tracker,
+    locked,
+    make_tracker,
+    read_state,
+    tracked_run,
+    write_state,
+)
+
+POLL_S = 0.5
+BATCH = 200  # steps that are sent at a time
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Before a call that failed is repeated: the first pause, then twice that, up to the longest."""
+LAST_TRIES = 2  # once nothing more can come
+
+
+@dataclass
+class Sent:
+    """What one `Sender` has sent."""
+
+    where: str = ""
+    steps: int = 0
+    alerts: int = 0
+    samples: int = 0
+    failure: str = ""
+    """Why not everything has arrived."""
+
+
+@dataclass
+class Sender:
+    """Sends the run in `folder` to the tracker `name`."""
+
+    name: str
+    folder: Path
+    alive: Callable[[], bool]
+    """Whether more may come."""
+    say: OnMessage
+    address: str = ""
+    """Of a tracker that is asked for its numbers."""
+    pause: Callable[[float], None] = time.sleep
+    opened: OnMessage = lambda where: None  # noqa: E731
+    """Called with the place where people find it, each time the tracker is open."""
+    sent: Sent = field(default_factory=Sent)
+
+    def __post_init__(self) -> None:
+        self._tracker: Tracker | None = None
+        self._feed = Feed(self.folder / "events.jsonl")
+        self._remembered = Remembered("")
+        self._has = self._alone_after = -1  # rows, and the seq of alerts alone, up to here have arrived
+
+    def run(self) -> Sent:
+        """Send until nothing more can come; a call that fails is repeated until then, and `LAST_TRIES` times after it.
+        Raises `Problems` where another process sends this run, or its folder cannot be read."""
+        with locked(self.folder, self.name):
+            pause, tries = 0.0, 0
+            while tries < LAST_TRIES:
+                going = self.alive()  # before reading: a run that has ended has written everything
+                failure = self._send_all()
+                if failure != self.sent.failure:
+                    self.say(failure or f"{self.name}: works again")
+                self.sent.failure = failure
+                if not (failure or going):
+                    break
+                tries += not going
+                pause = min(pause * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S) if failure else 0.0
+                if tries < LAST_TRIES:
+                    self._wait(pause or POLL_S)
+            self._close()
+            return self.sent
+
+    def _wait(self, seconds: float) -> None:
+        """Ends early when nothing more can come."""
+        waited = 0.0
+        while waited < seconds and (self.alive() or waited < min(seconds, FIRST_PAUSE_S)):
+            self.pause(min(POLL_S, seconds - waited))
+            waited += POLL_S
+
+    def _send_all(self) -> str:
+        """Why not everything that is logged has arrived; empty where it has."""
+        failure = "" if self._tracker else self._open()
+        while not failure and (steps := list(islice(self._steps(), BATCH))):
+            failure = self._log(steps)
+        return failure
+
+    def _steps(self) -> Iterator[TrackedStep]:
+        """Those that have not arrived."""
+        for step in self._feed.new():
+            alone = not (step.metrics or step.samples or step.distributions)
+            if step.row > self._has or (alone and step.after.seq > self._alone_after):
+                yield step
+
+    def _open(self) -> str:
+        """Connect, and find out what has arrived."""
+        self._remembered = read_state(self.folder, self.name)
+        run = tracked_run(self.folder, self._remembered.id, self.address)
+        write_state(self.folder, self.name, self._remembered)  # the id, which must not change with the folder's name
+        tracker = try_call(partial(make_tracker, self.name))
+        if isinstance(tracker, CallFailure):
+            return f"{self.name}: {tracker.reason}"
+        row = try_call(partial(tracker.open, run, self._remembered.state))
+        if isinstance(row, CallFailure):
+            try_call(partial(tracker.close, None))
+            return f"{self.name}: {row.reason}"
+        position = self._remembered.position
+        behind = row is not None and row < position.row
+        self._has, self._alone_after = -1 if row is None else row, -1 if row == -1 else position.seq
+        if tracker.state != self._remembered.state:  # before anything is sent: a kill may come at any time
+            self._remembered = Remembered(run.id, FeedPosition() if behind else position, dict(tracker.state))
+            write_state(self.folder, self.name, self._remembered)
+        self._feed = Feed(self.folder / "events.jsonl") if behind else Feed(self.folder / "events.jsonl", position)
+        self._tracker, self.sent.where = tracker, tracker.where
+        self.opened(tracker.where)
+        return ""
+
+    def _log(self, steps: list[TrackedStep]) -> str:
+        assert self._tracker
+        done = try_call(partial(self._tracker.log, steps))
+        if isinstance(done, CallFailure):
+            try_call(partial(self._tracker.close, None))
+            self._tracker = None
+            return f"{self.name}: {done.reason}"
+        after = steps[-1].after
+        if after.seq > self._remembered.position.seq:
+            self._remembered = Remembered(self._remembered.id, after, dict(self._tracker.state))
+            write_state(self.folder, self.name, self._remembered)
+        self.sent.steps += sum(bool(step.metrics) for step in steps)
+        self.sent.alerts += sum(len(step.alerts) for step in steps)
+        self.sent.samples += sum(len(step.samples) for step in steps)
+        return ""
+
+    def _close(self) -> None:
+        if self._tracker:
+            how = self._feed.ended.how if self._feed.ended else None
+            done = try_call(partial(self._tracker.close, how))
+            if isinstance(done, CallFailure):
+                self.sent.failure = f"{self.name}: {done.reason}"

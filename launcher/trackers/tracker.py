@@ -1,0 +1,174 @@
+"""What a tracker is, the run that it shows, and what it remembers in the run's folder.
+
+    runs/<project>/<experiment>/trackers/NAME.json    {"id", "row", "seq", "shift", "state": what the tracker keeps}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from launcher.core.bounded_parse import parse_json, parse_yaml
+from launcher.core.events import How
+from launcher.core.files import open_file, read_file, write_atomic
+from launcher.core.problems import Problem, Problems
+from launcher.trackers.feed import FeedPosition, TrackedStep
+
+CLASSES = {
+    "tensorboard": "tensorboard:TensorBoard",
+    "wandb": "wandb:WandB",
+    "trackio": "trackio:Trackio",
+    "mlflow": "mlflow:MLflow",
+    "swanlab": "swanlab:SwanLab",
+    "prometheus": "prometheus:Prometheus",
+    "file": "jsonl:JsonLines",
+}
+"""Of each name of `spec.trackers.TRACKERS`, the `module:class` in this package; a module imports its library."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker is given of a run."""
+
+    folder: Path
+    id: str
+    """Twelve hex digits, the same for the life of the run."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The settings by their dotted names."""
+    address: str = ""
+    """`[HOST:]PORT` for a tracker that is asked for its numbers."""
+
+    @property
+    def project(self) -> str:
+        return self.folder.absolute().parent.name
+
+    @property
+    def experiment(self) -> str:
+        return self.folder.absolute().name
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}/{self.experiment}"
+
+
+class Tracker(Protocol):
+    """Shows a run elsewhere. Any call may raise anything: it is repeated later.
+
+    `open` and `log` return nothing or raise; after either has raised, the tracker is opened again.
+    """
+
+    where: str
+    """Where people find what was sent; known once it is open."""
+    state: Mapping[str, Any]
+    """What is remembered beside the position, of what has been logged."""
+
+    def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
+        """Connect; go on where the remembered `state` ends. Returns the row up to which it has everything already, -1
+        for nothing; None where it cannot know that, and the remembered position counts."""
+
+    def log(self, steps: Sequence[TrackedStep]) -> None:
+        """Hand over `steps`; the rows grow."""
+
+    def close(self, how: How | None) -> None:
+        """Nothing comes any more; `how` the run ended, None where that is not known."""
+
+
+def make_tracker(name: str) -> Tracker:
+    """The tracker of that name. Raises `ImportError` where its library is missing."""
+    module, _, cls = CLASSES[name].partition(":")
+    made: Tracker = getattr(import_module(f"launcher.trackers.{module}"), cls)()
+    return made
+
+
+# ---- what is remembered
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a tracker has of a run."""
+
+    id: str
+    position: FeedPosition = FeedPosition()
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+
+def state_file(folder: Path, name: str) -> Path:
+    return folder / "trackers" / f"{name}.json"
+
+
+def read_state(folder: Path, name: str) -> Remembered:
+    """Raises `Problems` where the file is damaged: to begin again would send everything twice."""
+    file = state_file(folder, name)
+    try:
+        node = parse_json(read_file(file))
+        position = FeedPosition(*(int(node[key]) for key in ("seq", "row", "shift")))
+        return Remembered(str(node["id"]), position, dict(node["state"]))
+    except FileNotFoundError:
+        return Remembered(run_id(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fix = "delete it to send the whole run again"
+        raise Problems(Problem(str(file), "holds no position of a tracker", fix, "bad-file")) from error
+
+
+def write_state(folder: Path, name: str, remembered: Remembered) -> None:
+    node = {"id": remembered.id, **asdict(remembered.position), "state": dict(remembered.state)}
+    write_atomic(state_file(folder, name), json.dumps(node) + "\n")
+
+
+def run_id(folder: Path) -> str:
+    """Of a run that no tracker has seen: it is made of its folder and of its first event, so that another run of the
+    same name has another one."""
+    try:
+        with open_file(folder / "events.jsonl") as log:
+            first = log.readline(2**16)
+    except OSError:
+        first = b""
+    return hashlib.sha256(os.fsencode(folder.absolute()) + b"\0" + first).hexdigest()[:12]
+
+
+@contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """One process at a time sends a run to a tracker. Raises `Problems` where another one does."""
+    file = state_file(folder, name)
+    if file.parent.is_symlink():
+        raise Problems(Problem(str(file.parent), "is a link", "replace it by a folder", "not-permitted"))
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(file.with_name(f".{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        got = f"another process sends this run to {name}"
+        raise Problems(Problem(str(folder), got, "wait until that has ended", "in-use")) from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# ---- the run
+
+
+def tracked_run(folder: Path, run_id: str, address: str = "") -> TrackedRun:
+    """The run in `folder`. Raises `Problems` where its settings cannot be read."""
+    try:
+        config = dict(_flat(parse_yaml(read_file(folder / "spec.yaml"))))
+    except (OSError, ValueError) as error:
+        raise Problems(Problem(str(folder / "spec.yaml"), "cannot be read", "use a run's folder", "bad-file")) from error
+    return TrackedRun(folder, run_id, config, address)
+
+
+def _flat(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, dict):
+        yield place, node
+        return
+    for key, value in node.items():
+        yield from _flat(value, f"{place}.{key}" if place else str(key))
