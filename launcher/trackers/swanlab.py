@@ -1,0 +1,84 @@
+"""SwanLab. SWANLAB_API_KEY, SWANLAB_MODE, SWANLAB_LOG_DIR and the other variables count as always.
+
+SwanLab writes in the background. What its files on this machine hold, for runs that are not sent to its server, is read
+when a run is opened: what a kill has lost is sent again, and nothing twice. Its step is the row: the step itself, until
+the run goes back to a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import swanlab
+from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+
+from launcher.core.events import How
+from launcher.trackers.feed import TrackedStep
+from launcher.trackers.leveldb_log import records
+from launcher.trackers.tracker import TrackedRun
+
+STEP = "training/global_step"
+"""The last value of each row: a row without it is not complete."""
+STATES = {"finished": "success", "failed": "crashed", "stopped": "aborted"}
+
+
+class SwanLab:
+    """One run of SwanLab."""
+
+    where = ""
+    state: Mapping[str, Any] = {}
+
+    def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
+        folder = Path(os.environ.get("SWANLAB_LOG_DIR") or run.folder / "swanlog")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._there = _rows(folder, run.id)
+        settings = swanlab.Settings(interactive=False, terminal={"proxy_type": "none"})
+        self._run = swanlab.init(
+            project=os.environ.get("SWANLAB_PROJ_NAME") or run.project, name=run.experiment, id=run.id, resume="allow",
+            log_dir=str(folder), config={key: str(value) for key, value in run.config.items()},
+            settings=settings,
+        )  # fmt: skip
+        online = settings.mode == "online"
+        self.where = settings.web_host if online else str(folder)
+        return None if online else max((row for row, names in self._there.items() if STEP in names), default=-1)
+
+    def log(self, steps: Sequence[TrackedStep]) -> None:
+        for step in steps:
+            values: dict[str, Any] = dict(step.metrics)
+            if step.alerts:
+                values["alerts"] = swanlab.Text("\n".join(f"{alert.level}: {alert.text}" for alert in step.alerts))
+            if step.samples:
+                shown = (f"{sample.prompt}\n\n{sample.response}" for sample in step.samples)
+                scores = (f"score {sample.score:g}" for sample in step.samples)
+                values["val/samples"] = list(map(swanlab.Text, shown, scores))
+            values.pop(STEP, None)
+            there = self._there.pop(step.row, ())  # of a row that a kill has cut
+            if left := {name: value for name, value in values.items() if name not in there}:
+                self._run.log({**left, STEP: float(step.step)}, step=step.row)
+
+    def close(self, how: How | None) -> None:
+        state = STATES[how] if how else "success"
+        self._run.finish(state, error="the run failed" if state == "crashed" else None)
+
+
+def _rows(folder: Path, run_id: str) -> dict[int, set[str]]:
+    """The names that the files of a run hold of each row."""
+    found = defaultdict[int, set[str]](set)
+    for file in folder.glob(f"run-*-{run_id}/run-{run_id}.swanlab"):
+        for name, row in _values(file):
+            found[row].add(name)
+    return dict(found)
+
+
+def _values(file: Path) -> Iterator[tuple[str, int]]:
+    for data in records(file):
+        record = Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind in ("scalar", "media"):
+            value = getattr(record, kind)
+            yield value.key, value.step
