@@ -88,9 +88,11 @@ class TrackerProcesses:
         self._outputs, self._redactor = _start_redactor([logs / f"tracker-{name}.log" for name in names])
         self.processes = [TrackerProcess(name, folder, out) for name, out in zip(names, self._outputs, strict=True)]
         self._looked_at = -LOOK_S
+        self.state = RunState()
+        """The latest one."""
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        now = time.monotonic()
+        self.state, now = state, time.monotonic()
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             for process in self.processes:
@@ -136,6 +138,9 @@ def tracked(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Iterator[lis
     finally:
         processes.close()
         late = [process.name for process in processes.processes if not process.complete]
-        lines = [f"{name}: not everything has arrived, see logs/tracker-{name}.log; rlrun track {folder.path} --to {name} "
-                 "sends the rest" for name in late]  # fmt: skip
-        write_all(sinks, RunState(status="running"), [], lines)
+        write_all(sinks, processes.state, [], [_late(name, folder) for name in late])
+
+
+def _late(name: str, folder: Folder) -> str:
+    fix = f"rlrun track {folder.path} --to {name} sends the rest"
+    return f"{name}: not everything has arrived, see logs/tracker-{name}.log; {fix}"

@@ -11,7 +11,17 @@ from pydantic import Field
 
 from launcher.core.metrics import HELD_OUT
 from launcher.core.problems import InvalidSettings, Problem, conflict
-from launcher.core.settings import AtLeastOne, Chosen, Count, Names, NonNegative, Positive, ReadOnlyWith, Share, settings
+from launcher.core.settings import (
+    AtLeastOne,
+    Chosen,
+    Count,
+    Names,
+    NonNegative,
+    Positive,
+    ReadOnlyWith,
+    Share,
+    settings,
+)
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
@@ -152,10 +162,10 @@ class Trainer:
     log_val_generations: Count = 4
     """Held-out answers of each validation that are logged as events."""
     logger: Names = (CONSOLE,)
-    """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`, `prometheus`,
-    `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is down does not
-    slow or stop the run, and `rlrun track` sends the rest. `console`, as in verl's lists, changes nothing: its lines are
-    always printed."""
+    """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`,
+    `prometheus`, `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is
+    down does not slow or stop the run, and `rlrun track` sends the rest. `console`, as in verl's lists, changes
+    nothing: its lines are always printed."""
 
 
 @settings

@@ -69,8 +69,8 @@ class TrackedStep:
 class Feed:
     """Reads `log` after `position`, as it grows."""
 
-    def __init__(self, log: Path, position: FeedPosition = FeedPosition()) -> None:  # noqa: B008  frozen
-        self.position = position
+    def __init__(self, log: Path, position: FeedPosition | None = None) -> None:
+        self.position = position = position or FeedPosition()
         self.ended: Ended | None = None
         """How the run ended; None while it goes on, or where it was killed."""
         self._log = LogReader(log, after=position.seq)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, TypeVar
 
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Metric, Param, Run
 from mlflow.tracking import MlflowClient
 
 from launcher.core.events import How, writable

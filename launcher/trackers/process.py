@@ -1,4 +1,4 @@
-"""One tracker of a run that trains, in a process of its own: `python -m launcher.trackers.process NAME FOLDER [ADDRESS]`.
+"""One tracker of a run that trains, as a process: `python -m launcher.trackers.process NAME FOLDER [ADDRESS]`.
 
 Standard input is a pipe that the launcher holds. Its end says that the run has ended, or that the launcher was killed:
 the process sends what is left and exits, at most `FINISH_S` seconds later, even if a library hangs. Exit codes: 0

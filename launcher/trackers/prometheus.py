@@ -40,7 +40,7 @@ class Prometheus:
         self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port or 0)), _handler(self.page))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True).start()
-        self.where = f"http://{self._server.server_address[0]}:{self._server.server_address[1]}/metrics"
+        self.where = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
         return -1
 
     def log(self, steps: Sequence[TrackedStep]) -> None:

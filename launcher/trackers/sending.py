@@ -52,8 +52,8 @@ class Sender:
     say: OnMessage
     address: str = ""
     """Of a tracker that is asked for its numbers."""
-    pause: Callable[[float], None] = time.sleep
-    opened: OnMessage = lambda where: None  # noqa: E731
+    pause: Callable[[float], object] = time.sleep
+    opened: OnMessage = lambda where: None
     """Called with the place where people find it, each time the tracker is open."""
     sent: Sent = field(default_factory=Sent)
 

@@ -1,6 +1,6 @@
 """What a tracker is, the run that it shows, and what it remembers in the run's folder.
 
-    runs/<project>/<experiment>/trackers/NAME.json    {"id", "row", "seq", "shift", "state": what the tracker keeps}
+runs/<project>/<experiment>/trackers/NAME.json    {"id", "row", "seq", "shift", "state": what the tracker keeps}
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Remembered:
     """What a tracker has of a run."""
 
     id: str
-    position: FeedPosition = FeedPosition()
+    position: FeedPosition = field(default_factory=FeedPosition)
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -162,7 +162,9 @@ def tracked_run(folder: Path, run_id: str, address: str = "") -> TrackedRun:
     try:
         config = dict(_flat(parse_yaml(read_file(folder / "spec.yaml"))))
     except (OSError, ValueError) as error:
-        raise Problems(Problem(str(folder / "spec.yaml"), "cannot be read", "use a run's folder", "bad-file")) from error
+        raise Problems(
+            Problem(str(folder / "spec.yaml"), "cannot be read", "use a run's folder", "bad-file")
+        ) from error
     return TrackedRun(folder, run_id, config, address)
 
 

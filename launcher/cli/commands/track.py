@@ -69,7 +69,9 @@ def _address(to: str, port: int | None) -> str:
 def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) -> Sent:
     """Until the run has ended, or Ctrl-C."""
     stopped = list[bool]()
-    sender = Sender(to, folder.path, _alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address)
+    sender = Sender(
+        to, folder.path, _alive(to, folder, follow, stopped), lambda line: None if silent else say(line), address
+    )
 
     def pause(seconds: float) -> None:
         try:
@@ -90,7 +92,10 @@ def _alive(to: str, folder: Folder, follow: bool, stopped: list[bool]) -> Callab
 
 
 def _summary(to: str, sent: Sent) -> str:
-    counts = [f"{count} {noun}{'' if count == 1 else 's'}"
-              for count, noun in ((sent.steps, "step"), (sent.alerts, "alert"), (sent.samples, "sample")) if count]
+    counts = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((sent.steps, "step"), (sent.alerts, "alert"), (sent.samples, "sample"))
+        if count
+    ]
     done = f"{', '.join(counts)} sent to {sent.where}" if counts else f"nothing new for {sent.where or to}"
     return f"{to}: {done}" if not sent.failure else f"{to}: not everything has arrived; run the same command again"

@@ -1,0 +1,289 @@
+"""What each library's own reader finds is what the event log says: `make test-trackers` has the libraries.
+
+Each test sends in pieces: before a restart, after it, and once again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import Restarted, Step
+from launcher.trackers.sending import Sender
+from launcher.trackers.tracker import read_state, state_file, write_state
+
+
+def needs(name: str):
+    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed; make test-trackers has it")
+
+
+def read(module: str, name: str):
+    """From a library that is not always there."""
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    settings = {"WANDB_MODE": "offline", "SWANLAB_MODE": "offline", "TRACKIO_DIR": str(tmp_path / "trackio"),
+                "WANDB_SILENT": "true", "SWANLAB_ROOT": str(tmp_path / "swanlab"), "HOME": str(tmp_path)}  # fmt: skip
+    for key, value in settings.items():
+        monkeypatch.setenv(key, value)
+    for key in ("TENSORBOARD_DIR", "WANDB_DIR", "MLFLOW_TRACKING_URI", "SWANLAB_LOG_DIR", "TRACKIO_SPACE_ID"):
+        monkeypatch.delenv(key, raising=False)
+
+
+def send(folder, name: str) -> int:
+    sent = Sender(name, folder.path, lambda: False, print, pause=lambda seconds: None).run()
+    assert sent.failure == ""
+    return sent.steps
+
+
+def send_in_pieces(folder, name: str, events) -> None:
+    """Up to the middle of what is undone; then the rest; then nothing is left."""
+    place = next(place for place, event in enumerate(events) if isinstance(event, Restarted))
+    folder.write(events[: place - 4])
+    assert send(folder, name) > 0
+    folder.write(events[place - 4 :])
+    assert send(folder, name) > 0
+    assert send(folder, name) == 0
+
+
+# ---- readers: {step: {name: value}}, the last value of a step counts
+
+
+def of_tensorboard(folder: Path):
+    from_file = read("tensorboard.backend.event_processing.event_accumulator", "EventAccumulator")
+    events = from_file(str(folder), {"scalars": 0, "histograms": 0, "tensors": 0})
+    events.Reload()
+    return events
+
+
+def of_wandb(folder: Path) -> list[dict]:
+    """Rows of the history in all offline files, by a reader that is not ours."""
+    record, reader = (
+        read("wandb.proto.wandb_internal_pb2", "Record"),
+        read("swanlab.converter.wb.wbdatastore", "WBDataStoreReader"),
+    )
+    cut, rows = read("swanlab.converter.wb.wbdatastore", "DataStoreTruncatedError"), []
+    for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
+        with reader() as data:
+            data.open(file)
+            try:
+                while (each := data.scan()) is not None:
+                    found = record()
+                    found.ParseFromString(each)
+                    if items := found.history.item:
+                        rows.append(
+                            {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+                        )
+            except cut:  # of a file whose writer was killed
+                pass
+    return rows
+
+
+def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
+    store, record = (
+        read("swanlab.sdk.internal.core_python.store", "DataStoreReader"),
+        read("swanlab.proto.swanlab.record.v1.record_pb2", "Record"),
+    )
+    found = []
+    for file in sorted(folder.glob("swanlog/run-*/run-*.swanlab")):
+        reader = store()
+        reader.open(file)
+        while (data := reader.scan()) is not None:
+            each = record()
+            each.ParseFromString(data)
+            if each.WhichOneof("record_type") == "scalar":
+                found.append((each.scalar.key, each.scalar.step, each.scalar.value.number))
+        reader.close()
+    return found
+
+
+def latest(rows: list[dict]) -> dict[int, dict[str, float]]:
+    """By `training/global_step`; the later row counts."""
+    return {int(row["training/global_step"]): row for row in rows}
+
+
+def same(found: dict, expected: dict) -> None:
+    assert sorted(found) == sorted(expected)
+    for step, metrics in expected.items():
+        values = {name: float(found[step][name]) for name in metrics}
+        assert repr(values) == repr(metrics), step
+
+
+# ---- TensorBoard
+
+
+@needs("tensorboard")
+def test_tensorboards_own_reader_finds_every_value(folder, awkward, expected):
+    import_float = read("numpy", "float32")
+    send_in_pieces(folder, "tensorboard", awkward)
+    events = of_tensorboard(folder.path / "tensorboard")
+    for name in expected[0]:
+        found = {each.step: each.value for each in events.Scalars(name)}
+        with read("numpy", "errstate")(over="ignore"):
+            wanted = {step: float(import_float(metrics[name])) for step, metrics in expected.items()}
+        assert repr(found) == repr(wanted), name
+        assert len(events.Scalars(name)) == 13, "what is undone is gone"
+    assert [each.value for each in events.Scalars("train/core/reward/mean")] == [
+        each.value for each in events.Scalars("critic/rewards/mean")
+    ]
+    for name in ("train/core/policy_loss", "train/core/entropy", "val/core/reward/mean@1"):
+        assert len(events.Scalars(name)) == 13
+    histogram = events.Histograms("train/core/reward/distribution")[-1]
+    assert (histogram.step, histogram.histogram_value.num) == (7, 9.0)
+    assert histogram.histogram_value.bucket == [0.0, 7.0, 2.0]
+    assert {"settings", "alerts", "val/samples/gsm8k"} <= {*events.Tags()["tensors"]}
+
+
+@needs("tensorboard")
+def test_tensorboard_writes_where_its_variable_says(folder, awkward, tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "data" / "p" / "one"))
+    folder.write(awkward)
+    send(folder, "tensorboard")
+    assert len(of_tensorboard(tmp_path / "data" / "p" / "one").Scalars("actor/entropy")) == 13
+
+
+@needs("tensorboard")
+def test_a_killed_tensorboard_file_is_completed_byte_by_byte(folder):
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7}) for n in range(50)])
+    send(folder, "tensorboard")
+    (file,) = (folder.path / "tensorboard").iterdir()
+    before = read_state(folder.path, "tensorboard")
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7}) for n in range(50, 100)])
+    send(folder, "tensorboard")
+    whole = file.read_bytes()
+    write_state(folder.path, "tensorboard", before)
+    file.write_bytes(whole[:-11])
+    send(folder, "tensorboard")
+    assert file.read_bytes() == whole
+
+
+# ---- the others
+
+
+@needs("wandb")
+@needs("swanlab")
+def test_wandbs_files_hold_every_value(folder, awkward, expected):
+    send_in_pieces(folder, "wandb", awkward)
+    rows = of_wandb(folder.path)
+    same(latest(rows), expected)
+    assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
+    assert rows[0]["_timestamp"] == 101.0
+    ids = {file.stem for file in folder.path.glob("wandb/offline-run-*/run-*.wandb")}
+    assert ids == {f"run-{read_state(folder.path, 'wandb').id}"}, "one run for life"
+
+
+@needs("mlflow")
+@pytest.mark.parametrize("store", ["", "sqlite"])
+def test_mlflows_client_finds_every_value(folder, awkward, expected, store, tmp_path, monkeypatch):
+    if store:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/shared.db")
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
+    send_in_pieces(folder, "mlflow", awkward)
+    uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{folder.path}/mlflow.db")
+    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("ours" if store else "p")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED" and run.data.params["optim.lr"] == "0.1"
+    largest = sys.float_info.max  # what MLflow keeps for infinity
+    for name in expected[0]:
+        history = client.get_metric_history(run.info.run_id, name.replace("@", "_at_"))
+        found = {each.step: each.value for each in sorted(history, key=lambda each: each.timestamp)}
+        wanted = {step: max(min(metrics[name], largest), -largest) if math.isinf(metrics[name]) else metrics[name]
+                  for step, metrics in expected.items()}  # fmt: skip
+        assert {step: repr(abs(value)) for step, value in found.items()} == {
+            step: repr(abs(value)) for step, value in wanted.items()
+        }, name
+        assert max(Counter((each.step, each.timestamp) for each in history).values()) == 1
+    assert len(client.list_artifacts(run.info.run_id, "samples")) == 3
+
+
+@needs("mlflow")
+def test_what_mlflow_has_already_is_not_sent_again(folder):
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(5)])
+    send(folder, "mlflow")
+    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    client.set_tag(run.info.run_id, "rlrun.row", "1")  # as if a kill had come before it was set
+    state_file(folder.path, "mlflow").unlink()
+    folder.write([Step(at=5.0, step=5, metrics={"a": 5 / 7})])
+    send(folder, "mlflow")
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "a")] == [0, 1, 2, 3, 4, 5]
+    assert len(client.get_metric_history(run.info.run_id, "b")) == 5
+
+
+@needs("trackio")
+def test_trackios_database_holds_every_value(folder, awkward, expected):
+    send_in_pieces(folder, "trackio", awkward)
+    storage = read("trackio.sqlite_storage", "SQLiteStorage")
+    (run,) = storage.get_runs("p")
+    rows = storage.get_logs("p", run)
+    same(latest([row for row in rows if "actor/entropy" in row]), expected)
+    assert len({row["step"] for row in rows}) == len(rows)
+
+
+@needs("swanlab")
+def test_swanlabs_files_hold_every_value(folder, awkward, expected):
+    send_in_pieces(folder, "swanlab", awkward)
+    rows: dict[int, dict[str, float]] = {}
+    for name, row, value in of_swanlab(folder.path):
+        assert name not in rows.setdefault(row, {})
+        rows[row][name] = value
+    same(latest([row for row in rows.values() if "actor/entropy" in row]), expected)
+
+
+# ---- kill -9
+
+
+KILLED = {
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "swanlab": "swanlab",
+    "trackio": "trackio",
+    "mlflow": "mlflow",
+}
+
+
+def sent_steps(folder, name: str) -> list[int]:
+    if name == "tensorboard":
+        return [each.step for each in of_tensorboard(folder.path / "tensorboard").Scalars("a")]
+    if name == "wandb":
+        return sorted(row["_step"] for row in of_wandb(folder.path))
+    if name == "swanlab":
+        return sorted(step for key, step, _ in of_swanlab(folder.path) if key == "a")
+    if name == "trackio":
+        storage = read("trackio.sqlite_storage", "SQLiteStorage")
+        return [row["step"] for run in storage.get_runs("p") for row in storage.get_logs("p", run, max_points=10**6)]
+    client = read("mlflow.tracking", "MlflowClient")(tracking_uri=f"sqlite:///{folder.path}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("p").experiment_id])
+    return sorted(each.step for each in client.get_metric_history(run.info.run_id, "a"))
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(module)) for name, module in KILLED.items()])
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name):
+    """Three kills at moments of the third to the ninth second; a library takes two to load."""
+    steps, chance = 2000, random.Random(1)
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(steps)])
+    argv = [sys.executable, "-m", "launcher.trackers.process", name, str(folder.path)]
+    for _ in range(3):
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + chance.uniform(3, 9)
+        while time.monotonic() < until and process.poll() is None:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    assert send(folder, name) <= steps
+    assert sent_steps(folder, name) == list(range(steps))
+    assert send(folder, name) == 0
