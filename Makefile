@@ -13,12 +13,15 @@ PEERS ?= .venv-oracles
 VERL ?= .venv-verl
 VLLM ?= .venv-vllm
 JOBS ?= .venv-jobs
+TRACKERS ?= .venv-trackers
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs ends weight-sync docs site picture settings \
 	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs
+.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +88,17 @@ $(JOBS)/ready: $(VENV)/ready-dev
 
 test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster (with rlrun[jobs], in its own environment)
 	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_remote.py --durations=5
+
+$(TRACKERS)/ready: $(VENV)/ready-dev
+	$(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check mlflow==3.17.2 swanlab==0.10.3 tensorboard==2.21.0 \
+		trackio==0.43.0 wandb==0.31.0
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(TRACKERS)/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-base.pth
+	@touch $@
+
+test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio, SwanLab (and Prometheus, where it is installed) read back
+	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
 
 equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) and with this working tree: equal events and weights
 	git worktree add --quiet --detach .base-$(BASE) $(BASE)
@@ -209,4 +223,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

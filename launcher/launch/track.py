@@ -99,14 +99,14 @@ class TrackerProcesses:
                 process.look(now)
 
     def close(self) -> None:
-        """Returns once all have exited, or after `FINISH_S` and a moment."""
+        """Returns once all have exited, at the latest after `FINISH_S` and a moment."""
         for process in self.processes:
             process.finish()
         until = time.monotonic() + FINISH_S + KILLED_S
         for process in self.processes:
             process.wait(until)
-        for output in self._outputs:
-            os.close(output)
+        while self._outputs:
+            os.close(self._outputs.pop())
         with suppress(subprocess.TimeoutExpired):
             self._redactor.wait(KILLED_S)
 

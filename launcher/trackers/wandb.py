@@ -33,6 +33,7 @@ class WandB:
     state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
+        os.environ.pop("WANDB_SERVICE", None)  # W&B's own process of a program that started this one
         folder = Path(os.environ.get("WANDB_DIR") or run.folder)
         arrived = last_row(folder, run.id)
         self._run = wandb.init(

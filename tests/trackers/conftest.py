@@ -59,6 +59,7 @@ def awkward() -> list[Event]:
             Distribution(at=100.6 + step, step=step, name="critic/rewards", edges=(0.0, 0.5, 1.0), counts=(step, 2))
         )
         events.append(Step(at=101.0 + step, step=step, metrics=metrics(step)))
+    events.insert(10, Alert(at=104.5, step=3, text="entropy is low", rule="entropy"))  # after step 3
     events.append(
         Alert(at=114.0, step=12, text="the reward fell", level="critical", rule="reward", fix="optim.lr=5e-7")
     )

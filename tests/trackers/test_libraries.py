@@ -39,6 +39,7 @@ def offline(monkeypatch, tmp_path):
                 "WANDB_SILENT": "true", "SWANLAB_ROOT": str(tmp_path / "swanlab"), "HOME": str(tmp_path)}  # fmt: skip
     for key, value in settings.items():
         monkeypatch.setenv(key, value)
+    monkeypatch.chdir(tmp_path)  # where MLflow puts artifacts of a store that has no place for them
     for key in ("TENSORBOARD_DIR", "WANDB_DIR", "MLFLOW_TRACKING_URI", "SWANLAB_LOG_DIR", "TRACKIO_SPACE_ID"):
         monkeypatch.delenv(key, raising=False)
 
@@ -93,12 +94,12 @@ def of_wandb(folder: Path) -> list[dict]:
 
 
 def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
-    store, record = (
-        read("swanlab.sdk.internal.core_python.store", "DataStoreReader"),
-        read("swanlab.proto.swanlab.record.v1.record_pb2", "Record"),
-    )
+    store = read("swanlab.sdk.internal.core_python.store", "DataStoreReader")
+    record = read("swanlab.proto.swanlab.record.v1.record_pb2", "Record")
     found = []
     for file in sorted(folder.glob("swanlog/run-*/run-*.swanlab")):
+        if file.stat().st_size < 7:  # its writer was killed before it had begun
+            continue
         reader = store()
         reader.open(file)
         while (data := reader.scan()) is not None:
@@ -118,8 +119,8 @@ def latest(rows: list[dict]) -> dict[int, dict[str, float]]:
 def same(found: dict, expected: dict) -> None:
     assert sorted(found) == sorted(expected)
     for step, metrics in expected.items():
-        values = {name: float(found[step][name]) for name in metrics}
-        assert repr(values) == repr(metrics), step
+        values = {name: float(found[step][name]) + 0.0 for name in metrics}  # W&B does not keep the sign of -0
+        assert repr(values) == repr({name: value + 0.0 for name, value in metrics.items()}), step
 
 
 # ---- TensorBoard
@@ -136,9 +137,8 @@ def test_tensorboards_own_reader_finds_every_value(folder, awkward, expected):
             wanted = {step: float(import_float(metrics[name])) for step, metrics in expected.items()}
         assert repr(found) == repr(wanted), name
         assert len(events.Scalars(name)) == 13, "what is undone is gone"
-    assert [each.value for each in events.Scalars("train/core/reward/mean")] == [
-        each.value for each in events.Scalars("critic/rewards/mean")
-    ]
+    rewards, again = (events.Scalars(name) for name in ("critic/rewards/mean", "train/core/reward/mean"))
+    assert [each.value for each in again] == [each.value for each in rewards]
     for name in ("train/core/policy_loss", "train/core/entropy", "val/core/reward/mean@1"):
         assert len(events.Scalars(name)) == 13
     histogram = events.Histograms("train/core/reward/distribution")[-1]
@@ -207,7 +207,7 @@ def test_mlflows_client_finds_every_value(folder, awkward, expected, store, tmp_
             step: repr(abs(value)) for step, value in wanted.items()
         }, name
         assert max(Counter((each.step, each.timestamp) for each in history).values()) == 1
-    assert len(client.list_artifacts(run.info.run_id, "samples")) == 3
+    assert len(client.list_artifacts(run.info.run_id, "samples")) == 2  # of steps 0 and 6; that of 12 is undone
 
 
 @needs("mlflow")
@@ -247,13 +247,7 @@ def test_swanlabs_files_hold_every_value(folder, awkward, expected):
 # ---- kill -9
 
 
-KILLED = {
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-    "swanlab": "swanlab",
-    "trackio": "trackio",
-    "mlflow": "mlflow",
-}
+KILLED = ("tensorboard", "wandb", "swanlab", "trackio", "mlflow")
 
 
 def sent_steps(folder, name: str) -> list[int]:
@@ -271,7 +265,7 @@ def sent_steps(folder, name: str) -> list[int]:
     return sorted(each.step for each in client.get_metric_history(run.info.run_id, "a"))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(module)) for name, module in KILLED.items()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in KILLED])
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name):
     """Three kills at moments of the third to the ninth second; a library takes two to load."""
     steps, chance = 2000, random.Random(1)
