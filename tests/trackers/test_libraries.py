@@ -5,6 +5,7 @@ Each test sends in pieces: before a restart, after it, and once again.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -102,11 +103,12 @@ def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
             continue
         reader = store()
         reader.open(file)
-        while (data := reader.scan()) is not None:
-            each = record()
-            each.ParseFromString(data)
-            if each.WhichOneof("record_type") == "scalar":
-                found.append((each.scalar.key, each.scalar.step, each.scalar.value.number))
+        with contextlib.suppress(read("swanlab.exceptions", "DataStoreError")):  # where a kill has cut it
+            while (data := reader.scan()) is not None:
+                each = record()
+                each.ParseFromString(data)
+                if each.WhichOneof("record_type") == "scalar":
+                    found.append((each.scalar.key, each.scalar.step, each.scalar.value.number))
         reader.close()
     return found
 
