@@ -76,6 +76,7 @@ COMMANDS = (
     CommandEntry(
         "diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log of another program.", LOOK,
         examples=("rlrun diagnose RUN", "rlrun diagnose verl.log --profile verl_ppo_gsm8k"),
+    ),
     CommandEntry(
         "track", "track:track",
         "Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.", LOOK,
