@@ -3,8 +3,10 @@
 `python benchmarks/equality.py write FILE`, then `compare FILE`:
 `write` trains with the package that Python finds (PYTHONPATH chooses another checkout) and writes the SHA-256 of each
 run's events and final weights; `compare` trains again and ends with 1 where one differs. A change of structure must
-leave all of them equal. `make equality BASE=<commit>` does both. Nothing of the package is imported, so that two
-versions of it can be compared.
+leave all of them equal. Kinds of events and metrics that only the newer version has are left out of its hashes and
+counted in the table; one that it no longer has is a difference. `make equality BASE=<commit>` does both. Nothing of the
+package is imported, so that two versions of it can be compared. A third argument is part of a run's name: only such
+runs are trained (`write FILE GRPO`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -47,7 +49,9 @@ OF_PROCESSES = ("Usage", "Restarted", "Stalled", "WentOn", "Waiting", "Ended")  
 OF_LOG = ("at", "seq", "attempt", "run")  # the clock, the place in the log and the run's name
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
 
-Hashes = dict[str, dict[str, str]]
+Run = dict[str, Any]
+"""`events` and `weights`, hashes of them; `names`, the kinds of events and the metrics that the first hash is of."""
+Runs = dict[str, Run]
 
 
 def train(words: str) -> None:
@@ -57,7 +61,7 @@ def train(words: str) -> None:
         raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}:\n{done.stderr[-3000:]}")
 
 
-def results(folder: Path) -> Iterator[str]:
+def results(folder: Path) -> Iterator[dict[str, Any]]:
     """Each event of training, as equal runs have it equal."""
     for line in (folder / "events.jsonl").read_text().splitlines():
         event: dict[str, Any] = json.loads(line)
@@ -66,45 +70,67 @@ def results(folder: Path) -> Iterator[str]:
         kept = {name: value for name, value in event.items() if name not in OF_LOG}
         if event["kind"] == "Step":
             kept["metrics"] = {name: x for name, x in event["metrics"].items() if not name.startswith(TIMES)}
-        yield json.dumps(kept, sort_keys=True)
+        yield kept
 
 
-def hashed(folder: Path) -> dict[str, str]:
+def names_of(events: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The kinds of the events and the metrics of the steps."""
+    return {event["kind"] for event in events} | {name for event in events for name in event.get("metrics", {})}
+
+
+def among(names: set[str], events: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The events with only these kinds and metrics, as text."""
+    for event in events:
+        if event["kind"] in names:
+            if "metrics" in event:
+                event = {**event, "metrics": {name: x for name, x in event["metrics"].items() if name in names}}
+            yield json.dumps(event, sort_keys=True)
+
+
+def hashed(folder: Path, before: Run) -> Run:
+    """Of all kinds of events and metrics, or of those that the run had `before`."""
     newest = max((folder / "checkpoints").glob("step_*"))
     weights = sorted((newest / "policy").glob("*.safetensors"))
     events = list(results(folder))
-    if not any('"Step"' in event for event in events) or not weights:
+    if not any(event["kind"] == "Step" for event in events) or not weights:
         raise SystemExit(f"{folder} holds no steps or no weights, so that equal hashes would prove nothing")
+    names = names_of(events)
+    text = "\n".join(among(set(before.get("names", names)), events))
     of_weights = hashlib.sha256(b"".join(path.read_bytes() for path in weights))
-    return {"events": hashlib.sha256("\n".join(events).encode()).hexdigest(), "weights": of_weights.hexdigest()}
+    return {
+        "events": hashlib.sha256(text.encode()).hexdigest(), "weights": of_weights.hexdigest(), "names": sorted(names)
+    }  # fmt: skip
 
 
-def measured() -> Hashes:
-    found: Hashes = {}
+def measured(before: Runs, wanted: str) -> Runs:
+    found: Runs = {}
     train(LEARNT)
     for number, (name, words) in enumerate(RUNS.items()):
-        for processes in PROCESSES:
-            run = f"{number}-{processes}"
+        for processes in PROCESSES if wanted in name else ():
+            run, both = f"{number}-{processes}", f"{name}, {processes}"
             train(f"{words} {SHORT} hardware.nproc_per_node={processes} trainer.experiment_name={run}")
-            found[f"{name}, {processes}"] = hashed(Path("runs/equality") / run)
+            found[both] = hashed(Path("runs/equality") / run, before.get(both, {}))
     return found
 
 
-def compare(before: Hashes, after: Hashes) -> bool:
-    table = Table("run, processes", "events", "weights", title="before and after")
-    equal = before.keys() == after.keys()
+def compare(before: Runs, after: Runs) -> bool:
+    table = Table("run, processes", "events", "weights", "names only after", title="before and after")
+    equal = True
     for name, old in before.items():
-        same = {what: after.get(name, {}).get(what) == value for what, value in old.items()}
-        table.add_row(name, *("equal" if same[what] else "[red]DIFFERS[/]" for what in ("events", "weights")))
+        now = after[name]
+        same = {what: now[what] == old[what] for what in ("events", "weights")}
+        more = len(set(now["names"]) - set(old["names"]))
+        table.add_row(name, *("equal" if good else "[red]DIFFERS[/]" for good in same.values()), str(more))
         equal &= all(same.values())
     Console().print(table)
     return equal
 
 
-def main(action: str, file: Path) -> int:
-    before: Hashes = json.loads(file.read_text()) if action == "compare" else {}
+def main(action: str, file: Path, wanted: str = "") -> int:
+    before: Runs = json.loads(file.read_text()) if action == "compare" else {}
+    before = {name: run for name, run in before.items() if wanted in name.rpartition(", ")[0]}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        found = measured()
+        found = measured(before, wanted)
     if action == "write":
         file.write_text(json.dumps(found, indent=1) + "\n")
         return 0
@@ -112,6 +138,6 @@ def main(action: str, file: Path) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("write", "compare"):
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ("write", "compare"):
         raise SystemExit(__doc__)
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]).resolve()))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]).resolve(), *sys.argv[3:]))

@@ -34,6 +34,9 @@ class GRPO(Algorithm):
     """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
     clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = None
     """Dual clip: upper bound of the ratio where the advantage is negative; null disables it."""
+    max_log_ratio: Annotated[Positive | None, ops.OFF_POLICY] = None
+    """Log-ratios to the sampling policy beyond ± this are clamped, so that no ratio overflows, and such tokens have no
+    gradient; null clamps none. The KL to the reference model is not clamped."""
     kl_loss_coef: NonNegative = 0.0
     """Weight of the KL loss towards the reference model (the paper uses 0.04); 0 loads no reference model."""
     kl_loss_type: Annotated[ops.Estimator, ReadOnlyWith("kl_loss_coef", fix="algorithm.kl_loss_coef=0.001")] = "k3"
@@ -95,12 +98,14 @@ class GRPO(Algorithm):
     def loss(self, new: Output, batch: Batch) -> Loss:
         """Eq. 3."""
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
+        log_ratio, of_tokens = self.log_ratio(new, batch), new.logp - batch.old
         surrogate, metrics = ops.surrogate_loss(
-            self.ratio(new, batch), new.logp - batch.old, batch,
+            ops.bounded_ratio(log_ratio, self.max_log_ratio), of_tokens, batch,
             self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
         )  # fmt: skip
         loss = (surrogate * weight).sum()
-        metrics = {**metrics, "actor/pg_loss": Mean(loss.detach(), units)}
+        metrics |= ops.ratio_metrics(log_ratio, of_tokens, batch.mask, self.max_log_ratio)
+        metrics["actor/pg_loss"] = Mean(loss.detach(), units)
         if self.kl_loss_coef:
             kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()
             loss = loss + self.kl_loss_coef * kl
@@ -109,9 +114,9 @@ class GRPO(Algorithm):
             loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
         return loss, metrics
 
-    def ratio(self, new: Output, batch: Batch) -> Tensor:
-        """[B, T] probability of each token now, over its probability when sampled."""
-        return (new.logp - batch.old).exp()
+    def log_ratio(self, new: Output, batch: Batch) -> Tensor:
+        """[B, T] log of the probability of each token now, over its probability when sampled."""
+        return new.logp - batch.old
 
     def units(self, batch: Batch) -> Tensor:
         return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

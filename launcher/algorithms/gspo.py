@@ -33,8 +33,7 @@ class GSPO(GRPO):
             fix = "use algorithm.clip_ratio_low=0.0003 algorithm.clip_ratio_high=0.0004"
             yield Problem("algorithm.clip_ratio_high", got, fix, about=("algorithm.clip_ratio_low",))
 
-    def ratio(self, new: Output, batch: Batch) -> Tensor:
-        """[B, T] eq. 7: the geometric mean over the answer's tokens, with its gradient distributed over them (eq.
-        14)."""
-        log_ratio = ((new.logp - batch.old) * ops.per_sequence_weights(batch.mask)).sum(-1, keepdim=True)  # [B, 1]
-        return (log_ratio.detach() + new.logp - new.logp.detach()).exp()
+    def log_ratio(self, new: Output, batch: Batch) -> Tensor:
+        """[B, T] log of eq. 7: the mean over the answer's tokens, with its gradient distributed over them (eq. 14)."""
+        mean = ((new.logp - batch.old) * ops.per_sequence_weights(batch.mask)).sum(-1, keepdim=True)  # [B, 1]
+        return mean.detach() + new.logp - new.logp.detach()

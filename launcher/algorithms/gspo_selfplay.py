@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from launcher.algorithms.dpo import DPO, Smoothing
 from launcher.algorithms.gspo import GSPO
 from launcher.core.settings import Positive, settings
-from launcher.spec.algorithm import Batch, Loss, Mean, Output
+from launcher.spec.algorithm import Batch, Largest, Loss, Mean, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class GSPOSelfPlay(GSPO):
         if paired.any():
             parts.append((self.pair_weight, self.pairs.loss(_rows(new, paired), batch.rows(paired))))
         loss = sum((weight * part for weight, (part, _) in parts), new.logp.sum() * 0)
-        metrics: dict[str, Mean] = {}
+        metrics: dict[str, Mean | Largest] = {}
         for _, (_, of_part) in parts:
             metrics |= of_part
         return loss, metrics

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import ReadOnlyWith
-from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Mean, no_reduce
+from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Largest, LossMetrics, Mean, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,6 +132,36 @@ def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: Al
 # ---- policy gradient
 
 
+def bounded_ratio(log_ratio: Tensor, most: float | None) -> Tensor:
+    """[B, T] e^log_ratio; with `most`, of the log-ratio clamped to [-most, most], without gradient where it is."""
+    return (log_ratio if most is None else log_ratio.clamp(-most, most)).exp()
+
+
+def ratio_metrics(log_ratio: Tensor, of_tokens: Tensor, mask: Tensor, most: float | None) -> LossMetrics:
+    """How far the policy is from the one that sampled, before any clip or clamp.
+
+    `log_ratio` [B, T] is the one that the loss uses, `of_tokens` [B, T] that of single tokens.
+    """
+    tokens, log_ratio = mask.sum(), log_ratio.detach() * mask
+    ratio = log_ratio.exp()
+    metrics: dict[str, Mean | Largest] = {
+        "actor/ratio_mean": Mean((ratio * mask).sum(), tokens),
+        "actor/ratio_max": Largest(largest(ratio, mask > 0)),
+        "actor/log_ratio_mean": Mean(log_ratio.sum(), tokens),
+        "actor/log_ratio_max": Largest(largest(log_ratio.abs(), mask > 0)),
+        "actor/seq_log_ratio_max": Largest(largest((of_tokens.detach() * mask).sum(-1).abs(), mask.sum(-1) > 0)),
+    }
+    if most is not None:
+        metrics["actor/log_ratio_clamped"] = Mean((log_ratio.abs() > most).sum(), tokens)
+    return metrics
+
+
+def largest(x: Tensor, where: Tensor) -> Tensor:
+    """[] the largest of `x` where `where` is true, inf where one of those is no number; -inf of none."""
+    found = x.nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(~where, -math.inf)
+    return found.max() if found.numel() else found.new_tensor(-math.inf)
+
+
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
     """[B, T] PPO's pessimistic surrogate as a loss (arXiv:1707.06347, eq. 7)."""
     return -(ratio * advantage).minimum(ratio.clamp(1 - low, 1 + high) * advantage)
@@ -143,7 +174,7 @@ def dual_clip(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
 
 def surrogate_loss(
     ratio: Tensor, log_ratio: Tensor, batch: Batch, low: float, high: float, most: float | None
-) -> tuple[Tensor, Mapping[str, Mean]]:
+) -> tuple[Tensor, dict[str, Mean | Largest]]:
     """[B, T] the clipped loss of each token, and how often each clip is active.
 
     `log_ratio` [B, T] is that of single tokens, for the KL estimate between old and new policy. Importance weights are
@@ -152,7 +183,7 @@ def surrogate_loss(
     plain = -ratio * batch.advantage
     loss = clipped_surrogate(ratio, batch.advantage, low, high)
     tokens = batch.mask.sum()
-    metrics = {
+    metrics: dict[str, Mean | Largest] = {
         "actor/pg_clipfrac": Mean(((loss > plain) * batch.mask).sum(), tokens),
         "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
     }

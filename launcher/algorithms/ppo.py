@@ -36,6 +36,9 @@ class PPO(Algorithm):
     """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
     clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = 3.0
     """Dual clip (arXiv:1912.09729): upper bound of the ratio where the advantage is negative; null disables it."""
+    max_log_ratio: Annotated[Positive | None, ops.OFF_POLICY] = None
+    """Log-ratios to the sampling policy beyond ± this are clamped, so that no ratio overflows, and such tokens have no
+    gradient; null clamps none. The KL to the reference model is not clamped."""
     gamma: Share = 1.0
     """Discount factor per token."""
     lam: Share = 1.0
@@ -108,10 +111,12 @@ class PPO(Algorithm):
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
         log_ratio = new.logp - batch.old
         surrogate, metrics = ops.surrogate_loss(
-            log_ratio.exp(), log_ratio, batch, self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c
-        )
+            ops.bounded_ratio(log_ratio, self.max_log_ratio), log_ratio, batch,
+            self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
+        )  # fmt: skip
         loss = (surrogate * weight).sum()
-        metrics = {**metrics, "actor/pg_loss": Mean(loss.detach(), units)}
+        metrics |= ops.ratio_metrics(log_ratio, log_ratio, batch.mask, self.max_log_ratio)
+        metrics["actor/pg_loss"] = Mean(loss.detach(), units)
         if self.entropy_coeff:
             loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
         return loss, metrics

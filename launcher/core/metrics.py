@@ -34,19 +34,66 @@ METRICS: Mapping[str, Metric] = {
     "training/global_step": Metric("step", "number of the step"),
     "training/epoch": Metric("epoch", "passes over the rows that are complete"),
     "critic/score/mean": Metric("score", "mean score of the step's answers", better="up"),
+    "critic/score/std": Metric("score std", "standard deviation of the scores of all answers of the step",
+        formula="n - 1"),
     "critic/score/*/mean": Metric("part", "mean of one part of the score, named as in the reward"),
     "critic/rewards/mean": Metric("reward", "mean reward: the score less penalties", better="up"),
-    "critic/advantages/mean": Metric("advantage", "mean advantage of the answers' tokens"),
+    "critic/rewards/std": Metric("reward std", "standard deviation of the rewards of all answers of the step",
+        formula="n - 1"),
+    "critic/rewards/positive_share": Metric("positive", "share of answers whose reward is above 0", better="up"),
+    "critic/advantages/mean": Metric("advantage",
+        "mean advantage of the answers' tokens: about 0 by construction, as advantages are relative to the mean of"
+        " their group (PPO: of the step), whether the reward tells answers apart or not; read critic/advantages/std"
+        " and critic/frac_reward_zero_std", formula="GRPO: (r - mean of group) / std of group, arXiv:2402.03300"),
+    "critic/advantages/std": Metric("advantage std",
+        "standard deviation of the advantages of the answers' tokens; 0 where nothing can be learnt",
+        formula="n - 1"),
     "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all have the same score"),
     "train/core/reward/rule_based": Metric("by rules", "weighted part of the mean score that comes from rules"),
     "train/core/reward/rm_based": Metric("by models", "weighted part of the mean score that comes from reward models"),
     "reward/faults": Metric("no score", "answers of the step without a score; their groups are not trained on",
         better="down"),
-    "actor/pg_loss": Metric("pg loss", "policy-gradient loss; it need not fall"),
+    "actor/loss": Metric("policy loss",
+        "what the update minimises: policy-gradient loss, plus the KL loss, minus the entropy bonus; it need not fall",
+        formula="pg_loss + kl_loss_coef * kl_loss - entropy_coeff * entropy"),
+    "actor/pg_loss": Metric("pg loss",
+        "policy-gradient loss: minus the advantage, weighted by the ratio; it need not fall and is about 0 where each"
+        " step is one update, so neither its size nor its sign says how well the policy does",
+        formula="-min(ratio * A, clipped ratio * A), arXiv:1707.06347, eq. 7"),
     "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats",
         formula=f"k3: e^r - r - 1, {_KL}"),
-    "actor/ppo_kl": Metric("ppo kl", "estimated KL(old || new) of this step's updates per token", "nats",
-        formula="mean of log(old / new)"),
+    "actor/ppo_kl": Metric("ppo kl",
+        "estimated KL(old || new) of this step's updates per token, against the policy that sampled and not against"
+        " the reference model, whose KL is actor/kl_loss", "nats", formula="mean of log(old / new)"),
+    "actor/ratio_mean": Metric("ratio",
+        "mean ratio of a token's probability now to that when it was sampled, before any clip; GSPO: of an answer's"
+        " probability", formula="new / old; GSPO: (new / old)^(1 / length), arXiv:2507.18071, eq. 7"),
+    "actor/ratio_max": Metric("ratio max", "largest such ratio of the step"),
+    "actor/log_ratio_mean": Metric("log ratio", "mean log of these ratios", "nats", formula="log(new / old)"),
+    "actor/log_ratio_max": Metric("log ratio max",
+        "largest absolute log-ratio of the step, before any clip or clamp; beyond 10 the ratio is over 22,000 or under"
+        " 1 / 22,000, and the step is not PPO's small step any more", "nats", formula="max |log(new / old)|"),
+    "actor/seq_log_ratio_max": Metric("seq log ratio max",
+        "largest absolute log-ratio of a whole answer to the policy that sampled it; the sum over its tokens, so that"
+        " of a long answer is larger", "nats", formula="max |sum of log(new / old)|"),
+    "actor/log_ratio_clamped": Metric("log ratio clamped",
+        "share of tokens whose log-ratio was beyond algorithm.max_log_ratio; they have no gradient", better="down"),
+    "actor/log_prob_mean": Metric("log prob", "mean log-probability of the answers' tokens under the policy", "nats",
+        formula="at sampler.temperature"),
+    "actor/seq_log_prob_mean": Metric("seq log prob",
+        "mean log-probability of whole answers under the policy; it grows with their length, so only its distance from"
+        " ref/seq_log_prob_mean says something", "nats", formula="sum over tokens, mean over answers"),
+    "ref/log_prob_mean": Metric("ref log prob",
+        "mean log-probability of the same tokens under the reference model", "nats"),
+    "ref/seq_log_prob_mean": Metric("ref seq log prob",
+        "mean log-probability of the same answers under the reference model", "nats",
+        formula="sum over tokens, mean over answers"),
+    "actor/ref_log_ratio_mean": Metric("log ratio to ref",
+        "mean log-ratio of whole answers to the reference model: k1, an estimate of the KL of answers that may be"
+        " negative", "nats", formula="mean of sum of log(policy / reference)"),
+    "actor/ref_log_ratio_max": Metric("log ratio to ref max",
+        "largest absolute log-ratio of a whole answer to the reference model; the sum over its tokens, so that of a"
+        " long answer is larger", "nats", formula="max |sum of log(policy / reference)|"),
     "actor/pg_clipfrac": Metric("clipped", "share of tokens whose ratio was clipped",
         formula="arXiv:1707.06347, eq. 7"),
     "actor/pg_clipfrac_lower": Metric("dual clip", "share of tokens limited by the dual clip",
@@ -65,6 +112,9 @@ METRICS: Mapping[str, Metric] = {
     "critic/vf_clipfrac": Metric("vf clipped", "share of tokens whose value was clipped"),
     "critic/vpred_mean": Metric("value now", "mean value predicted during the update"),
     "critic/values/mean": Metric("value", "mean value predicted before the update"),
+    "critic/vf_explained_var": Metric("explained variance",
+        "share of the variance of the returns that the critic foresaw; below 0 it is worse than a constant",
+        better="up", formula="1 - Var(returns - values) / Var(returns)"),
     "critic/returns/mean": Metric("return", "mean return, the critic's target", formula="GAE, arXiv:1506.02438"),
     "critic/grad_norm": Metric("critic grad norm", "norm of the critic's gradient before clipping"),
     "critic/lr": Metric("critic lr", "learning rate of the critic"),
@@ -119,19 +169,34 @@ METRICS: Mapping[str, Metric] = {
         "lower end of the 95% confidence interval of the mean, of scores other than 0 and 1",
         formula="mean - 1.96 std / sqrt(prompts)"),
     "val-aux/*/reward/normal95_high@*": Metric("95% high", "upper end of that interval"),
+    "val/test_score/*": Metric("test score",
+        "the name in older versions of verl of val-core/*/reward/mean@*: mean score over the held-out prompts of a"
+        " source; in console.log beside the new name", better="up"),
     "prompt_length/mean": Metric("prompt", "mean length of the prompts", "tokens"),
+    "prompt_length/clip_ratio": Metric("prompt cut",
+        "share of prompts that are as long as data.max_prompt_length: they may have been cut"),
     "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
     "response_length/clip_ratio": Metric("cut", "share of answers cut at data.max_response_length"),
     "perf/cpu_s": Metric("cpu s", "processor seconds of the step in one process", "s", "down"),
     "perf/cpu_memory_used_gb": Metric("cpu memory", "peak resident memory of one process", "GiB", "down"),
     "perf/max_memory_allocated_gb": Metric("gpu memory", "peak GPU memory held by tensors", "GiB", "down"),
+    "perf/gpu_memory_total_gb": Metric("gpu size",
+        "memory of the GPU: where perf/max_memory_reserved_gb comes near it, the run may end by out-of-memory", "GiB"),
     "perf/max_memory_reserved_gb": Metric("gpu reserved", "peak GPU memory reserved by the allocator", "GiB", "down"),
     "perf/throughput": Metric("tokens/s", "tokens processed per second by each process", "tokens/s", "up"),
     "perf/time_per_step": Metric("step time", "duration of the step without validation and checkpoint", "s", "down"),
     "perf/total_num_tokens": Metric("tokens", "tokens of the step, prompts included", "tokens"),
     "timing_s/step": Metric("s/step", "duration of the step", "s", "down"),
+    "timing_s/gen": Metric("s sampling", "duration of sampling the step's answers", "s", "down"),
+    "timing_s/update_actor": Metric("s policy update", "duration of the step's updates of the policy", "s", "down"),
+    "timing_s/update_critic": Metric("s critic update", "duration of the step's updates of the critic", "s", "down"),
     "timing_s/*": Metric("seconds",
         "duration of one part of the step, by verl's name: gen, reward, old_log_prob, ref, ...", "s", "down"),
+    "train/core/reward/distribution": Metric("rewards",
+        "how the rewards of a step's answers are spread; an event of its own at step 1 and every 10th"),
+    "train/core/grad_norm/distribution": Metric("gradient norms",
+        "how the gradient norms of the single weights are spread over a step's updates, before clipping; an event of"
+        " its own at step 1 and every 10th"),
 }  # fmt: skip
 
 
@@ -175,6 +240,8 @@ def metric(name: str) -> Metric | None:
     if ending in ("max", "min") and (mean := metric(f"{stem}/mean")):
         word = {"max": "largest", "min": "smallest"}[ending]
         return replace(mean, label=f"{mean.label} {ending}", meaning=f"{word} value; see {stem}/mean", better=None)
+    if name.startswith("val/test_score/"):
+        return METRICS["val/test_score/*"]
     if name.startswith("val/"):  # a training metric, measured on held-out rows
         bare = name.removeprefix("val/")
         return METRICS.get(bare) or METRICS.get(f"actor/{bare}")

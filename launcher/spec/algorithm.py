@@ -74,7 +74,14 @@ class Mean(NamedTuple):
     count: Tensor  # type: ignore[assignment]  # [] (hides tuple.count)
 
 
-Loss = tuple["Tensor", Mapping[str, Mean]]
+class Largest(NamedTuple):
+    """A metric as its largest value over micro-batches, processes and the updates of a step."""
+
+    value: Tensor  # []; -inf where there is nothing to measure
+
+
+LossMetrics = Mapping[str, Mean | Largest]
+Loss = tuple["Tensor", LossMetrics]
 AlgorithmState = Mapping[str, float]
 AllReduce = Callable[["Tensor"], "Tensor"]
 

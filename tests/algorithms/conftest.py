@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.spec.algorithm import Algorithm, Batch, Output
+from launcher.spec.algorithm import Algorithm, Batch, Largest, Output
 
 torch.set_num_threads(1)
 
@@ -107,9 +108,12 @@ def _pulled(algorithm: Algorithm, new: Tensor, made: Batch, parts: Iterable[Tens
             found.append((algorithm.value_loss(rows.value + here, rows), tokens))
         for (total, reported), divisor in found:
             loss = loss + total / divisor
-            for metric, (summed, count) in reported.items():
-                before = seen.get(metric, (0.0, 0.0))
-                seen[metric] = before[0] + float(summed), before[1] + float(count)
+            for name, metric in reported.items():
+                if isinstance(metric, Largest):
+                    seen[name] = max(seen.get(name, (-math.inf, 0.0))[0], float(metric.value)), 1.0
+                else:
+                    before = seen.get(name, (0.0, 0.0))
+                    seen[name] = before[0] + float(metric.total), before[1] + float(metric.count)
     (gradient,) = torch.autograd.grad(loss, at)
     return loss.detach(), gradient, seen
 

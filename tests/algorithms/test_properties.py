@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.grpo import GRPO
-from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch, Mean, Output
+from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch, Largest, Mean, Output
 
 torch.set_num_threads(1)
 
@@ -169,7 +169,9 @@ def test_a_micro_batch_without_tokens_is_zero(algorithm, drawn) -> None:
     made, told = algorithm.prepare(none, {})
     assert all(value == value for value in told.values())  # no NaN
     loss, seen = algorithm.loss(Output(0 * new[rows], 0 * new[rows]), made)
-    assert all(torch.isfinite(mean.total) for mean in seen.values())
+    means = [metric for metric in seen.values() if isinstance(metric, Mean)]
+    assert means and all(torch.isfinite(mean.total) for mean in means)
+    assert all(metric.value == -torch.inf for metric in seen.values() if isinstance(metric, Largest))  # of nothing
     if algorithm.data != "pairs":
         assert (loss.item(), algorithm.units(made).item()) == (0.0, 0.0)
 
@@ -187,9 +189,9 @@ def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
     at = new.clone().requires_grad_()
     _, seen = algorithm.loss(Output(at, at.square()), made)
     assert seen
-    for mean in seen.values():
-        assert isinstance(mean, Mean)
-        assert not mean.total.requires_grad and not mean.count.requires_grad
+    for metric in seen.values():
+        assert isinstance(metric, Mean | Largest)
+        assert not any(value.requires_grad for value in metric)
 
 
 # ---- policy gradient

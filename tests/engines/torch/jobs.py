@@ -200,7 +200,8 @@ def train_until(
     """The metrics of some updates from a step's batch; all but the first are off-policy."""
     batch = policy.annotate(batch_for(policy.algorithm, policy.model, step), Clock(), on_policy=False)
     batch, told = policy.algorithm.prepare(batch, told, world.all_reduce_sum)
-    return [{**policy.update(batch, step).metrics, **told} for _ in range(updates)], told
+    done = [policy.update(batch, step) for _ in range(updates)]
+    return [{**update.metrics, **update.largest, **told} for update in done], told
 
 
 def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any) -> dict[str, Any]:

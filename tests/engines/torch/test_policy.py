@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
@@ -22,6 +23,11 @@ from launcher.spec.run import Optim
 
 Tiny = Callable[..., CausalLM]
 Metrics = list[dict[str, float]]
+DISTANCES = {
+    *(f"actor/{name}" for name in ("ratio_mean", "ratio_max", "log_ratio_mean", "log_ratio_max", "seq_log_ratio_max")),
+    *(f"{model}/{name}" for model in ("actor", "ref") for name in ("log_prob_mean", "seq_log_prob_mean")),
+    "actor/ref_log_ratio_mean", "actor/ref_log_ratio_max",
+}  # fmt: skip
 
 
 def prepared(policy: Policy, batch: Batch, on_policy: bool = True) -> Batch:
@@ -31,7 +37,7 @@ def prepared(policy: Policy, batch: Batch, on_policy: bool = True) -> Batch:
 def updated(policy: Policy, batch: Batch, step: int) -> dict[str, float]:
     update = policy.update(batch, step)
     assert isinstance(update, Update) and not update.nonfinite_source
-    return dict(update.metrics)
+    return {**update.metrics, **update.largest}
 
 
 def weights(model: CausalLM) -> torch.Tensor:
@@ -88,8 +94,8 @@ def test_names_and_denominators_of_what_it_reports(tiny: Tiny, jobs: ModuleType)
     with torch.no_grad():
         logp = model(model.pack(batch)).logp
     second = updated(policy, batch, 2)
-    names = "pg_loss kl_loss pg_clipfrac ppo_kl entropy grad_norm lr skipped_nonfinite"
-    assert set(first) == set(second) == {f"actor/{name}" for name in names.split()}
+    names = "loss pg_loss kl_loss pg_clipfrac ppo_kl entropy grad_norm lr skipped_nonfinite"
+    assert set(first) == set(second) == {f"actor/{name}" for name in names.split()} | DISTANCES
     assert first["actor/pg_clipfrac"] == 0 and abs(first["actor/ppo_kl"]) < 1e-14
     ratio, tokens = (logp - batch.old).exp(), batch.mask.sum()
     cut = ((ratio > 1.2) & (batch.advantage > 0)) | ((ratio < 0.8) & (batch.advantage < 0))
@@ -99,6 +105,85 @@ def test_names_and_denominators_of_what_it_reports(tiny: Tiny, jobs: ModuleType)
     d = (batch.reference - logp) * batch.mask
     k3 = ((d.exp() - d - 1).sum(1) / batch.mask.sum(1)).mean()  # a mean over answers of their mean over tokens
     assert second["actor/kl_loss"] == pytest.approx(k3.item(), rel=1e-12)
+    check_distances(second, logp, batch)
+    loss = second["actor/pg_loss"] + 0.5 * second["actor/kl_loss"]
+    assert second["actor/loss"] == pytest.approx(loss, rel=1e-12)  # S2-20, S4-01: policy_loss beside pg_loss
+
+
+def check_distances(found: dict[str, float], logp: torch.Tensor, batch: Batch) -> None:
+    """S4-03, S4-04, S4-06, S4-07, S4-11: ratios, log-ratios and log-probabilities, from their definitions."""
+    seen, tokens = batch.mask > 0, batch.mask.sum()
+    apart, of_reference = (logp - batch.old)[seen], ((logp - batch.reference) * batch.mask).sum(1)
+    expected = {
+        "actor/ratio_mean": apart.exp().mean(),
+        "actor/ratio_max": apart.exp().max(),
+        "actor/log_ratio_mean": apart.mean(),
+        "actor/log_ratio_max": apart.abs().max(),
+        "actor/seq_log_ratio_max": ((logp - batch.old) * batch.mask).sum(1).abs().max(),
+        "actor/ref_log_ratio_mean": of_reference.mean(),
+        "actor/ref_log_ratio_max": of_reference.abs().max(),
+        "actor/log_prob_mean": logp[seen].mean(),
+        "actor/seq_log_prob_mean": logp[seen].sum() / len(batch),
+        "ref/log_prob_mean": batch.reference[seen].sum() / tokens,
+        "ref/seq_log_prob_mean": batch.reference[seen].sum() / len(batch),
+    }
+    assert set(expected) == DISTANCES
+    assert {name: found[name] for name in expected} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, rel=1e-11
+    )
+    assert found["actor/log_ratio_mean"] == pytest.approx(-found["actor/ppo_kl"], rel=1e-12)
+
+
+def test_far_from_the_sampling_policy_the_guard_clamps_and_counts(tiny: Tiny, jobs: ModuleType) -> None:
+    """S4-10: document 004's clamp to ±10 says how much of the step it holds, and what it was before."""
+    far = {}
+    for most in (None, 10.0):
+        model = tiny()
+        policy = jobs.policy_of(model, GRPO(max_log_ratio=most, clip_ratio_c=None))
+        batch = prepared(policy, jobs.rollouts_of(model, 1), on_policy=False)
+        batch.old[0] -= 12 * batch.mask[0]  # its probability is e^12 times what it was
+        batch.advantage[0] = -1.0 * batch.mask[0]  # the open side of the clip
+        far[most] = updated(policy, batch, 1)
+    tokens = batch.mask.sum().item()
+    assert far[None]["actor/pg_loss"] > 10 * far[10.0]["actor/pg_loss"] * 0.1 > 0
+    assert "actor/log_ratio_clamped" not in far[None]
+    assert far[10.0]["actor/log_ratio_clamped"] == batch.mask[0].sum().item() / tokens
+    for found in far.values():  # before the clamp
+        assert found["actor/log_ratio_max"] == pytest.approx(12, rel=1e-9)
+        assert found["actor/ratio_max"] == pytest.approx(math.exp(12), rel=1e-9)
+        assert found["actor/seq_log_ratio_max"] == pytest.approx(12 * batch.mask[0].sum().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "gspo", "ppo"])
+def test_a_guard_that_nothing_reaches_changes_no_bit(kind: str, jobs: ModuleType) -> None:
+    found = []
+    for most in (None, 10.0):
+        policy = jobs.policy_for(kind, "float64", Limits(5))
+        policy.algorithm = replace(policy.algorithm, max_log_ratio=most)
+        metrics = [jobs.train_until(policy, step, {})[0] for step in (1, 2)]
+        for update in [one for step in metrics for one in step]:
+            assert update.pop("actor/log_ratio_clamped", None) == (None if most is None else 0.0)
+        found.append((metrics, weights(policy.model)))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_critic_and_policy_are_timed_apart(jobs: ModuleType) -> None:
+    """S0-19, S0-20: verl's names; a step in which only the critic learns has no time of the policy."""
+    policy, clock = jobs.policy_for("ppo", "float64", Limits(5)), Clock()
+    batch = prepared(policy, jobs.rollouts_of(policy.model, 1), on_policy=False)
+    policy.update(batch, 1, clock)
+    assert clock.pop_timings().keys() == {"timing_s/update_actor", "timing_s/update_critic"}
+    policy.critic_warmup = 1
+    policy.update(batch, 1, clock)
+    assert clock.pop_timings().keys() == {"timing_s/update_critic"}
+
+
+@pytest.mark.parametrize(("kind", "names"), [("sft", 0), ("dpo", 6), ("grpo", 11), ("gspo_selfplay", 11)])
+def test_which_algorithms_report_distances(kind: str, names: int, jobs: ModuleType) -> None:
+    policy = jobs.policy_for(kind, "float64", Limits(5))
+    found = jobs.train_until(policy, 1, {}, 1)[0][0]
+    assert len(DISTANCES & set(found)) == names
+    assert set(found) >= ({name for name in DISTANCES if "ref" in name} if names else set())
 
 
 def test_on_policy_old_is_what_annotate_would_find(tiny: Tiny, jobs: ModuleType) -> None:

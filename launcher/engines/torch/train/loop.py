@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step, WeightsMoved
@@ -107,8 +108,12 @@ class Training:
             prepared, metrics, nonfinite_source = self.update(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         metrics = begun | metrics | source_metrics
-        longest, eos = self.run.data.max_response_length, self.policy.model.eos
-        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, longest, eos)
+        data, eos = self.run.data, self.policy.model.eos
+        longest = data.max_response_length, eos, data.max_prompt_length
+        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, *longest)
+        if self.policy.sampled and measure.shows_distributions(step):
+            rewards = prepared.reward[~measure.unscored_rows(raw) & (raw.preference == 0)]
+            self.emit_distribution(step, "train/core/reward/distribution", rewards)
         learnt = measure.loss_tokens(prepared).sum() * (nonfinite_source != "reward")
         tokens, trained = world.all_reduce_sum(torch.stack([raw.length.sum(), learnt])).tolist()
         metrics["train/loss_tokens"] = float(trained)
@@ -128,14 +133,17 @@ class Training:
         with self.clock("adv"):
             batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
         self.start_phase("update")
-        with self.clock("update_actor"):
-            batches = mini_batches(batch, self.run.mini_batches)
-            updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in batches]
+        batches = mini_batches(batch, self.run.mini_batches)
+        updates = [self.policy.update(mini, step, self.clock) for _ in range(trainer.ppo_epochs) for mini in batches]
         bad = [update.nonfinite_source for update in updates if update.nonfinite_source]
         mismatch_metrics = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
         if not bad:  # a number that is not finite would stay in it for ever
             self.algorithm_state = state
         metrics = measure.mean_metrics([update.metrics for update in updates])
+        metrics |= measure.largest_metrics([update.largest for update in updates])
+        norms = [update.weight_norms for update in updates if update.weight_norms is not None]
+        if norms:
+            self.emit_distribution(step, "train/core/grad_norm/distribution", torch.cat(norms), shared=True)
         if not bad and not any(name.endswith("/grad_norm") for name in metrics):
             self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
         return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
@@ -171,6 +179,11 @@ class Training:
             problem = "has no better direction" if wanted in metrics else "is not measured"
             text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {suggest(wanted, known)}"
             self.alert(step, [text])
+
+    def emit_distribution(self, step: int, name: str, values: Tensor, *, shared: bool = False) -> None:
+        """Emit how values are spread; before the step's event, as a resume from the step does not measure it again."""
+        if spread := measure.distribution(step, name, values, shared):
+            self.emit(spread)
 
     def alert(self, step: int, lines: Sequence[str]) -> None:
         for line in lines:

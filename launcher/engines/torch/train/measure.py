@@ -7,6 +7,7 @@ tokens count in no loss, mean or unit, and other groups learn what they would ha
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -21,13 +22,22 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms import ops
+from launcher.core.events import Distribution
 from launcher.engines.torch.parallel import world
-from launcher.spec.algorithm import Batch
+from launcher.spec.algorithm import Batch, Largest, LossMetrics
 from launcher.spec.reward import Scores
 
 SHOWN = 3  # reasons for missing scores that are reported of one step
 SUMMED = {"rule_based", "rm_based"}  # sums of the scores of rules and of networks
-SHARES = ("response_length/clip_ratio", "critic/frac_reward_zero_std", "train/gradient_share", "train/end_token_share")
+SHARES = (
+    "prompt_length/clip_ratio", "response_length/clip_ratio", "critic/frac_reward_zero_std",
+    "critic/rewards/positive_share", "train/gradient_share", "train/end_token_share",
+)  # fmt: skip
+SPREADS = ("critic/score", "critic/rewards", "critic/advantages")
+"""Metrics whose standard deviation is reported, too."""
+DISTRIBUTION_STEPS = 10
+"""A step of so many shows distributions, and the first does."""
+BINS = 20
 FLAT = 1e-24
 """Probabilities that vary less than this (a variance squared) have no correlation but that of rounding."""
 
@@ -69,10 +79,36 @@ def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
     return found
 
 
+def spreads(values: Mapping[str, Tensor], found: Mapping[str, float]) -> dict[str, float]:
+    """Standard deviation (n - 1) of each of SPREADS, and what share of the variance of the returns the critic explains;
+    over all processes. `found` has the means: deviations from them lose no digits."""
+    centres = {name: found[f"{name}/mean"] for name in SPREADS if f"{name}/mean" in found}
+    flat = {name: values[name].double().flatten() for name in centres}
+    if "critic/values/mean" in found and "critic/returns/mean" in found:
+        returns, predicted = values["critic/returns"].double(), values["critic/values"].double()
+        flat |= {"returns": returns, "errors": returns - predicted}
+        centres |= {"returns": found["critic/returns/mean"]}
+        centres |= {"errors": found["critic/returns/mean"] - found["critic/values/mean"]}
+    if not flat:
+        return {}
+    sums = [torch.stack([(x - centres[name]).square().sum(), x.new_tensor(len(x))]) for name, x in flat.items()]
+    totals = dict(zip(flat, world.all_reduce_sum(torch.stack(sums)).tolist(), strict=True))
+    metrics = {}
+    for name in SPREADS:
+        if name in totals:
+            square, count = totals[name]
+            equal = found[f"{name}/max"] == found[f"{name}/min"]  # else a mean's rounding error is a deviation
+            metrics[f"{name}/std"] = 0.0 if equal else (square / max(count - 1, 1)) ** 0.5
+    if "returns" in totals and found["critic/returns/max"] != found["critic/returns/min"]:
+        metrics["critic/vf_explained_var"] = 1 - totals["errors"][0] / totals["returns"][0]
+    return metrics
+
+
 def batch_metrics(
-    raw: Batch, prepared: Batch, sampled: bool, max_response: int, eos: Sequence[int] = ()
-) -> dict[str, float]:
-    """verl's metrics of a step's data: as sampled, and as the algorithm prepared it; of this process.
+    raw: Batch, prepared: Batch, sampled: bool, max_response: int, eos: Sequence[int] = (),
+    max_prompt: int | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """verl's metrics of a step's data: as sampled, and as the algorithm prepared it; of all processes.
 
     Scores are those of groups whose answers all have one. `eos` are the end-of-sequence tokens.
     """
@@ -82,6 +118,8 @@ def batch_metrics(
     values = {"prompt_length": raw.length - answer, "response_length": answer}
     ends = torch.isin(raw.tokens, raw.tokens.new_tensor(eos)) & (raw.mask > 0)  # [B, T]
     values["train/end_token_share"] = ends.any(-1)
+    if max_prompt is not None:
+        values["prompt_length/clip_ratio"] = values["prompt_length"] >= max_prompt
     if not sampled:
         return _shares(mean_max_min(values))
     values["response_length/clip_ratio"] = answer >= max_response
@@ -90,11 +128,13 @@ def batch_metrics(
         values["train/gradient_share"] = torch.isin(prepared.group, prepared.group[learnt])
     known = ~unscored_rows(raw)
     raw, prepared = raw.rows(known), prepared.rows(known)
+    values["critic/rewards/positive_share"] = prepared.reward > 0
     same = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
     values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": same}
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}
     values |= {f"critic/{name}": x[prepared.mask > 0] for name, x in computed.items() if x is not None}
-    return _shares(mean_max_min(values))
+    found = mean_max_min(values)
+    return _shares(found | spreads(values, found))
 
 
 def _shares(found: dict[str, float]) -> dict[str, float]:
@@ -118,6 +158,12 @@ def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(update[name] for update in updates if name in update) for name in names}
 
 
+def largest_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The largest value of each metric over a step's updates."""
+    names = dict.fromkeys(name for update in updates for name in update)
+    return {name: max(update[name] for update in updates if name in update) for name in names}
+
+
 def perf_metrics(tokens: int, seconds: float, cpu: float, device: torch.device, processes: int) -> dict[str, float]:
     """verl's perf metrics; `tokens` are those of all `processes`, `cpu` the processor seconds of this one."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -132,7 +178,71 @@ def perf_metrics(tokens: int, seconds: float, cpu: float, device: torch.device, 
     if device.type == "cuda":
         found["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
         found["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 2**30
+        found["perf/gpu_memory_total_gb"] = torch.cuda.get_device_properties(device).total_memory / 2**30
     return found
+
+
+class Sums:
+    """Metrics of a process's micro-batches: totals and counts, and largest values."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.means: dict[str, Tensor] = {}  # [2] total and count
+        self.largest: dict[str, Tensor] = {}  # []
+
+    def add(self, metrics: LossMetrics) -> None:
+        """Add those of one micro-batch."""
+        for name, metric in metrics.items():
+            if isinstance(metric, Largest):
+                value = metric.value.double()
+                self.largest[name] = value.maximum(self.largest[name]) if name in self.largest else value
+            else:
+                self.means[name] = self.means.get(name, 0) + torch.stack([x.double() for x in metric])
+
+    def reduced(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Means and largest values over all processes, without those that nothing was measured of. Collective."""
+        held = world.all_gather_object((sorted(self.means), sorted(self.largest)))
+        of_means, of_largest = (sorted({name for names in held for name in names[which]}) for which in (0, 1))
+        nothing = torch.zeros(2, dtype=torch.float64, device=self.device)
+        if not of_means and not of_largest:
+            return {}, {}
+        means, largest = dict[str, float](), dict[str, float]()
+        if of_means:
+            totals = world.all_reduce_sum(torch.stack([self.means.get(name, nothing) for name in of_means])).tolist()
+            means = {name: total / count for name, (total, count) in zip(of_means, totals, strict=True) if count}
+        if of_largest:
+            least = nothing.new_tensor(-torch.inf)
+            tops = world.all_reduce_max(torch.stack([self.largest.get(name, least) for name in of_largest])).tolist()
+            largest = {name: top for name, top in zip(of_largest, tops, strict=True) if top > -torch.inf}
+        return means, largest
+
+
+# ---- distributions
+
+
+def shows_distributions(step: int) -> bool:
+    return step == 1 or step % DISTRIBUTION_STEPS == 0
+
+
+def distribution(step: int, name: str, values: Tensor, shared: bool) -> Distribution | None:
+    """How finite `values` [N] are spread over at most BINS equal bins; of those of all processes, unless they are
+    `shared` and all have the same. None where there are none. Collective unless shared.
+    """
+    values = values.detach().double().flatten().cpu()
+    values = values[values.isfinite()]
+    ends = torch.cat([torch.stack([-values, values]), values.new_full((2, 1), -torch.inf)], dim=1).amax(1)
+    low, high = (ends if shared else world.all_reduce_max(ends)).tolist()
+    low = -low
+    if low > high:
+        return None
+    shares = [place / BINS for place in range(BINS)]
+    edges = sorted({low * (1 - share) + high * share for share in shares})  # one where all values are equal
+    places = torch.bucketize(values, values.new_tensor(edges), right=True) - 1
+    counts = torch.bincount(places, minlength=len(edges))
+    counts = counts if shared else world.all_reduce_sum(counts)
+    return Distribution(
+        step=step, name=name, edges=(*edges, math.nextafter(high, math.inf)), counts=tuple(counts.tolist())
+    )
 
 
 # ---- sampler and trainer

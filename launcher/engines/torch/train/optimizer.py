@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,7 @@ class StepResult:
     norm: float  # of the gradient, before it was clipped
     rate: float
     nonfinite_source: str  # source of the first non-finite number; empty where the step was taken
+    weight_norms: Tensor | None = None  # [W] of the gradient of each weight, before clipping; on the CPU
 
 
 class TrainedNetwork:
@@ -66,13 +67,17 @@ class TrainedNetwork:
             for held in self.optimizer.state.values():
                 held.update({key: value.to(device) for key, value in held.items() if value.ndim})
 
-    def optimizer_step(self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False) -> StepResult:
+    def optimizer_step(
+        self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False, with_norms: bool = False
+    ) -> StepResult:
         """Step along the accumulated gradient, unless something is not finite: then nothing changes.
 
         `finite` says of what the gradient was computed from, in this order, whether it is finite: [] bool each.
-        An `idle` step had nothing to learn from, and moves nothing either.
+        An `idle` step had nothing to learn from, and moves nothing either. `with_norms` measures the gradient of each
+        weight, too.
         """
         self.parallel.reduce_gradients(self.weights)
+        norms = gradient_norms(self.weights) if with_norms else None
         norm = full_tensor(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
         checks = {**finite, "gradient": torch.isfinite(norm)}
         bad = world.all_reduce_sum(torch.stack([(~good).double() for good in checks.values()]))
@@ -84,7 +89,14 @@ class TrainedNetwork:
             self.optimizer.step()
             self.steps_taken += 1
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(norm.item(), rate, nonfinite_source)
+        return StepResult(norm.item(), rate, nonfinite_source, norms)
+
+
+def gradient_norms(weights: Sequence[Tensor]) -> Tensor:
+    """[W] norm of each weight's gradient, on the CPU, without weights that have none. Collective where the weights are
+    sharded."""
+    found = [full_tensor(torch.linalg.vector_norm(weight.grad)) for weight in weights if weight.grad is not None]
+    return torch.stack([norm.double().cpu() for norm in found]) if found else torch.zeros(0, dtype=torch.float64)
 
 
 def _groups(network: Network, optim: Optim) -> list[dict[str, Any]]:

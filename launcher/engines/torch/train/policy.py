@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from launcher.algorithms import ops
 from launcher.engines.torch.model.network import CausalLM, Network
 from launcher.engines.torch.model.packing import Packed
 from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, split_to_count
-from launcher.engines.torch.train.measure import Clock, Mismatch
+from launcher.engines.torch.train.measure import Clock, Mismatch, Sums, shows_distributions
 from launcher.engines.torch.train.optimizer import TrainedNetwork
-from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
+from launcher.spec.algorithm import Algorithm, Batch, Largest, Loss, LossMetrics, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
 """Of a micro-batch, and of it packed: its loss, and what the loss was computed from."""
@@ -28,6 +29,8 @@ class Update:
 
     metrics: Mapping[str, float]
     nonfinite_source: str = ""  # what was not finite, so that nothing was changed
+    largest: Mapping[str, float] = field(default_factory=dict)  # metrics of which a step has the largest, not the mean
+    weight_norms: Tensor | None = None  # [W] of the policy's gradient, at the steps that show distributions
 
 
 class Policy:
@@ -88,28 +91,29 @@ class Policy:
         assert found is not None
         return found * (batch.mask > 0)
 
-    def update(self, batch: Batch, step: int) -> Update:
+    def update(self, batch: Batch, step: int, clock: Clock | None = None) -> Update:
         """One optimizer step. The sum of the parts' losses is divided once, by what all processes hold together."""
-        parts, metrics, nonfinite_source = self._parts(batch), dict[str, float](), ""
+        parts, done, clock = self._parts(batch), Update({}), clock or Clock()
         if step > self.critic_warmup or not self.critic:
             units = self.algorithm.units(batch)
-            of_policy = self._policy_loss, units, step, self.prefix
-            metrics, nonfinite_source = self._optimize(self.actor, batch, parts, *of_policy)
+            with clock("update_actor"):
+                done = self._optimize(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
         if self.critic:
             of_critic = self._value_loss, batch.mask.sum(), step, "critic"
-            with self.critic.on_device(learning=True):
-                more, bad = self._optimize(self.critic, batch, parts, *of_critic)
-            metrics |= more
-            nonfinite_source = nonfinite_source or (bad and f"critic's {bad}")
-        return Update(metrics, nonfinite_source)
+            with clock("update_critic"), self.critic.on_device(learning=True):
+                more = self._optimize(self.critic, batch, parts, *of_critic)
+            bad = done.nonfinite_source or (more.nonfinite_source and f"critic's {more.nonfinite_source}")
+            both = {**done.metrics, **more.metrics}, bad, {**done.largest, **more.largest}
+            done = Update(*both, done.weight_norms)
+        return done
 
     def _optimize(
         self, trained: TrainedNetwork, batch: Batch, parts: Sequence[Rows], loss_of: LossOf, units: Tensor, step: int,
         name: str,
-    ) -> tuple[dict[str, float], str]:  # fmt: skip
+    ) -> Update:  # fmt: skip
         trained.network.prepare_update(dropout=self.dropout)
         divisor = world.all_reduce_sum(units.double()).item()
-        sums: dict[str, Tensor] = {}  # [2] total and count
+        sums = Sums(batch.mask.device)
         finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
         for rows, part, packed in _packed_parts(trained.network, batch, parts):
             (loss, seen), computed = loss_of(part, packed)
@@ -117,16 +121,18 @@ class Policy:
                 loss = loss * 0
             ((loss / divisor) if divisor else loss * 0).backward()
             if rows:
-                _add(sums, seen)
+                sums.add(seen)
             of = "value" if name == "critic" else "log-probability"
             for what, values in (*_loss_inputs(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
-        taken = trained.optimizer_step(step, finite, idle=not divisor)
+        with_norms = name != "critic" and shows_distributions(step)
+        taken = trained.optimizer_step(step, finite, idle=not divisor, with_norms=with_norms)
         skipped = float(bool(taken.nonfinite_source))
         reported = {f"{name}/lr": taken.rate, f"{name}/skipped_nonfinite": skipped}
         if divisor or skipped:  # else there was no gradient
             reported[f"{name}/grad_norm"] = taken.norm
-        return _reduced_means(sums) | reported, taken.nonfinite_source
+        means, largest = sums.reduced()
+        return Update(means | reported, taken.nonfinite_source, largest, taken.weight_norms)
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)
@@ -136,7 +142,12 @@ class Policy:
             part = self.mismatch.record_and_weight(part)
         loss, seen = self.algorithm.loss(Output(logp, entropy), part)
         if self.sampled:
-            seen = {**seen, "actor/entropy": Mean((entropy.detach() * part.mask).sum(), part.mask.sum())}
+            seen = {
+                **seen, "actor/loss": Mean(loss.detach(), self.algorithm.units(part)),
+                "actor/entropy": Mean((entropy.detach() * part.mask).sum(), part.mask.sum()),
+            }  # fmt: skip
+        if self.sampled or part.reference is not None:
+            seen = {**seen, **_log_prob_metrics(logp.detach(), part)}
         return (loss, seen), logp
 
     def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
@@ -152,13 +163,13 @@ class Policy:
             with self.reference.on_device() as model:
                 batch = replace(batch, reference=self._compute_rows(model, batch, parts, self._logp))
         batch = replace(batch, old=self._compute_rows(self.model, batch, parts, self._logp))
-        sums: dict[str, Tensor] = {}
+        sums = Sums(batch.mask.device)
         for rows in parts:
             part = batch.rows(rows)
             if rows:
                 loss, seen = self.algorithm.loss(Output(part.old), part)
-                _add(sums, {**seen, "loss": Mean(loss, self.algorithm.units(part))})
-        return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
+                sums.add({**seen, "loss": Mean(loss, self.algorithm.units(part))})
+        return {what: (x[0].item(), x[1].item()) for what, x in sums.means.items()}
 
 
 _CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
@@ -198,15 +209,24 @@ def _value(network: Network, packed: Packed) -> Tensor:
     return network(packed)
 
 
-def _add(sums: dict[str, Tensor], means: Mapping[str, Mean]) -> None:
-    """Add total and count of each to its [2] sum."""
-    for name, mean in means.items():
-        sums[name] = sums.get(name, 0) + torch.stack([x.double() for x in mean])
+def _log_prob_metrics(logp: Tensor, part: Batch) -> LossMetrics:
+    """Mean log-probabilities of a micro-batch, of tokens and of whole sequences, and the distance from the reference.
 
-
-def _reduced_means(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Each total over its count, over all processes; nothing of what counts none."""
-    names = sorted({name for names in world.all_gather_object(sorted(sums)) for name in names})
-    nothing = next(iter(sums.values())).new_zeros(2)
-    totals = world.all_reduce_sum(torch.stack([sums.get(name, nothing) for name in names]))
-    return {name: total / count for name, (total, count) in zip(names, totals.tolist(), strict=True) if count}
+    A sequence's log-ratio is the sum over its tokens, so that of a long answer is larger.
+    """
+    tokens, answers = part.mask.sum(), ops.count_answers(part.mask)
+    current = (logp * part.mask).sum(-1)  # [B]
+    found: dict[str, Mean | Largest] = {
+        "actor/log_prob_mean": Mean(current.sum(), tokens),
+        "actor/seq_log_prob_mean": Mean(current.sum(), answers),
+    }
+    if part.reference is not None:
+        reference = (part.reference * part.mask).sum(-1)  # [B]
+        apart = current - reference
+        found |= {
+            "ref/log_prob_mean": Mean(reference.sum(), tokens),
+            "ref/seq_log_prob_mean": Mean(reference.sum(), answers),
+            "actor/ref_log_ratio_mean": Mean(apart.sum(), answers),
+            "actor/ref_log_ratio_max": Largest(ops.largest(apart.abs(), part.mask.sum(-1) > 0)),
+        }
+    return found
