@@ -29,7 +29,7 @@ from launcher.engines.torch.parallel.sharded import Sharded
 from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train import movement
+from launcher.engines.torch.train import measure, movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
@@ -292,10 +292,28 @@ def everything() -> dict[str, Any]:
     found["filled"] = [filled(step) for step in (1, 2, 3)]
     found["mixed"] = mixed()
     found["experts"] = experts()
+    found["measured"] = measured()
     if world.SIZE > 1:
         found["filled fsdp2"] = [filled(step, parallel=fsdp2()) for step in (1, 2, 3)]
         found["mixed fsdp2"] = mixed(fsdp2())
+        found["measured fsdp2"] = measured(fsdp2())
     return found
+
+
+def measured(parallel: Parallel | None = None) -> dict[str, Any]:
+    """The metrics of a step's data with a critic, and how its rewards and the gradients of its weights are spread."""
+    policy = policy_for("ppo", "float64", Limits(3), parallel)
+    raw = batch_for(policy.algorithm, policy.model, 1)
+    batch = policy.annotate(raw, Clock(), on_policy=False)
+    batch, _ = policy.algorithm.prepare(batch, {}, world.all_reduce_sum)
+    norms = policy.update(batch, measure.DISTRIBUTION_STEPS).weight_norms
+    assert norms is not None
+    rewards = measure.distribution(1, "rewards", batch.reward, shared=False)
+    assert rewards
+    return {
+        "metrics": measure.batch_metrics(raw, batch, True, 6, (), 4), "norms": norms.tolist(),
+        "edges": rewards.edges, "counts": rewards.counts,
+    }  # fmt: skip
 
 
 def experts() -> list[float | None]:

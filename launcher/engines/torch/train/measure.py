@@ -236,7 +236,7 @@ def distribution(step: int, name: str, values: Tensor, shared: bool) -> Distribu
     if low > high:
         return None
     shares = [place / BINS for place in range(BINS)]
-    edges = sorted({low * (1 - share) + high * share for share in shares})  # one where all values are equal
+    edges = sorted({min(max(low * (1 - share) + high * share, low), high) for share in shares})  # of equal values one
     places = torch.bucketize(values, values.new_tensor(edges), right=True) - 1
     counts = torch.bincount(places, minlength=len(edges))
     counts = counts if shared else world.all_reduce_sum(counts)
