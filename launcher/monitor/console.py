@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.core.events import (
     YEAR_9999,
@@ -30,6 +31,29 @@ LINE_S = 5.0
 BAR = 10
 FRAMES = 5  # shown of a stalled process's stack
 EIGHTHS = " ▏▎▍▌▋▊▉"
+LARGE = 1e5  # numbers of the progress line are no longer written with all their digits
+TEST_SCORE = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
+EXPONENT = re.compile("e-0+")
+LOSSES = ("actor/loss", "actor/dpo_loss", "train/loss")
+POSTFIX: Mapping[str, tuple[Sequence[str], int]] = {
+    "policy_loss": (("actor/loss",), 4),
+    "pg_loss": (("actor/pg_loss",), 4),
+    "loss": (LOSSES[1:], 4),
+    "entropy": (("actor/entropy",), 4),
+    "kl_loss": (("actor/kl_loss",), 5),
+    "adv_mean": (("critic/advantages/mean",), 4),
+    "reward": (("critic/rewards/mean",), 4),
+    "grad_norm": (("actor/grad_norm", "train/grad_norm"), 2),
+}
+"""What stands at the end of the progress line: the metrics that have this name there, the first of which is taken, and
+digits after the point."""
+SUMMARY: Mapping[str, Sequence[str]] = {
+    "Loss": LOSSES,
+    "Reward": ("critic/rewards/mean",),
+    "KL": ("actor/kl_loss", "actor/reward_kl_penalty"),
+    "LR": ("actor/lr", "train/lr"),
+}
+"""What stands on a step's last line, likewise."""
 
 
 class Seldom:
@@ -64,7 +88,10 @@ def _lines(event: Event, state: RunState) -> list[str]:
             return [f"data: {event.rows} rows{held_out}{more}; {event.steps} steps"]
         case Step():
             line = step_line(event)
-            return [line] if event.step == 0 else [line, progress_line(state)]
+            if event.step == 0:
+                return [line]
+            summary = summary_line(event, state.steps)
+            return [line, progress_line(state, event.metrics), *([summary] if summary else [])]
         case Saved():
             return [f"saved {event.path}"]
         case Alert():
@@ -142,8 +169,26 @@ def _went_back(event: Restarted | Resumed) -> str:
 
 
 def step_line(event: Step) -> str:
-    """`step:5 - training/global_step:5 - critic/score/mean:0.0234375 - ...`"""
-    return " - ".join([f"step:{event.step}", *(f"{name}:{number(name, x)}" for name, x in event.metrics.items())])
+    """`step:5 - training/global_step:5 - critic/score/mean:0.0234375 - ...`, with the scores of held-out data under
+    the name of older versions of verl, too."""
+    parts = [f"step:{event.step}"]
+    for name, value in event.metrics.items():
+        parts.append(f"{name}:{number(name, value)}")
+        if found := TEST_SCORE.fullmatch(name):
+            parts.append(f"val/test_score/{found[1]}:{number(name, value)}")
+    return " - ".join(parts)
+
+
+def summary_line(event: Step, steps: int) -> str:
+    """`Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7`, of those that the step has; empty
+    where it has none. The KL is that to the reference model."""
+    found = [(name, _first(event.metrics, names)) for name, names in SUMMARY.items()]
+    parts = [f"{name}: {EXPONENT.sub('e-', f'{value:.3g}')}" for name, value in found if value is not None]
+    return " | ".join([f"Step {event.step}/{steps or '?'}", *parts]) if parts else ""
+
+
+def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
+    return next((metrics[name] for name in names if name in metrics), None)
 
 
 def number(name: str, value: float) -> str:
@@ -152,16 +197,23 @@ def number(name: str, value: float) -> str:
     return str(int(value)) if whole else repr(float(f"{value:.7g}"))
 
 
-def progress_line(state: RunState) -> str:
-    """`Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]`"""
+def progress_line(state: RunState, metrics: Mapping[str, float] | None = None) -> str:
+    """`Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, reward=0.3531]`,
+    with those of `POSTFIX` that `metrics` has."""
     share = state.step / state.steps if state.steps else 0.0
     eighths = int(share * BAR * 8)
     bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8].strip() if eighths < BAR * 8 else "")
     pace = state.seconds_per_step
     speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s" if pace else "?it/s"
     left = "?" if state.eta_s is None else clock(state.eta_s)
-    counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}]"
+    found = [(name, _first(metrics or {}, names), digits) for name, (names, digits) in POSTFIX.items()]
+    values = "".join(f", {name}={_fixed(value, digits)}" for name, value, digits in found if value is not None)
+    counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}{values}]"
     return f"Training Progress: {share:4.0%}|{bar:<{BAR}}| {counted}"
+
+
+def _fixed(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if abs(value) < LARGE else f"{value:.4g}"
 
 
 def clock(seconds: float) -> str:

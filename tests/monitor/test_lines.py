@@ -33,6 +33,7 @@ from launcher.monitor.console import (
     progress_line,
     results_of,
     step_line,
+    summary_line,
 )
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
@@ -58,12 +59,69 @@ def test_a_step_is_verls_line() -> None:  # S0-26
 
 def test_a_validation_is_verls_line() -> None:  # S2-27
     line = step_line(Step(step=290, metrics={"val-core/openai/gsm8k/reward/mean@1": 0.7338893100833965}))
-    assert line == "step:290 - val-core/openai/gsm8k/reward/mean@1:0.7338893"
+    assert line == "step:290 - val-core/openai/gsm8k/reward/mean@1:0.7338893 - val/test_score/openai/gsm8k:0.7338893"
 
 
 def test_progress_is_tqdms_line() -> None:  # S2-20
     line = "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]"
     assert progress_line(at(49, 320, 3967.0, 55.72)) == line
+
+
+GRPO = {
+    "actor/loss": -0.12494, "actor/pg_loss": -0.125, "actor/entropy": 0.03211, "actor/kl_loss": 0.0078,
+    "critic/advantages/mean": -1e-9, "critic/rewards/mean": 0.35309, "actor/grad_norm": 0.0993, "actor/lr": 9.8e-07,
+}  # fmt: skip
+
+
+def test_progress_says_seven_metrics() -> None:  # S2-20, to the letter
+    line = (
+        "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, pg_loss=-0.1250,"
+        " entropy=0.0321, kl_loss=0.00780, adv_mean=-0.0000, reward=0.3531, grad_norm=0.10]"
+    )
+    assert progress_line(at(49, 320, 3967.0, 55.72), GRPO) == line
+
+
+@pytest.mark.parametrize(
+    ("metrics", "end"),
+    [
+        ({"train/loss": 2.30259, "train/grad_norm": 12.0}, ", loss=2.3026, grad_norm=12.00]"),
+        ({"actor/dpo_loss": 0.6931, "actor/grad_norm": 1.0}, ", loss=0.6931, grad_norm=1.00]"),
+        ({"actor/pg_loss": math.nan, "actor/grad_norm": math.inf}, ", pg_loss=nan, grad_norm=inf]"),
+        ({"actor/pg_loss": 171531792.0}, ", pg_loss=1.715e+08]"),  # S4-02
+        ({"actor/skipped_nonfinite": 1.0}, "s/it]"),
+    ],
+)
+def test_progress_says_those_that_there_are(metrics: dict[str, float], end: str) -> None:
+    assert progress_line(at(1, 2, 1.0, 1.0), metrics).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "line"),
+    [
+        (GRPO, "Step 100/10000 | Loss: -0.125 | Reward: 0.353 | KL: 0.0078 | LR: 9.8e-7"),
+        ({"actor/loss": 0.234, "critic/rewards/mean": 0.856, "actor/reward_kl_penalty": 0.0012, "actor/lr": 1e-10},
+         "Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 1e-10"),  # S1-30
+        ({"train/loss": 2.5, "train/lr": 2e-5}, "Step 100/10000 | Loss: 2.5 | LR: 2e-5"),
+        ({"actor/ppo_kl": 0.1, "actor/lr": 0.0}, "Step 100/10000 | LR: 0"),  # no KL to a reference
+        ({"my/own": 1.0}, ""),
+    ],
+)  # fmt: skip
+def test_a_step_has_a_short_line(metrics: dict[str, float], line: str) -> None:
+    step = Step(step=100, metrics=metrics)
+    assert summary_line(step, 10_000) == line
+    assert console_lines(step, RunState(step=100, steps=10_000))[2:] == ([line] if line else [])
+
+
+def test_held_out_scores_are_found_by_their_older_name() -> None:
+    """S0-06, S0-24: `grep val/test_score` finds them; no metric of held-out data is counted twice for it."""
+    metrics = {"val-core/openai/gsm8k/reward/mean@1": 0.75, "val-core/a b/reward/mean@8": 0.5,
+               "val-core/a b/reward/best@8/mean": 1.0, "val-aux/a b/reward/std@8": 0.1, "val/loss": 2.0}  # fmt: skip
+    line = step_line(Step(step=10, metrics=metrics))
+    assert re.findall(r"val/test_score/\S+?:\S+", line.replace("a b", "ab")) == [
+        "val/test_score/openai/gsm8k:0.75", "val/test_score/ab:0.5"
+    ]  # fmt: skip
+    assert "val-core/openai/gsm8k/reward/mean@1:0.75 - val/test_score/openai/gsm8k:0.75 - " in line
+    assert line.startswith("step:10 - ")  # S0-05
 
 
 PROGRESS = [
