@@ -53,8 +53,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "clip_ratio", "clip_frac",
     ),
     "actor/ratio_mean": ("mean_ratio", "ratio_mean", "val/ratio", "probs_ratio", "ratio", "actor/ratio/mean"),
-    "actor/logprob_mean": ("mean_log_prob_current", "actor/log_prob_mean", "log_prob_current"),
-    "actor/ref_logprob_mean": ("mean_log_prob_ref", "actor/ref_log_prob_mean", "log_prob_ref"),
+    "actor/seq_log_prob_mean": ("mean_log_prob_current", "log_prob_current"),
+    "ref/seq_log_prob_mean": ("mean_log_prob_ref", "log_prob_ref"),
+    "ref/log_prob_mean": ("actor/ref_log_prob_mean",),
     "actor/grad_norm": (
         "grad_norm", "optim/grad_norm", "train/core/grad_norm", "gradient_norm", "grad._norm", "actor_grad_norm",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from launcher.config.descriptions import Setting, written
 from launcher.config.reference import coming_from, groups, markdown
 from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
+from launcher.core.metric_aliases import canonical, spellings
 from launcher.core.problems import Problem, Problems
 
 app = typer.Typer(no_args_is_help=True, help="Show settings, metrics, and how two runs differ.")
@@ -149,23 +151,34 @@ def names(
 @app.command("metrics")
 def metrics(
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob: kl, 'val-*'; default: all.")
+        str,
+        typer.Argument(
+            metavar="[PATTERN]",
+            help="Part of a name, a glob, or another project's name: kl, 'val-*', mean_ratio; default: all.",
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print what each metric measures, its unit, and which direction is better."""
+    """Print what each metric measures, its unit, which direction is better, and what others call it."""
     with problems_named():
-        found = catalogue.matching(pattern)
+        found = catalogue.matching(pattern) or catalogue.matching(canonical(pattern))
         if not found:
             raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
     if as_json:
-        return say_json([{"metric": name, **asdict(entry)} for name, entry in found.items()])
-    table = make_table("metric", "unit", "better", "what it measures", whole=())
+        rows = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in found.items()]
+        return say_json(rows)
+    return _say_metrics(found, with_spellings=bool(pattern))
+
+
+def _say_metrics(found: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
+    others = {name: ", ".join(spellings(name)[1:]) for name in found}
+    more = with_spellings and any(others.values())
+    table = make_table("metric", "unit", "better", "what it measures", *(["others call it"] if more else []), whole=())
     for name, entry in found.items():
         message = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
-        table.add_row(Text(name, "bold"), Text(entry.unit), entry.better or "", Text(message))
+        cells = Text(entry.unit), entry.better or "", Text(message), *([Text(others[name])] if more else [])
+        table.add_row(Text(printable(name), "bold"), *cells)
     wide().print(table)
-    return None
 
 
 @app.command("diff")
