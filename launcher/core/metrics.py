@@ -63,8 +63,8 @@ METRICS: Mapping[str, Metric] = {
     "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats",
         formula=f"k3: e^r - r - 1, {_KL}"),
     "actor/ppo_kl": Metric("ppo kl",
-        "estimated KL(old || new) of this step's updates per token, against the policy that sampled and not against"
-        " the reference model, whose KL is actor/kl_loss", "nats", formula="mean of log(old / new)"),
+        "estimated KL(old || new) of this step's updates per token; not to the reference model: that is actor/kl_loss",
+        "nats", formula="mean of log(old / new)"),
     "actor/ratio_mean": Metric("ratio",
         "mean ratio of a token's probability now to that when it was sampled, before any clip; GSPO: of an answer's"
         " probability", formula="new / old; GSPO: (new / old)^(1 / length), arXiv:2507.18071, eq. 7"),

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from launcher.core.metrics import better, grade, held_out_score, label
+from launcher.core.metric_aliases import canonical
+from launcher.core.metrics import METRICS, better, grade, held_out_score, label, metric
 
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
@@ -82,3 +83,42 @@ def test_how_good_it_is(metrics: dict[str, float], wanted: str | None, value: fl
 )
 def test_names_for_a_screen(name: str, shown: str) -> None:
     assert label(name) == shown
+
+
+# ---- the catalogue
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if "*" not in name])
+def test_our_names_are_canonical(name: str) -> None:
+    """A name that is emitted is no other project's name of another metric."""
+    assert canonical(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("actor/ppo_kl", "not to the reference model"),  # S0-17
+        ("actor/pg_loss", "need not fall"),  # S1-44
+        ("critic/advantages/mean", "0 by construction"),  # S2-13, S4-05, S4-12
+        ("actor/seq_log_prob_mean", "only its distance"),  # S4-06
+        ("val/test_score/openai/gsm8k", "older versions of verl"),  # S0-24
+        ("prompt_length/max", "largest value"),
+        ("critic/rewards/std", "standard deviation"),  # S4-09
+    ],
+)
+def test_what_the_documents_have_wrong_is_said_right(name: str, words: str) -> None:
+    entry = metric(name)
+    assert entry and words in entry.meaning
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("mean_log_prob_current", "actor/seq_log_prob_mean"),  # S4-06: sums over whole sequences
+        ("mean_log_prob_ref", "ref/seq_log_prob_mean"),  # S4-07
+        ("mean_ratio", "actor/ratio_mean"),  # S4-04
+        ("std_reward", "critic/score/std"),  # S4-09
+    ],
+)
+def test_names_of_document_004(spelling: str, name: str) -> None:
+    assert canonical(spelling) == name and metric(name)

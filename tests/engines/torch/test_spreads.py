@@ -74,8 +74,8 @@ def test_what_is_not_there_has_no_spread(step: tuple[Batch, Batch]) -> None:
     assert not [name for name in found if name.startswith("critic/")]
     same = replace(made, target=torch.ones_like(made.mask) * made.mask)
     assert "critic/vf_explained_var" not in measure.batch_metrics(raw, same, True, 6)
-    alone = torch.arange(24) == 3
-    one = measure.batch_metrics(raw.rows(alone), made.rows(alone), True, 6)
+    only_one = torch.arange(24) == 3
+    one = measure.batch_metrics(raw.rows(only_one), made.rows(only_one), True, 6)
     assert one["critic/score/std"] == 0.0
 
 
@@ -107,10 +107,11 @@ def test_prompts_as_long_as_the_limit_are_counted(step: tuple[Batch, Batch]) -> 
 
 DISTRIBUTIONS = [
     ([0.0, 1.0, 1.0, 0.5], (0.0, 1.0), {0: 1, 10: 1, 19: 2}),
-    ([2.5, 2.5], (2.5, 2.5), {0: 2}),  # one bin
+    ([2.5, 2.5], (2.0, 3.0), {0: 2}),  # one bin that has a width
+    ([1e300], (math.nextafter(1e300, 0), 1e300), {0: 1}),
     ([-1e308, 1e308], (-1e308, 1e308), {0: 1, 19: 1}),  # their difference is no number
     ([5e-324, 0.0], (0.0, 5e-324), {0: 1, 1: 1}),  # there are no edges between them
-    ([math.nan, 3.0, math.inf], (3.0, 3.0), {0: 1}),
+    ([math.nan, 3.0, math.inf, 4.0], (3.0, 4.0), {0: 1, 19: 1}),
 ]
 
 
@@ -124,7 +125,8 @@ def test_distributions(shared: bool, values: list[float], ends: tuple[float, flo
     assert found and (found.step, found.name) == (7, "x")
     assert len(found.edges) == len(found.counts) + 1 <= measure.BINS + 1
     assert list(found.edges) == sorted(set(found.edges))
-    assert (found.edges[0], found.edges[-1]) == (ends[0], math.nextafter(ends[1], math.inf))
+    last = math.nextafter(ends[1], math.inf) if len(set(values)) > 1 or ends[1] == 1e300 else ends[1]
+    assert (found.edges[0], found.edges[-1]) == (ends[0], last)
     assert {place: count for place, count in enumerate(found.counts) if count} == counts
     assert from_line(to_line(found)) == found
 

@@ -232,17 +232,22 @@ def distribution(step: int, name: str, values: Tensor, shared: bool) -> Distribu
     values = values[values.isfinite()]
     ends = torch.cat([torch.stack([-values, values]), values.new_full((2, 1), -torch.inf)], dim=1).amax(1)
     low, high = (ends if shared else world.all_reduce_max(ends)).tolist()
-    low = -low
-    if low > high:
+    if -low > high:
         return None
-    shares = [place / BINS for place in range(BINS)]
-    edges = sorted({min(max(low * (1 - share) + high * share, low), high) for share in shares})  # of equal values one
+    edges = bin_edges(-low, high)
     places = torch.bucketize(values, values.new_tensor(edges), right=True) - 1
-    counts = torch.bincount(places, minlength=len(edges))
+    counts = torch.bincount(places, minlength=len(edges) - 1)
     counts = counts if shared else world.all_reduce_sum(counts)
-    return Distribution(
-        step=step, name=name, edges=(*edges, math.nextafter(high, math.inf)), counts=tuple(counts.tolist())
-    )
+    return Distribution(step=step, name=name, edges=edges, counts=tuple(counts.tolist()))
+
+
+def bin_edges(low: float, high: float) -> tuple[float, ...]:
+    """The edges of at most BINS equal bins, of which the first begins at `low` and the last ends just above `high`; of
+    equal numbers one bin around them, wide enough for a picture."""
+    if low == high:
+        return min(low - 0.5, math.nextafter(low, -math.inf)), max(low + 0.5, math.nextafter(low, math.inf))
+    inner = (low * (1 - place / BINS) + high * (place / BINS) for place in range(BINS))
+    return *sorted({min(max(edge, low), high) for edge in inner}), math.nextafter(high, math.inf)
 
 
 # ---- sampler and trainer

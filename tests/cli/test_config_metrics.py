@@ -1,0 +1,63 @@
+"""`rlrun config metrics`: by our names, by parts of them, and by those of other projects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.core.metrics import METRICS
+
+
+def printed(*words: str) -> str:
+    ran = CliRunner().invoke(app, ["config", "metrics", *words])
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+def as_json(*words: str) -> list[dict[str, Any]]:
+    return json.loads(printed(*words, "--json"))
+
+
+def test_all_are_listed() -> None:
+    assert [entry["metric"] for entry in as_json()] == list(METRICS)
+    lines = printed().splitlines()
+    assert len(lines) == len(METRICS) + 1 and "others call it" not in lines[0]
+
+
+def test_one_has_its_formula_and_its_other_names() -> None:
+    text = printed("critic/vf_explained_var")
+    assert "1 - Var(returns - values) / Var(returns)" in text and "explained_variance" in text
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("mean_ratio", "actor/ratio_mean"),  # S4-04
+        ("old_approx_kl", "actor/ppo_kl"),
+        ("explained_variance", "critic/vf_explained_var"),
+        ("critic/vf_explained_var", "critic/vf_explained_var"),
+    ],
+)
+def test_another_projects_name_finds_ours(spelling: str, name: str) -> None:
+    (entry,) = as_json(spelling)
+    assert entry["metric"] == name
+    assert spelling in [entry["metric"], *entry["also"]]
+
+
+def test_verls_older_name_of_a_held_out_score() -> None:  # S0-24
+    (entry,) = as_json("val/test_score/openai/gsm8k")
+    assert entry["metric"] == "val/test_score/openai/gsm8k" and entry["better"] == "up"
+
+
+@pytest.mark.parametrize("pattern", ["no/such", "\x1b[2J", "[bold]x"])
+def test_an_unknown_name_is_a_problem(pattern: str) -> None:
+    ran = CliRunner().invoke(app, ["config", "metrics", pattern])
+    assert ran.exit_code == 2 and "no metric of that name" in ran.output and "\x1b" not in ran.output
+
+
+def test_a_name_of_a_terminals_controls_is_escaped() -> None:
+    assert "\x1b" not in printed("val-core/\x1b[2J/reward/mean@1")
