@@ -18,10 +18,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
+	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs labelled watching
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
