@@ -65,9 +65,9 @@ def pages(trained: Any) -> dict[str, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "both"])
 def test_a_page_asks_for_nothing_and_reports_no_error(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
-    dom, said = browse(pages[name].as_uri(), tmp_path, "--dump-dom")
+    dom, log = browse(pages[name].as_uri(), tmp_path, "--dump-dom")
     assert "</html>" in dom and dom.count("<svg") >= 8
-    assert "CONSOLE" not in said, said
+    assert "CONSOLE" not in log, log
     assert measured(pages[name], tmp_path, DESK)["asked"] == []
     text = pages[name].read_text()
     assert not re.search(r"(?:src|href)=\"(?!data:)|@import|url\(|<script", text)
