@@ -44,3 +44,4 @@ def test_wheel_in_a_clean_environment(tmp_path):
     assert (ran.returncode, origins["data.max_prompt_length"]) == (1, "recipes/sft.sh:8")
     assert (inside / "launcher" / "recipes" / "quickstart.sh").is_file()
     assert (inside / "launcher" / "conf" / "run.yaml").is_file()
+    assert (inside / "launcher" / "reports" / "report.html.j2").is_file()

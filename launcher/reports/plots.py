@@ -109,6 +109,7 @@ def _axes(area: _Area) -> list[str]:
         y = area.y(value)
         parts.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{LEFT - 5:g}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>')
+    parts.append(f'<text x="{LEFT - 5:g}" y="{HEIGHT - 7:g}" text-anchor="end">step</text>')
     for value in ticks(area.left, area.right, 5):
         if value == int(value):
             x, y = area.x(value), HEIGHT - 7
