@@ -11,7 +11,7 @@ from itertools import islice
 from launcher.cli.plot import Trace
 from launcher.core.events import Step
 from launcher.core.metric_aliases import canonical
-from launcher.core.metrics import HELD_OUT, WATCHED, better
+from launcher.core.metrics import HELD_OUT, WATCHED, better, label
 from launcher.core.problems import Problem, Problems, suggest
 
 CHUNK = 512
@@ -84,8 +84,9 @@ def summary(steps: Iterable[Step], keys: Sequence[str]) -> tuple[list[Column], s
 
 
 def matches(name: str, keys: Sequence[str]) -> bool:
-    """Whether a key is this metric's name, a pattern of it, or another spelling of it."""
-    return any(name == key or fnmatchcase(name, key) or canonical(name) == canonical(key) for key in keys)
+    """Whether a key is this metric's name, a pattern of it, another spelling of it, or its label on the screen."""
+    ours = canonical(name)
+    return any(fnmatchcase(name, key) or name == key or ours == canonical(key) or label(ours) == key for key in keys)
 
 
 def is_telling(name: str) -> bool:

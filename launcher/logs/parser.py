@@ -55,45 +55,44 @@ class LogParser:
     def feed(self, text: bytes) -> Iterator[Event]:
         """The events of whole lines. Most of a large log is step lines with a bar between them: for these the loop
         below does nothing that is not needed."""
-        find, at, bar = text.find, self.at, (0, 0)
-        position, settled = 0, self._settled()
+        find, count, at = text.find, text.count, self.at
+        position = bar_from = bar_to = 0
+        settled = self._settled()
         while (start := find(b"step:", position)) >= 0:
             end = find(b"\n", start)
             line = text[start:end] if end >= 0 else text[start:]
             try:
-                metrics = loads(b'{"' + line.replace(b":", b'":').replace(b" - ", b' ,"') + b"}")
+                metrics = loads(b"".join((b'{"', line.replace(b" - ", b' ,"').replace(b":", b'":'), b"}")))
                 step = metrics.pop("step")
                 sum(metrics.values())  # raises where one is no number
-                fast = type(step) is int and 0 <= step < MOST_STEPS and text[start - 1] not in NOT_BEFORE
+                fast = type(step) is int and 0 <= step < MOST_STEPS and text[start - 1] not in NOT_BEFORE and metrics
             except NOT_FAST:
                 fast = False
-            fast = fast and metrics and b"(" not in line
-            if fast and settled:
-                before = find(b"\n", position, start)
-                if find(b"{", position, start) >= 0 or find(b"\n", before + 1, start) >= 0:
-                    plain = False
-                elif before >= 0:
-                    plain = text[before - 3 : before] == b"it]"
-                    bar = position, start
-                else:
-                    plain = start - position < 100 and find(b"%|", position, start) < 0
-                if plain:
-                    event = new_object(Step)  # a frozen dataclass sets its fields one by one, and slowly
-                    fields = event.__dict__
-                    fields["at"], fields["step"], fields["metrics"] = at, step, metrics
-                    self._last, position = step, start + len(line) + 1
-                    yield event
+            if fast and b"(" not in line:  # np.float64(...), or a unit in a name
+                if settled and find(b"{", position, start) < 0:
+                    lines = count(b"\n", position, start)
+                    if lines == 1 and find(b"it]\n", position, start) > 0:
+                        bar_from, bar_to, plain = position, start, True
+                    else:
+                        plain = lines == 0 and start - position < 100 and find(b"%|", position, start) < 0
+                    if plain:
+                        event = new_object(Step)  # a frozen dataclass sets its fields one by one, and slowly
+                        fields = event.__dict__
+                        fields["at"], fields["step"], fields["metrics"] = at, step, metrics
+                        self._last, position = step, start + len(line) + 1
+                        yield event
+                        continue
+                if not (self._wrapped or self._dict):
+                    yield from self._lines(text[position:start])
+                    yield from self._end_block()
+                    yield from self._step("verl", step, metrics)
+                    position, settled = start + len(line) + 1, self._settled()
                     continue
-            if fast and not (self._wrapped or self._dict):
-                yield from self._lines(text[position:start])
-                yield from self._end_block()
-                yield from self._step("verl", step, metrics)
-            else:
-                yield from self._lines(text[position : start + len(line)])
+            yield from self._lines(text[position : start + len(line)])
             position, settled = start + len(line) + 1, self._settled()
         yield from self._lines(text[position:])
-        if bar[1]:
-            yield from self._bars(_decoded(text[bar[0] : bar[1]]), [])
+        if bar_to:
+            yield from self._bars(_decoded(text[bar_from:bar_to]), [])
 
     def finish(self) -> Iterator[Event]:
         """The events that waited for more lines: the log has ended."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,14 +54,18 @@ class LogSource:
 
     def events(self) -> Iterator[Event]:
         """All events from its beginning. Raises `OSError`."""
+        if self.document:
+            return self._document()
+        parser = LogParser(self.at)
+        return chain(chain.from_iterable(map(parser.feed, self._blocks())), parser.finish())
+
+    def _document(self) -> Iterator[Event]:
         with open_file(self.path) as file:
-            if self.document:
-                yield from trainer_state.events(file, self.at)
-                return
-            parser = LogParser(self.at)
-            for text in _lines_of(file):
-                yield from parser.feed(text)
-            yield from parser.finish()
+            yield from trainer_state.events(file, self.at)
+
+    def _blocks(self) -> Iterator[bytes]:
+        with open_file(self.path) as file:
+            yield from _lines_of(file)
 
     def last_steps(self, count: int) -> list[Step]:
         """The last `count` steps, read from the end; from the beginning where the log does not number its steps. Lines
