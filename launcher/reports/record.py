@@ -223,10 +223,10 @@ class RunRecord:
             self.traces.setdefault(name, Trace()).add(event.step, value)
         tokens = event.metrics.get("perf/total_num_tokens", 0.0)
         self.tokens += tokens if math.isfinite(tokens) else 0.0
-        if now := held_out(event.step, event.metrics):
-            self._add_validation(now)
         if found := validation(event.metrics):
             self.last_validation = {**self.last_validation, **found}
+            if now := held_out(event.step, found):
+                self._add_validation(now)
         self._take_time(event)
 
     def _add_validation(self, now: HeldOut) -> None:

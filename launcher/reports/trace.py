@@ -11,7 +11,7 @@ BUCKETS = 240
 LARGEST = 1e150  # of a value in a curve: sums and differences of larger ones would overflow
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Bucket:
     """Neighbouring values: how many, their sum, and the smallest and largest with their steps."""
 
@@ -32,6 +32,14 @@ class Bucket:
     def step(self) -> float:
         """Its middle."""
         return (self.first + self.last) / 2
+
+    def add(self, step: int, value: float) -> None:
+        """One more value; in place, as this runs for every metric of every step."""
+        self.last, self.count, self.total = step, self.count + 1, self.total + value
+        if value < self.low:
+            self.low, self.low_step = value, step
+        elif value > self.high:
+            self.high, self.high_step = value, step
 
     def merge(self, other: Bucket) -> Bucket:
         """Both as one; `other` comes later."""
@@ -61,17 +69,16 @@ class Trace:
         self.last = value
         self.below_zero += value < 0
         value = max(min(value, LARGEST), -LARGEST)
-        new = Bucket(step, step, 1, value, value, step, value, step)
         if self.buckets and self.buckets[-1].count < self.stride:
-            self.buckets[-1] = self.buckets[-1].merge(new)
+            self.buckets[-1].add(step, value)
             return
-        self.buckets.append(new)
+        self.buckets.append(Bucket(step, step, 1, value, value, step, value, step))
         if len(self.buckets) > 2 * BUCKETS:
             self._halve()
 
     def _halve(self) -> None:
         pairs = zip(self.buckets[::2], [*self.buckets[1::2], None], strict=False)
-        self.buckets = [one.merge(other) if other else one for one, other in pairs]
+        self.buckets = [one.merge(other) if other else replace(one) for one, other in pairs]
         self.stride *= 2
 
     @property
