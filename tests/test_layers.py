@@ -58,7 +58,7 @@ BELOW = {
     ),
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
-        "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge logs runs config trackers "
+        "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli preflight reports engines.torch tools tools.doctor launch launch.sweeps"
     ),
     "": "runs core cli preflight launch",

@@ -75,7 +75,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "diagnose", "diagnose:diagnose", "Find what is wrong with a run, or with a log of another program.", LOOK,
-        examples=("rlrun diagnose RUN", "rlrun diagnose verl.log --profile verl_ppo_gsm8k"),
+        examples=("rlrun diagnose RUN", "rlrun diagnose --profile verl_ppo_gsm8k RUN"),
     ),
     CommandEntry(
         "track", "track:track",

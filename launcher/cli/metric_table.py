@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 
-from launcher.cli.plot import Trace
+from launcher.cli.plot import CurveMeans
 from launcher.core.events import Step
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import HELD_OUT, WATCHED, better, label
@@ -34,8 +34,8 @@ class Column:
     high: tuple[float, int] = (-math.inf, 0)
     count: int = 0
     not_finite: int = 0
-    trace: Trace = field(default_factory=Trace)
-    steps: Trace = field(default_factory=Trace)
+    trace: CurveMeans = field(default_factory=CurveMeans)
+    steps: CurveMeans = field(default_factory=CurveMeans)
 
     def add(self, steps: Sequence[int], values: Sequence[float]) -> None:
         if not self.count:

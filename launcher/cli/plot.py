@@ -11,7 +11,7 @@ from launcher.monitor.console import compact
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille cell, by row and column
 
 
-class Trace:
+class CurveMeans:
     """Any number of values in at most `2 * points` means, each over `stride` of them in their order."""
 
     def __init__(self, points: int = 64) -> None:

@@ -38,7 +38,9 @@ class MLflow:
         own = f"sqlite:///{run.folder.absolute() / 'mlflow.db'}"
         uri = os.environ.get("MLFLOW_TRACKING_URI") or own
         self._client = MlflowClient(tracking_uri=uri)
-        experiment = _experiment(self._client, run, (run.folder.absolute() / "mlartifacts").as_uri() if uri == own else None)
+        experiment = _experiment(
+            self._client, run, (run.folder.absolute() / "mlartifacts").as_uri() if uri == own else None
+        )
         found = self._client.search_runs([experiment], f"tags.`{ID}` = '{run.id}'", max_results=1)
         there = found[0] if found else self._create(experiment, run)
         self._id, self.where = there.info.run_id, uri

@@ -61,7 +61,7 @@ class Sender:
         self._tracker: Tracker | None = None
         self._feed = Feed(self.folder / "events.jsonl")
         self._remembered = Remembered("")
-        self._has = self._alone_after = -1  # rows, and the seq of alerts alone, up to here have arrived
+        self._has = self._alerts_after = -1  # rows, and the seq of alerts alone, up to here have arrived
 
     def run(self) -> Sent:
         """Send until nothing more can come; a call that fails is repeated until then, and `LAST_TRIES` times after it.
@@ -100,8 +100,8 @@ class Sender:
     def _steps(self) -> Iterator[TrackedStep]:
         """Those that have not arrived."""
         for step in self._feed.new():
-            alone = not (step.metrics or step.samples or step.distributions)
-            if step.row > self._has or (alone and step.after.seq > self._alone_after):
+            only_alerts = not (step.metrics or step.samples or step.distributions)
+            if step.row > self._has or (only_alerts and step.after.seq > self._alerts_after):
                 yield step
 
     def _open(self) -> str:
@@ -118,7 +118,7 @@ class Sender:
             return f"{self.name}: {row.reason}"
         position = self._remembered.position
         behind = row is not None and row < position.row
-        self._has, self._alone_after = -1 if row is None else row, -1 if row == -1 else position.seq
+        self._has, self._alerts_after = -1 if row is None else row, -1 if row == -1 else position.seq
         if tracker.state != self._remembered.state:  # before anything is sent: a kill may come at any time
             self._remembered = Remembered(run.id, FeedPosition() if behind else position, dict(tracker.state))
             write_state(self.folder, self.name, self._remembered)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from launcher.cli.log_or_run import events_of_log_or_run, find
 from launcher.cli.log_view import LogState
 from launcher.cli.main import app
-from launcher.cli.plot import Trace, plot
+from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import LogProgress, Sample, Step, to_line
 from launcher.core.problems import Problems
 
@@ -226,7 +226,7 @@ def test_watching_a_log_without_a_terminal_prints_its_lines(log):
 
 
 def test_a_trace_keeps_means_in_order_whatever_comes():
-    trace = Trace(8)
+    trace = CurveMeans(8)
     for begin in range(0, 1_000, 7):
         trace.extend([float(x) for x in range(begin, min(begin + 7, 1_000))])
     points = trace.points()

@@ -206,11 +206,11 @@ def test_a_killed_tracker_is_started_again(folder, processes, until):
 def test_a_hanging_tracker_keeps_the_end_waiting_for_a_bounded_time(folder, monkeypatch, until):
     monkeypatch.setattr(track, "FINISH_S", 0.5)
     run = resolve([*WORDS, "trainer.logger=[console,file]"])
-    said = list[str]()
+    messages = list[str]()
 
     class Lines:
         def write(self, state, events, lines) -> None:
-            said.extend(lines)
+            messages.extend(lines)
 
         def close(self) -> None:
             """Nothing is open."""
@@ -226,7 +226,7 @@ def test_a_hanging_tracker_keeps_the_end_waiting_for_a_bounded_time(folder, monk
         begin = time.monotonic()
     assert time.monotonic() - begin < 30
     fix = f"rlrun track {folder.path} --to file sends the rest"
-    assert said == [f"file: not everything has arrived, see logs/tracker-file.log; {fix}"]
+    assert messages == [f"file: not everything has arrived, see logs/tracker-file.log; {fix}"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert rlrun("track", str(folder.path), "--to", "file").exit_code == 0 and lines(folder) == 2

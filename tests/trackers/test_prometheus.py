@@ -76,10 +76,10 @@ def test_a_port_that_is_taken_is_a_failure_that_is_repeated(folder):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        said = list[str]()
-        sender = Sender("prometheus", folder.path, lambda: False, said.append, str(taken.getsockname()[1]),
+        messages = list[str]()
+        sender = Sender("prometheus", folder.path, lambda: False, messages.append, str(taken.getsockname()[1]),
                         pause=lambda seconds: None)  # fmt: skip
-        assert "in use" in sender.run().failure.lower() and len(said) == 1
+        assert "in use" in sender.run().failure.lower() and len(messages) == 1
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 5e-324, -0.0, 1e300, math.nan, math.inf, -math.inf])

@@ -20,9 +20,9 @@ from launcher.trackers.tracker import read_state, state_file, write_state
 
 
 def send(folder: Path, name: str = "file", **more):
-    said = list[str]()
-    sent = Sender(name, folder, lambda: False, said.append, pause=lambda seconds: None, **more).run()
-    return sent, said
+    messages = list[str]()
+    sent = Sender(name, folder, lambda: False, messages.append, pause=lambda seconds: None, **more).run()
+    return sent, messages
 
 
 def lines(folder: Path) -> list[dict]:
@@ -103,17 +103,17 @@ def test_a_tracker_that_is_down_catches_up(folder, tmp_path, monkeypatch):
     blocked.write_text("a file where a folder should be")
     monkeypatch.setenv("VERL_FILE_LOGGER_ROOT", str(blocked))
     folder.write([step(0), step(1)])
-    pauses, said, alive = list[float](), list[str](), iter([True] * 400)
+    pauses, messages, alive = list[float](), list[str](), iter([True] * 400)
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 40:
             blocked.unlink()
 
-    sender = Sender("file", folder.path, lambda: next(alive, False), said.append, pause=pause)
+    sender = Sender("file", folder.path, lambda: next(alive, False), messages.append, pause=pause)
     sent = sender.run()
     assert sent.steps == 2 and sent.failure == ""
-    assert "blocked" in said[0] and said[1] == "file: works again" and len(said) == 2
+    assert "blocked" in messages[0] and messages[1] == "file: works again" and len(messages) == 2
     assert max(pauses) <= 0.5  # it looks often whether the run has ended
     assert (blocked / "p" / "one.jsonl").read_text().count("\n") == 2
 
@@ -122,8 +122,8 @@ def test_a_tracker_that_stays_down_does_not_keep_the_end_waiting(folder, tmp_pat
     (tmp_path / "blocked").write_text("")
     monkeypatch.setenv("VERL_FILE_LOGGER_ROOT", str(tmp_path / "blocked"))
     folder.write([step(0)])
-    sent, said = send(folder.path)
-    assert "blocked" in sent.failure and len(said) == 1
+    sent, messages = send(folder.path)
+    assert "blocked" in sent.failure and len(messages) == 1
     monkeypatch.delenv("VERL_FILE_LOGGER_ROOT")
     assert send(folder.path)[0].steps == 1
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from launcher.cli.arguments import Root
 from launcher.cli.commands.metrics import LogOrRunName
 from launcher.cli.log_or_run import LogOrRun, find
 from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
-from launcher.cli.plot import plot
+from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import Alert, Event, Step, is_damage, writable
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
@@ -29,24 +28,7 @@ PROGRAMS = {"verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": 
 """Whose spelling fixes have, by the form of a log; of others only what every program has."""
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
-POINTS = 500  # of a plot, before they are drawn
 HEIGHT = 5
-
-
-@dataclass
-class _Evidence:
-    """The curve of a metric in at most 2 * POINTS values: of each stretch the last, so that ends stay."""
-
-    stride: int = 1
-    count: int = 0
-    points: list[tuple[float, float]] = field(default_factory=list)
-
-    def add(self, step: int, value: float) -> None:
-        self.count += 1
-        if self.count % self.stride == 0 or not math.isfinite(value):
-            self.points.append((step, value))
-        if len(self.points) > 2 * POINTS:
-            self.points, self.stride = self.points[1::2], 2 * self.stride
 
 
 def diagnose(
@@ -107,9 +89,9 @@ def _show(source: LogOrRun, found: Iterable[Alert], steps: int) -> None:
         for line, style in _lines(alert):
             say(line, style)
         evidence = curves.get(alert.metric)
-        if evidence and len(evidence.points) > 1:
+        if evidence and len(evidence) > 1:
             marks = [alert.step if alert.since is None else alert.since]
-            for line in plot(evidence.points, min(out.width, 80) - 2 if out.is_terminal else 78, HEIGHT, marks):
+            for line in plot(evidence, min(out.width, 80) - 2 if out.is_terminal else 78, HEIGHT, marks):
                 say(f"  {line}", "cyan")
 
 
@@ -129,11 +111,12 @@ def _lines(alert: Alert) -> Iterator[tuple[str, str]]:
             yield printable(f"  {word}: {text}"), "dim" if word == "from" else ""
 
 
-def _curves(events: Iterable[Event], names: set[str]) -> dict[str, _Evidence]:
-    found = {name: _Evidence() for name in names}
-    if names:
-        for event in events:
-            if isinstance(event, Step):
-                for name in names & event.metrics.keys():
-                    found[name].add(event.step, event.metrics[name])
-    return found
+def _curves(events: Iterable[Event], names: set[str]) -> dict[str, list[tuple[float, float]]]:
+    """Of each metric (step, value) in at most some hundred means."""
+    steps, values = ({name: CurveMeans(500) for name in names} for _ in range(2))
+    for event in events if names else ():
+        if isinstance(event, Step):
+            for name in names & event.metrics.keys():
+                steps[name].extend([event.step])
+                values[name].extend([event.metrics[name]])
+    return {name: list(zip(steps[name].points(), values[name].points(), strict=True)) for name in names}
