@@ -100,8 +100,8 @@ class Sender:
     def _steps(self) -> Iterator[TrackedStep]:
         """Those that have not arrived."""
         for step in self._feed.new():
-            only_alerts = not (step.metrics or step.samples or step.distributions)
-            if step.row > self._has or (only_alerts and step.after.seq > self._alerts_after):
+            alerts_only = not (step.metrics or step.samples or step.distributions)
+            if step.row > self._has or (alerts_only and step.after.seq > self._alerts_after):
                 yield step
 
     def _open(self) -> str:
