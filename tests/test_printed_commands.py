@@ -43,7 +43,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"), ("advise",),
          ("config", "diff"), ("config", "metrics"), ("data", "list"), ("model", "list"), ("model", "size")}  # fmt: skip
-ELSEWHERE = {"export", "--follow", "-f", "--cluster"}
+ELSEWHERE = {"export", "--follow", "-f", "--cluster", "verl.log"}
 """Words of commands that read more than a run's folder."""
 GPU = machine.Gpus("1", "12.4", (machine.Gpu(0, "NVIDIA H100 80GB HBM3", 80 * 2**30, 79 * 2**30),))
 
