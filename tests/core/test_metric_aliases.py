@@ -11,7 +11,8 @@ from launcher.core.metric_aliases import ALIASES, canonical, known, spellings
     ("name", "ours"),
     [
         ("critic/score/mean", "critic/score/mean"), ("reward", "critic/score/mean"),
-        ("mean_reward", "critic/score/mean"), ("critic/rewards/mean", "critic/rewards/mean"), ("Loss", "train/loss"), ("KL", "actor/kl_loss"),
+        ("mean_reward", "critic/score/mean"), ("critic/rewards/mean", "critic/rewards/mean"),
+        ("Loss", "train/loss"), ("KL", "actor/kl_loss"),
         ("actor/entropy_loss", "actor/entropy"), ("Grad. Norm", "actor/grad_norm"), ("kl_penalty", "actor/kl_loss"),
         ("timing/gen", "timing_s/gen"), ("val/test_score/openai/gsm8k", "val-core/openai/gsm8k/reward/mean@1"),
         ("val-core/openai/gsm8k/acc/mean@4", "val-core/openai/gsm8k/reward/mean@4"),
