@@ -21,7 +21,7 @@ _NODES = (
 )  # fmt: skip
 LONGEST = 1000  # characters; a condition is a line
 PLAIN: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "abs": abs}
-METRICS = ("metric", "other")
+METRICS = ("metric", "other", "third")
 """Parameters of functions that take a metric's name; they come first."""
 _COMPARE = "_compare"  # a name that no metric has
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from types import CodeType
 from typing import Any
@@ -236,7 +237,7 @@ class Judge:
         return {
             **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "lowest": lowest,
             "count_above": count_above,
-            **self._extremes(), **self._trends(),
+            **self._extremes(), **self._trends(), **self._comparisons(),
         }  # fmt: skip
 
     def _extremes(self) -> dict[str, Callable[..., Any]]:
@@ -298,6 +299,12 @@ class Judge:
             series = get(metric, 6)
             return series.first(series.window) - series.mean(series.window) > SIGNIFICANT * series.error(series.window)
 
+        each = (noise, recent, error, slope, rose, fell)
+        return {function.__name__: function for function in each}
+
+    def _comparisons(self) -> dict[str, Callable[..., Any]]:
+        get = self._get
+
         def drop(metric: str, count: int = 2) -> float:
             """How far the mean of the last values is below the best, in standard errors of the noise before them."""
             return get(metric, count + 10).drop(count)
@@ -315,5 +322,23 @@ class Judge:
             ours, held_out = get(metric, 5), get(other, 2)
             return ours.mean(5) - held_out.last - (ours.first(5) - held_out.first(2))
 
-        each = (noise, recent, error, slope, rose, fell, drop, share, gap_growth)
+        def distance(metric: str, other: str, third: str) -> float:
+            """The larger of what the first two differ by, and the third; of what is known."""
+            found = [abs(self.series[metric].last - self.series[other].last)] if known_both(metric, other) else []
+            found += [self.series[third].last] if self.series[third].count else []
+            if not found:
+                raise UnknownValue
+            return max(found)
+
+        def known_both(metric: str, other: str) -> bool:
+            return bool(self.series[metric].count and self.series[other].count)
+
+        def falls_in_a_row(metric: str) -> int:
+            """How many of the last values are each below the one before."""
+            values = get(metric, 2).lately(50)[::-1]
+            return next(
+                (count for count, (now, before) in enumerate(pairwise(values)) if now >= before), len(values) - 1
+            )
+
+        each = (drop, share, gap_growth, distance, falls_in_a_row)
         return {function.__name__: function for function in each}
