@@ -37,7 +37,7 @@ BELOW = {
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
     "preflight.checks": "core clusters.nodes hubs spec data models clusters.ray rewards text runs config",
-    "cli": "core hubs logs monitor runs config.reference",
+    "cli": "core health hubs logs monitor runs config.reference",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train"

@@ -13,6 +13,9 @@ from launcher.logs.parser import Kind
 from launcher.logs.sources import LogSource, open_log
 from launcher.runs import store
 
+PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
+"""In whose spelling the health rules name settings, by the form of a log; of others in words."""
+
 
 @dataclass(frozen=True)
 class LogOrRun:

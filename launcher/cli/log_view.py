@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.cli.live_view import watching
+from launcher.cli.log_or_run import PROGRAMS
 from launcher.cli.output import out, printable
 from launcher.core.events import Event, LogProgress, Started, Step
 from launcher.core.files import NewLines
 from launcher.core.metric_aliases import canonical
 from launcher.core.state import RunState, after
+from launcher.health.judge import Judge
+from launcher.health.profiles import MEASURED, read_profile
 from launcher.logs.sources import GrowingLog, open_log
 
 LOOK_S = 0.3
@@ -29,6 +32,7 @@ class LogState:
     def __init__(self, title: str, kind: str = "") -> None:
         self._elapsed = 0.0
         self._progress: LogProgress | None = None
+        self._judge = Judge(read_profile(MEASURED), PROGRAMS.get(kind, "any"))
         self._state = after(RunState(), Started(at=0.0, run=title, algorithm=kind, processes=0))
 
     def see(self, event: Event) -> None:
@@ -40,7 +44,8 @@ class LogState:
         elif isinstance(event, LogProgress):
             self._elapsed = max(self._elapsed, event.elapsed_s or 0.0)
             self._progress = event
-        self._state = after(self._state, replace(event, at=self._elapsed))
+        for each in (event, *self._judge.see(event)):
+            self._state = after(self._state, replace(each, at=self._elapsed))
 
     def at(self, now: float, idle_s: float, *, counted: bool) -> RunState:
         """The state `idle_s` after the last event; `counted`: its steps are only counted, so the bar knows better."""

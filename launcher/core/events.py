@@ -17,7 +17,7 @@ import math
 import time
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -281,11 +281,19 @@ class LoggedEvent:
         return to_line(self.event, seq=self.seq, attempt=self.attempt)
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def to_line(event: Event, **place: int) -> str:
     """One line of JSON, with `seq` and `attempt` first where `place` gives them. Numbers that JSON cannot hold are
     written as the texts NaN, Infinity, -Infinity."""
-    node = {**place, "kind": type(event).__name__, **asdict(event)}
-    return json.dumps(writable(node), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    node = {**place, "kind": type(event).__name__, **vars(event)}
+    try:
+        line = _ENCODER.encode(node)
+        line.encode()
+    except ValueError:  # a number that is not finite, or a lone surrogate, is rare
+        return _ENCODER.encode(writable(node))
+    return line
 
 
 def writable(node: Any) -> Any:

@@ -272,7 +272,10 @@ def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
 
 def _means(metrics: Mapping[str, float]) -> dict[str, float]:
     """The mean score of each data source."""
-    return {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
+    return {name: metrics[name] for name in metrics if name.startswith("val-core/") and _MEAN.fullmatch(name)}
+
+
+_MEAN = re.compile(r"val-core/.+/reward/mean@[0-9]+")
 
 
 Z95 = 1.959963984540054

@@ -166,7 +166,7 @@ _SHAPES = {
     "api_org_": r"api_org_[A-Za-z0-9]{20,}",
     "sk-": _EDGE + r"sk-(?:(?:proj|svcacct|admin|or-v1|ant-[a-z]{2,6}[0-9]{2})-[A-Za-z0-9_-]{20,}"
                    r"|[A-Za-z0-9_]{20,}[A-Za-z0-9_-]*)",
-    "gh": _EDGE + r"gh[pousr]_[A-Za-z0-9]{20,}",
+    **{f"gh{kind}_": _EDGE + rf"gh{kind}_[A-Za-z0-9]{{20,}}" for kind in "pousr"},
     "github_pat_": r"github_pat_[A-Za-z0-9_]{20,}",
     "glpat-": r"glpat-[A-Za-z0-9_-]{16,}",
     "xox": _EDGE + r"xox[abeprs]-[A-Za-z0-9-]{10,}",

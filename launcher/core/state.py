@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from statistics import median
 from typing import Literal, Protocol
 
@@ -103,7 +103,7 @@ class RunState:
         """Whether it reached its last step, and something is wrong with what it came to: `why`."""
         return self.status == "finished" and bool(self.why)
 
-    @property
+    @cached_property
     def seconds_per_step(self) -> float | None:
         """Seconds that a step took lately; the median, so that a pause between two attempts does not count."""
         pairs = zip(self.marks, self.marks[1:], strict=False)

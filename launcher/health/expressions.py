@@ -95,9 +95,14 @@ def _compare(late: Callable[[], bool]) -> bool:
         return False
 
 
-def evaluate(code: CodeType, functions: Mapping[str, Any]) -> Any:
+def namespace(functions: Mapping[str, Any]) -> dict[str, Any]:
+    """What a condition may name, for `evaluate`."""
+    return {"__builtins__": {}, _COMPARE: _compare, **functions}
+
+
+def evaluate(code: CodeType, names: dict[str, Any]) -> Any:
     """The value of a parsed condition. Raises `UnknownValue` where it is no comparison and a value is unknown."""
     try:
-        return eval(code, {"__builtins__": {}, _COMPARE: _compare, **functions})
+        return eval(code, names)
     except (ZeroDivisionError, OverflowError) as error:
         raise UnknownValue from error

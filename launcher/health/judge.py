@@ -18,7 +18,7 @@ from typing import Any
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import canonical
 from launcher.core.problems import Problem, Problems
-from launcher.health.expressions import PLAIN, UnknownValue, evaluate, parse_condition
+from launcher.health.expressions import PLAIN, UnknownValue, evaluate, namespace, parse_condition
 from launcher.health.series import SIGNIFICANT, Series
 from launcher.spec.health import HealthRule, HealthRules
 
@@ -60,6 +60,7 @@ class Judge:
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
         self._functions = self._make_functions()
+        self._names = namespace(self._functions)
         self._step = 0
         self._active = list(self._read(rules))
 
@@ -156,7 +157,7 @@ class Judge:
 
     def _holds(self, active: _ActiveRule) -> bool:
         try:
-            return bool(evaluate(active.when, self._functions))
+            return bool(evaluate(active.when, self._names))
         except UnknownValue:
             return False
 
@@ -176,7 +177,7 @@ class Judge:
         if code is None:
             return None
         try:
-            return float(evaluate(code, self._functions))
+            return float(evaluate(code, self._names))
         except UnknownValue:
             return None
 

@@ -18,6 +18,7 @@ NOISE = 200  # last values that the noise is measured on
 SIGNIFICANT = 4.0  # standard errors; a run is judged at hundreds of steps
 LOWS = 8  # last values that may be compared with all before them
 CHANCE = 2.0  # standard errors by which the highest of many means exceeds what it stands for
+LATER = 1.1  # times as many values, at which the noise is measured again
 SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
 
@@ -40,7 +41,11 @@ class Series:
         """Highest mean of a window so far."""
         self.sure = -math.inf
         """The same less 2 standard errors, which the highest of many means owes to chance."""
-        self._noise, self._noise_count = 0.0, 0  # of the latter many values
+        self.noise = 0.0
+        """Standard deviation of a value around the trend; of few values an upper bound."""
+        self.window = WINDOWS[0]
+        """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
+        self._noise, self._noise_count, self._owed = 0.0, 0, 0.0  # measured of so many values
         self._least_until: deque[float] = deque(maxlen=LOWS)
         self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
 
@@ -56,29 +61,28 @@ class Series:
         self.steps.append(step)
         self._least_until.append(self.least)
         self.least, self.most = min(self.least, value), max(self.most, value)
-        if self.count >= 1.05 * self._noise_count:
-            self._noise, self._noise_count = noise(list(self.recent)[-NOISE:]), self.count
+        if self.count >= LATER * self._noise_count:
+            self._noise, self._noise_count = noise(self.lately(NOISE)), self.count
+            self.noise, self.window = self._noise * (1 + 8 / self.count), self._find_window()
+            self._owed = CHANCE * self.noise / math.sqrt(self.window)
         self._noise_until.append(self._noise)
         if self.count >= WINDOWS[0]:
-            window = self.window
-            mean = self.mean(window)
-            self.best, self.sure = max(self.best, mean), max(self.sure, mean - CHANCE * self.noise / math.sqrt(window))
+            mean = self.mean(self.window)
+            self.best, self.sure = max(self.best, mean), max(self.sure, mean - self._owed)
 
     @property
     def last(self) -> float:
         return self.recent[-1]
 
-    @property
-    def noise(self) -> float:
-        """Standard deviation of a value around the trend; of few values an upper bound."""
-        return self._noise * (1 + 8 / self._noise_count) if self._noise else 0.0
-
     def lately(self, count: int) -> list[float]:
         """The last `count` values, or as many as there are."""
-        return list(islice(self.recent, max(len(self.recent) - count, 0), None))
+        values = list(islice(reversed(self.recent), count))
+        values.reverse()
+        return values
 
     def mean(self, count: int) -> float:
-        return fmean(self.lately(count))
+        values = self.lately(count)
+        return sum(values) / len(values)
 
     def before(self, skip: int, count: int) -> list[float]:
         """The `count` values that came before the last `skip`."""
@@ -94,9 +98,7 @@ class Series:
         """From the smallest value to the largest, 0 among them."""
         return max(self.most, 0.0) - min(self.least, 0.0)
 
-    @property
-    def window(self) -> int:
-        """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
+    def _find_window(self) -> int:
         if not self.span or not self.noise:
             return WINDOWS[0]
         needed = math.ceil(min(self.noise / (SHARPEST * self.span), WINDOWS[1]) ** 2)
@@ -136,5 +138,5 @@ def noise(values: Sequence[float]) -> float:
     apart = [abs(b - a) for a, b in pairwise(values)]
     if not apart:
         return 0.0
-    square = math.sqrt(fmean(x * x for x in apart))
-    return max(fmean(apart) / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2)
+    mean, square = sum(apart) / len(apart), math.sqrt(sum(x * x for x in apart) / len(apart))
+    return max(mean / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2)

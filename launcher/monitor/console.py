@@ -174,7 +174,7 @@ def step_line(event: Step) -> str:
     parts = [f"step:{event.step}"]
     for name, value in event.metrics.items():
         parts.append(f"{name}:{number(name, value)}")
-        if found := TEST_SCORE.fullmatch(name):
+        if name.startswith("val") and (found := TEST_SCORE.fullmatch(name)):
             parts.append(f"val/test_score/{found[1]}:{number(name, value)}")
     return " - ".join(parts)
 
@@ -191,9 +191,12 @@ def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
     return next((metrics[name] for name in names if name in metrics), None)
 
 
+COUNTERS = {"training/global_step", "training/epoch", "perf/total_num_tokens", "train/loss_tokens"}
+
+
 def number(name: str, value: float) -> str:
     """Counters are whole numbers, as in verl's log; of others seven digits, of which events.jsonl has all."""
-    whole = name in ("training/global_step", "training/epoch", "perf/total_num_tokens", "train/loss_tokens")
+    whole = name in COUNTERS
     return str(int(value)) if whole else repr(float(f"{value:.7g}"))
 
 

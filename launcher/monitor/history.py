@@ -41,6 +41,8 @@ class History:
     steps: int = 0
     planned: int = 0
     held_out_rows: int = 0
+    _changes: dict[str, tuple[int, Change]] = field(default_factory=dict)
+    """Of each metric its change, and the number of values then: several rules ask for it."""
 
     def add(self, event: Loaded | Step | WeightsMoved) -> None:
         if isinstance(event, Loaded):
@@ -84,7 +86,12 @@ class History:
 
     def change(self, name: str) -> Change | None:
         values = self.series.get(name, [])
-        return Change.of(values) if len(values) >= FEW else None
+        if len(values) < FEW:
+            return None
+        known = self._changes.get(name)
+        if known is None or known[0] != len(values):
+            self._changes[name] = known = len(values), Change.of(values)
+        return known[1]
 
     def rose(self, name: str) -> bool:
         change = self.change(name)

@@ -11,7 +11,7 @@ import typer
 
 from launcher.cli.arguments import Root
 from launcher.cli.commands.metrics import LogOrRunName
-from launcher.cli.log_or_run import LogOrRun, find
+from launcher.cli.log_or_run import PROGRAMS, LogOrRun, find
 from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
 from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import Alert, Event, Step, is_damage, writable
@@ -24,8 +24,6 @@ from launcher.monitor.health import SERIOUS, Health
 from launcher.runs import store
 from launcher.spec.health import HealthRules
 
-PROGRAMS = {"verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
-"""Whose spelling fixes have, by the form of a log; of others only what every program has."""
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
 HEIGHT = 5
@@ -64,7 +62,7 @@ def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None
     if source.log is None and rules is None:
         see = Health(recorded_spec(store.find(name, root))).hear
     else:
-        program = PROGRAMS.get(source.kind, "any") if source.log else "rlrun"
+        program = PROGRAMS.get(source.kind, "any")
         see = Judge(rules or read_profile(MEASURED), program).see
     found, last = list[Alert](), 0
     for event in source.events():
