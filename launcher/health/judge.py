@@ -324,9 +324,9 @@ class Judge:
             return ours.mean(5) - held_out.last - (ours.first(5) - held_out.first(2))
 
         def distance(metric: str, other: str, third: str) -> float:
-            """The larger of what the first two differ by, and the third; of what is known."""
+            """The larger of what the first two differ by, and the absolute third; of what is known."""
             found = [abs(self.series[metric].last - self.series[other].last)] if known_both(metric, other) else []
-            found += [self.series[third].last] if self.series[third].count else []
+            found += [abs(self.series[third].last)] if self.series[third].count else []
             if not found:
                 raise UnknownValue
             return max(found)
