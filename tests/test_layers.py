@@ -36,7 +36,7 @@ BELOW = {
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
-    "preflight.checks": "core clusters.nodes hubs spec data models clusters.ray rewards text runs config",
+    "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
     "cli": "core health hubs logs monitor runs config.reference",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "

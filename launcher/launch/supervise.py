@@ -235,7 +235,7 @@ class Supervisor:
         """By a critical finding, as `health.on_critical` asks for."""
         why = f"{alert.rule} at step {alert.step}: {alert.text}; {self._saved()}"
         if self.run.health.on_critical == "pause":
-            return Ending("stopped", f"paused by {why}", 128 + signal.SIGTERM, following=("train", "--resume"))
+            return Ending("stopped", f"paused by {why}", 128 + signal.SIGTERM)
         return Ending("failed", f"stopped by {why}", 1, following=("logs",))
 
     def _stopped(self, number: int, how: str = "") -> Ending:
