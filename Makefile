@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs labelled watching
+	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,12 @@ launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and wi
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))
+
+labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each
+	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
+
+step-overhead: $(VENV)/ready-dev  ## CPU time of a step of 40 metrics: events, console.log, health rules, a tracker
+	$(VENV)/bin/python benchmarks/step_overhead.py
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py

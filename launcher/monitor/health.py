@@ -105,7 +105,7 @@ class Health:
         ours = [finding for finding in self._standing(HOLD) if finding.ruins]
         covered = {twin for finding in ours for twin in TWINS.get(finding.rule, ())}
         others = [each for each in self._judge.standing() if each.level == "critical" and each.rule not in covered]
-        return [*ours, *(Finding(each.rule, *each.text.split("; ", 1)) for each in others if "; " in each.text)]
+        return [*ours, *(Finding(each.rule, each.text.partition("; ")[0], f"use {each.fix}") for each in others)]
 
     def _with_usage(self, event: Step) -> Step:
         """With what the GPUs do, as the profile's rules see it."""
