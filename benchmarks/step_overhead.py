@@ -21,7 +21,7 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Loaded, Started, Step
 from launcher.launch.follow import Follower
 from launcher.runs.folder import Folder
-from launcher.spec.health import HealthRules
+from launcher.spec.health import HealthSettings
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
@@ -83,7 +83,7 @@ def _children_s() -> float:
 def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     run = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=8"])
-    without, steps = replace(run, health=HealthRules()), steps_of(count)
+    without, steps = replace(run, health=HealthSettings(profile=None)), steps_of(count)
     with tempfile.TemporaryDirectory() as folder:
         pairs = [
             (cost_ms(without, steps, Path(folder) / f"without_{n}"), cost_ms(run, steps, Path(folder) / f"run_{n}"))

@@ -27,15 +27,6 @@ SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
 
 
-def rule_problems(rules: HealthRules) -> list[Problem]:
-    """Why rules cannot be read; none where they can."""
-    try:
-        Judge(rules)
-    except Problems as error:
-        return error.problems
-    return []
-
-
 @dataclass
 class _ActiveRule:
     """A rule and how long it has held."""

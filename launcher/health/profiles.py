@@ -1,8 +1,10 @@
-"""Health profiles: the files of conf/health, or one of your own."""
+"""Health profiles: the rules of conf/health/rules, of a file of your own, and what a run's settings change of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from yaml import YAMLError
@@ -12,33 +14,71 @@ from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
 from launcher.health.judge import Judge
-from launcher.spec.health import HealthRules
+from launcher.spec.health import HealthRules, HealthSettings
 
 MEASURED = "measured"
+FOLDER = Path("health", "rules")
 
 
-def profile_names() -> list[str]:
-    """Those of conf/health."""
-    return sorted(file.stem for file in (conf_dir() / "health").glob("*.yaml"))
+def profile_names(code_dir: Path | None = None) -> list[str]:
+    """Those of conf, and of the folder of --config-dir."""
+    folders = [conf_dir(), *([code_dir] if code_dir else [])]
+    return sorted({file.stem for folder in folders for file in (folder / FOLDER).glob("*.yaml")})
 
 
-def read_profile(name: str) -> HealthRules:
-    """The rules of `conf/health/NAME.yaml`, or of the file with that path. Raises `Problems`."""
-    named = conf_dir() / "health" / f"{name}.yaml"
-    file = named if name in profile_names() else Path(name)
+def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
+    """The rules of the profile of that name, or of the file with that path. Raises `Problems`."""
+    return _checked(_read(name, code_dir), str(name))
+
+
+def rules_of(settings: HealthSettings, code_dir: str | None = None) -> HealthRules:
+    """What a run is judged by: its profile's rules with what its settings change. Raises `Problems`."""
+    node = _read(settings.profile, Path(code_dir) if code_dir else None) if settings.profile else {}
+    metrics, rules = dict(node.get("metrics", {})), dict(node.get("rules", {}))
+    metrics |= {name: list(names) for name, names in settings.metrics.items()}
+    for name, changes in settings.rules.items():
+        rules[name] = {**rules.get(name, {}), **changes}
+    return _checked({"metrics": metrics, "rules": rules}, "health")
+
+
+def _read(name: str, code_dir: Path | None) -> Mapping[str, Any]:
+    folders = [*([code_dir] if code_dir else []), conf_dir()]
+    files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
+    file = next((each for each in files if each.is_file()), Path(name))
     if not file.is_file():
-        known = ", ".join(profile_names())
-        raise Problems(Problem("profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice"))
+        known = ", ".join(profile_names(code_dir))
+        raise Problems(
+            Problem("health.profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice")
+        )
+    fix = f"use a YAML file such as {conf_dir() / FOLDER / MEASURED}.yaml"
     try:
-        rules = from_node(HealthRules, parse_yaml(read_start(file)))
+        node = parse_yaml(read_start(file))
+    except (YAMLError, ValueError, OSError) as error:
+        raise Problems(Problem(str(file), " ".join(str(error).split()), fix, "bad-file")) from error
+    if not isinstance(node, dict) or not all(isinstance(node.get(each, {}), dict) for each in ("metrics", "rules")):
+        raise Problems(Problem(str(file), "has no mappings metrics and rules", fix, "bad-file"))
+    return node
+
+
+def _checked(node: Mapping[str, Any], where: str) -> HealthRules:
+    """Raises `Problems`, also for a condition that cannot be read."""
+    try:
+        rules = from_node(HealthRules, node)
     except ValidationError as error:
         raise Problems(
-            Problem(f"{file}: {'.'.join(map(str, each['loc']))}", each["msg"].lower(), "see docs/health.md", "bad-file")
+            Problem(".".join(map(str, (where, *each["loc"]))), each["msg"].lower(), "see docs/health.md", "bad-file")
             for each in error.errors()
         ) from error
-    except (YAMLError, ValueError, OSError) as error:
-        got = " ".join(str(error).split())
-        fix = "use a YAML file such as conf/health/measured.yaml"
-        raise Problems(Problem(str(file), got, fix, "bad-file")) from error
-    Judge(rules)  # reads every condition
+    except ValueError as error:
+        raise Problems(Problem(where, str(error), "see docs/health.md", "bad-file")) from error
+    Judge(rules)
     return rules
+
+
+def rule_problems(settings: HealthSettings, code_dir: str | None) -> list[Problem]:
+    """Why a run's rules cannot be read; none where they can."""
+    try:
+        rules_of(settings, code_dir)
+    except Problems as error:
+        return error.problems
+    return []

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
 from launcher.health.judge import Judge
+from launcher.health.profiles import rules_of
 from launcher.monitor.history import HOLD, History
 from launcher.monitor.run_rules import (
     COVERED,
@@ -164,14 +165,15 @@ def _suited(run: RunSpec) -> HealthRules:
     """The run's profile without what rules with the settings find better: warnings, and what becomes of the reward and
     the loss where steps are not alike, as rows in their order may become harder, and the reward of few prompts is
     theirs. Fixes name only settings that the run has."""
+    profile = rules_of(run.health, run.code_dir)
     known = {twin for twins in TWINS.values() for twin in twins}
     unlike = not run.data.shuffle or run.data.train_batch_size < FEW_PROMPTS
     rules = {
         name: replace(rule, fix={program: _usable(text, run) for program, text in rule.fix.items()})
-        for name, rule in run.health.rules.items()
+        for name, rule in profile.rules.items()
         if not (unlike and rule.metric in ("reward", "loss")) and (rule.level == "critical" or name not in known)
     }  # fmt: skip
-    return replace(run.health, rules=rules)
+    return replace(profile, rules=rules)
 
 
 def _usable(text: str, run: RunSpec) -> str:

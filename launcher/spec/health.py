@@ -1,8 +1,8 @@
-"""HealthRules: what a run, or a log of any program, is judged by, and what follows from a critical finding."""
+"""What a run, or a log of any program, is judged by, and what follows from a critical finding."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -40,13 +40,26 @@ class HealthRule:
 
 @settings
 class HealthRules:
-    """Rules over the metrics of a run, and what follows from a critical finding."""
+    """Rules over metrics: a file of conf/health/rules."""
 
-    on_critical: Literal["warn", "pause", "stop"] = "warn"
-    """After a critical finding: `warn` only reports it, `pause` saves a checkpoint and stops the run, from where
-    `rlrun train --resume` goes on, `stop` ends it at once without a checkpoint."""
     metrics: dict[str, Names] = Field(default_factory=dict)
     """Names for the conditions, each with the metrics that it may stand for, the first that a log has; `*` matches any
     text. Spellings of other programs are known."""
     rules: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]{1,60}$")], HealthRule] = Field(default_factory=dict)
-    """The rules, by name; `health.rules.NAME.level=info` changes one."""
+    """The rules, by name."""
+
+
+@settings
+class HealthSettings:
+    """What a run is judged by while it trains, and what follows from a critical finding."""
+
+    profile: str | None = "measured"
+    """The rules: a file of conf/health/rules, or of `health/rules` in the folder of --config-dir; null for none but
+    `rules`."""
+    on_critical: Literal["warn", "pause", "stop"] = "warn"
+    """After a critical finding: `warn` only reports it, `pause` saves a checkpoint and stops the run, from where
+    `rlrun train --resume` goes on, `stop` ends it at once without a checkpoint."""
+    metrics: dict[str, Names] = Field(default_factory=dict)
+    """More names for conditions, each with the metrics that it may stand for."""
+    rules: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """What differs from the profile's rules, by rule: `health.rules.entropy-low.level=warn`; or new rules."""

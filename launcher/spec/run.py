@@ -27,7 +27,7 @@ from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
 from launcher.spec.engine import Engine
 from launcher.spec.hardware import PROCESSES, Hardware
-from launcher.spec.health import HealthRules
+from launcher.spec.health import HealthSettings
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.sampler import SAMPLED, Sampler
@@ -196,7 +196,7 @@ class RunSpec:
     """The value model; only PPO has one."""
     trainer: Trainer = Field(default_factory=Trainer)
     """Steps, checkpoints, validation and names."""
-    health: HealthRules = Field(default_factory=HealthRules)
+    health: HealthSettings = Field(default_factory=HealthSettings)
     """What the run is judged by while it trains, and what follows from a critical finding."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of all random numbers of the run: equal seeds and settings give equal runs."""
