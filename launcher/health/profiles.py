@@ -44,8 +44,8 @@ def rules_of(settings: HealthSettings, code_dir: str | None = None) -> HealthRul
 def _read(name: str, code_dir: Path | None) -> Mapping[str, Any]:
     folders = [*([code_dir] if code_dir else []), conf_dir()]
     files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
-    file = next((each for each in files if each.is_file()), Path(name))
-    if not file.is_file():
+    file = next((each for each in (*files, Path(name)) if _is_file(each)), None)
+    if file is None:
         known = ", ".join(profile_names(code_dir))
         raise Problems(
             Problem("health.profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice")
@@ -58,6 +58,14 @@ def _read(name: str, code_dir: Path | None) -> Mapping[str, Any]:
     if not isinstance(node, dict) or not all(isinstance(node.get(each, {}), dict) for each in ("metrics", "rules")):
         raise Problems(Problem(str(file), "has no mappings metrics and rules", fix, "bad-file"))
     return node
+
+
+def _is_file(path: Path) -> bool:
+    """False also for what can be none, such as a name that is too long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _checked(node: Mapping[str, Any], where: str) -> HealthRules:

@@ -1,0 +1,295 @@
+"""The measured rules: each fires on a series that shows its fault and not on one just within, and steady runs of small
+batches, noisy rises and late plateaus are left alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean, pstdev
+
+import pytest
+
+from launcher.core.events import Alert, Step
+from launcher.health.judge import Judge
+from launcher.health.profiles import read_profile
+
+RULES = read_profile("measured")
+REWARD, ZERO, HIGH, LOW = "critic/score/mean", "critic/frac_reward_zero_std", "critic/score/max", "critic/score/min"
+TOP, BOTTOM, SPREAD = "critic/advantages/max", "critic/advantages/min", "critic/score/std"
+ENTROPY, KL, NORM, LR = "actor/entropy", "actor/kl_loss", "actor/grad_norm", "actor/lr"
+LENGTH, CUT, PROMPTS = "response_length/mean", "response_length/clip_ratio", "prompt_length/clip_ratio"
+RATIO, PPO_KL, CLIPPED, ABORTED = "actor/ratio_mean", "actor/ppo_kl", "actor/pg_clipfrac", "response/aborted_ratio"
+WEIGHT, K3 = "rollout_corr/rollout_is_mean", "rollout_corr/k3_kl"
+APART, ALIKE = "training/rollout_probs_diff_mean", "training/rollout_actor_probs_pearson_corr"
+LOSS, RATE, DPO, VAL_LOSS = "train/loss", "train/lr", "actor/dpo_loss", "val/loss"
+VAL, CHOSEN, MARGIN = "val-core/gsm8k/reward/mean@1", "rewards/chosen", "rewards/margins"
+RIGHT, EXPLAINED = "rewards/accuracies", "critic/vf_explained_var"
+STEP, SAVE, TOKENS = "timing_s/step", "timing_s/save_checkpoint", "perf/total_num_tokens"
+USED, CARD, BUSY, MFU = (
+    "perf/max_memory_allocated_gb", "perf/gpu_memory_total_gb", "perf/gpu_percent", "perf/mfu/actor",
+)  # fmt: skip
+
+Values = Mapping[str, Sequence[float | None]]
+
+
+def judged(steps: Iterable[Mapping[str, float]]) -> list[Alert]:
+    judge = Judge(RULES)
+    return [
+        alert for step, metrics in enumerate(steps, start=1) for alert in judge.see(Step(step=step, metrics=metrics))
+    ]
+
+
+def rows(values: Values) -> list[dict[str, float]]:
+    """Steps from series of equal length; None is no value."""
+    return [
+        {name: value for name, value in zip(values, row, strict=True) if value is not None}
+        for row in zip(*values.values(), strict=True)
+    ]
+
+
+def line(first: float, last: float, count: int) -> list[float]:
+    return [first + (last - first) * number / (count - 1) for number in range(count)]
+
+
+def around(middle: float, apart: float, count: int) -> list[float]:
+    """By turns below and above."""
+    return [middle + apart * (1 if number % 2 else -1) for number in range(count)]
+
+
+def every(count: int, values: Sequence[float]) -> list[float | None]:
+    """The values with `count - 1` steps without one before each."""
+    return [each for value in values for each in (*([None] * (count - 1)), value)]
+
+
+def of_reward() -> dict[str, tuple[Values, Values]]:
+    healthy, rises = around(0.6, 0.02, 20), line(0.3, 0.8, 60)
+    lost = [0.35, 0.2, 0.3, 0.22, 0.27, 0.21, 0.3, 0.2, 0.25, 0.2]
+    mixed = [0.2, 0.8] * 3 + [0.3] * 24
+    exploits = {REWARD: line(0.2, 0.9, 40), HIGH: [1.0] * 40, LOW: [0.0] * 40}
+    solved = {REWARD: [0.95] * 10, HIGH: [1.0] * 10}
+    frozen = {NORM: [0.0] * 10, SPREAD: [0.4] * 10, ZERO: [0.3] * 10}
+    ends = [0.05] * 20 + [0.9] * 6
+    return {
+        "not-finite": ({NORM: [0.3, 0.3, math.nan]}, {NORM: [0.3, 0.3, 1e30]}),
+        "reward-collapsed": ({REWARD: [*healthy, 0.29, 0.28, 0.27]}, {REWARD: [*healthy, 0.45, 0.44, 0.43]}),
+        "reward-lost": ({REWARD: rises + lost}, {REWARD: rises + [0.5] * 10}),
+        "reward-degraded": (
+            {REWARD: around(0.5, 0.005, 20) + around(0.38, 0.005, 20)},
+            {REWARD: around(0.5, 0.005, 20) + around(0.42, 0.005, 20)},
+        ),
+        "reward-exploited": (
+            {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.2])}, {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.3])},
+        ),
+        "no-signal": ({REWARD: [0.0] * 12, ZERO: [1.0] * 12}, {REWARD: [0.0] * 12, ZERO: [0.97] * 12}),
+        "signal-scarce": ({REWARD: mixed, ZERO: [0.6] * 30}, {REWARD: mixed, ZERO: [0.49] * 30}),
+        "signal-solved": ({**solved, ZERO: [0.91] * 10}, {**solved, ZERO: [0.89] * 10}),
+        "update-without-effect": ({**frozen, LR: [1e-6] * 10}, {**frozen, LR: [0.0] * 10}),
+        "answers-cut-and-wrong": (
+            {REWARD: around(0.6, 0.01, 20) + [0.1] * 6, CUT: ends}, {REWARD: around(0.6, 0.01, 26), CUT: ends},
+        ),
+    }  # fmt: skip
+
+
+def of_answers() -> dict[str, tuple[Values, Values]]:
+    flat = [0.5] * 26
+    return {
+        "answers-cut": ({CUT: [0.26] * 10}, {CUT: [0.24] * 10}),
+        "answers-grow": (
+            {LENGTH: [200.0] * 20 + [361.0] * 6, REWARD: flat}, {LENGTH: [200.0] * 20 + [355.0] * 6, REWARD: flat},
+        ),
+        "answers-shrink": (
+            {LENGTH: [200.0] * 12 + [59.0] * 14, REWARD: flat}, {LENGTH: [200.0] * 12 + [61.0] * 14, REWARD: flat},
+        ),
+        "answers-failed": ({ABORTED: [0.051] * 10}, {ABORTED: [0.049] * 10}),
+        "prompts-cut": ({PROMPTS: [0.011] * 6}, {PROMPTS: [0.009] * 6}),
+    }  # fmt: skip
+
+
+def of_policy() -> dict[str, tuple[Values, Values]]:
+    flat, falls = [0.5] * 14, [0.6] * 4 + [0.3] * 12
+    rate, margin = [1e-5] * 6, line(0.0, 4.0, 40)
+    return {
+        "entropy-exploded": (
+            {ENTROPY: [0.4] * 10 + [1.61] * 4, REWARD: flat}, {ENTROPY: [0.4] * 10 + [1.59] * 4, REWARD: flat},
+        ),
+        "entropy-exhausted": ({ENTROPY: [0.019] * 16, REWARD: falls}, {ENTROPY: [0.021] * 16, REWARD: falls}),
+        "entropy-low": ({ENTROPY: [1.0] * 5 + [0.099] * 12}, {ENTROPY: [1.0] * 5 + [0.101] * 12}),
+        "kl-exploded": ({KL: [0.1] * 10 + [1.01] * 4, REWARD: flat}, {KL: [0.1] * 10 + [0.99] * 4, REWARD: flat}),
+        "ratio-exploded": ({RATIO: [10.1]}, {RATIO: [9.9]}),
+        "update-too-large": ({PPO_KL: [0.21] * 6}, {PPO_KL: [0.19] * 6}),
+        "clipped-often": ({CLIPPED: [0.71] * 8}, {CLIPPED: [0.69] * 8}),
+        "gradient-spike": ({NORM: [0.3] * 20 + [3.1]}, {NORM: [0.3] * 20 + [2.9]}),
+        "gradient-unstable": (
+            {NORM: [0.3] * 20 + [3.1, 0.3, 3.1, 0.3, 3.1]}, {NORM: [0.3] * 20 + [3.1, 0.3, 3.1, 0.3, 2.9]},
+        ),
+        "loss-rose": ({LOSS: [2.0] * 10 + [2.9] * 8}, {LOSS: [2.0] * 10 + [2.65] * 8}),
+        "loss-zero": ({LOSS: [0.0] * 6, RATE: rate}, {LOSS: [0.0, 0.0, 0.1] * 2, RATE: rate}),
+        "value-useless": ({EXPLAINED: [-0.01] * 40}, {EXPLAINED: [0.01] * 40}),
+        "pairs-not-learnt": (
+            {RIGHT: around(0.5, 0.05, 60), DPO: [0.693] * 60}, {RIGHT: around(0.6, 0.05, 60), DPO: [0.68] * 60},
+        ),
+        "chosen-displaced": (
+            {CHOSEN: line(0.0, -4.0, 40), MARGIN: margin}, {CHOSEN: line(0.0, -0.9, 40), MARGIN: margin},
+        ),
+    }  # fmt: skip
+
+
+def of_sampler_and_held_out() -> dict[str, tuple[Values, Values]]:
+    flat = every(10, [0.4] * 10)
+    return {
+        "sampler-drifts": ({WEIGHT: [0.09] * 4}, {WEIGHT: [0.11] * 4}),
+        "sampler-mismatch": ({K3: [0.11] * 6}, {K3: [0.09] * 6}),
+        "sampler-differs": ({K3: [0.011] * 6}, {K3: [0.009] * 6}),
+        "probabilities-differ": (
+            {ALIKE: [0.97] * 6, APART: [0.011] * 6}, {ALIKE: [0.97] * 6, APART: [0.009] * 6},
+        ),
+        "probabilities-unrelated": (
+            {ALIKE: [0.89] * 6, APART: [0.021] * 6}, {ALIKE: [0.91] * 6, APART: [0.021] * 6},
+        ),
+        "held-out-fell": ({VAL: [0.6] * 10 + [0.5] * 8}, {VAL: [0.6] * 10 + [0.551] * 20}),
+        "gap-grows": ({REWARD: line(0.3, 0.6, 100), VAL: flat}, {REWARD: line(0.3, 0.38, 100), VAL: flat}),
+        "val-loss-rose": ({VAL_LOSS: [1.7] * 10 + [1.8] * 8}, {VAL_LOSS: [1.7] * 10 + [1.719] * 20}),
+    }  # fmt: skip
+
+
+def of_machine() -> dict[str, tuple[Values, Values]]:
+    slower, save = [60.0] * 40 + [91.0] * 40, [1.0] * 8 + [300.0]
+    return {
+        "step-stalled": ({STEP: [60.0] * 8 + [361.0], SAVE: save}, {STEP: [60.0] * 8 + [359.0], SAVE: save}),
+        "step-slower": (
+            {STEP: slower, TOKENS: [1000.0] * 80}, {STEP: slower, TOKENS: [1000.0] * 40 + [1500.0] * 40},
+        ),
+        "memory-near-limit": ({USED: [73.7] * 3, CARD: [80.0] * 3}, {USED: [73.5] * 3, CARD: [80.0] * 3}),
+        "memory-grows": ({USED: [40.0] * 25 + [48.1] * 8}, {USED: [40.0] * 25 + [47.9] * 8}),
+        "gpu-idle": ({BUSY: [29.0] * 32}, {BUSY: [31.0] * 32}),
+        "mfu-low": ({MFU: [0.049] * 32}, {MFU: [0.051] * 32}),
+    }  # fmt: skip
+
+
+SERIES = {**of_reward(), **of_answers(), **of_policy(), **of_sampler_and_held_out(), **of_machine()}
+FOUND = {
+    "not-finite": (3, 3, "critical", NORM, math.nan, None),
+    "reward-collapsed": (22, 22, "critical", REWARD, 0.285, 0.3033),
+    "reward-lost": (70, 68, "critical", REWARD, 0.2167, 0.3958),
+    "reward-degraded": (25, 23, "warn", REWARD, 0.3783, 0.4013),
+    "reward-exploited": (40, 40, "critical", VAL, 0.2, 0.25),
+    "no-signal": (10, 10, "critical", REWARD, 0.0, None),
+    "signal-scarce": (24, 20, "warn", ZERO, 0.6, 0.5),
+    "signal-solved": (7, 5, "info", ZERO, 0.91, 0.9),
+    "update-without-effect": (7, 5, "critical", NORM, 0.0, 1e-06),
+    "answers-cut-and-wrong": (24, 23, "critical", CUT, 0.9, 0.8),
+    "answers-cut": (7, 5, "warn", CUT, 0.26, 0.25),
+    "answers-grow": (25, 23, "warn", LENGTH, 361.0, 360.0),
+    "answers-shrink": (17, 15, "warn", LENGTH, 59.0, 60.0),
+    "answers-failed": (7, 5, "warn", ABORTED, 0.051, 0.05),
+    "prompts-cut": (5, 3, "warn", PROMPTS, 0.011, 0.01),
+    "entropy-exploded": (13, 12, "critical", ENTROPY, 1.61, 1.6),
+    "entropy-exhausted": (12, 10, "warn", ENTROPY, 0.019, 0.02),
+    "entropy-low": (14, 10, "info", ENTROPY, 0.099, 0.1),
+    "kl-exploded": (13, 12, "critical", KL, 1.01, 1.0),
+    "ratio-exploded": (1, 1, "critical", RATIO, 10.1, 10.0),
+    "update-too-large": (5, 3, "warn", PPO_KL, 0.21, 0.2),
+    "clipped-often": (7, 5, "warn", CLIPPED, 0.71, 0.7),
+    "gradient-spike": (21, 21, "info", NORM, 3.1, 3.0),
+    "gradient-unstable": (25, 25, "warn", NORM, 3.1, 3.0),
+    "loss-rose": (17, 15, "critical", LOSS, 2.9, 2.7),
+    "loss-zero": (5, 3, "critical", LOSS, 0.0, None),
+    "value-useless": (34, 30, "warn", EXPLAINED, -0.01, 0.0),
+    "sampler-drifts": (3, 2, "critical", WEIGHT, 0.09, 0.1),
+    "sampler-mismatch": (5, 3, "critical", K3, 0.11, 0.1),
+    "sampler-differs": (5, 3, "warn", K3, 0.011, 0.01),
+    "probabilities-differ": (5, 3, "warn", ALIKE, 0.97, 0.98),
+    "probabilities-unrelated": (5, 3, "critical", ALIKE, 0.89, 0.9),
+    "held-out-fell": (14, 13, "warn", VAL, 0.5, 0.5075),
+    "gap-grows": (100, 80, "warn", VAL, 0.2879, 0.1),
+    "val-loss-rose": (14, 13, "warn", VAL_LOSS, 1.8, 1.792),
+    "pairs-not-learnt": (52, 50, "warn", RIGHT, 0.5038, 0.55),
+    "chosen-displaced": (32, 30, "warn", CHOSEN, -3.077, -1.0),
+    "step-stalled": (9, 9, "warn", STEP, 361.0, 360.0),
+    "step-slower": (64, 60, "warn", STEP, 91.0, 90.0),
+    "memory-near-limit": (2, 1, "warn", USED, 73.7, 73.6),
+    "memory-grows": (32, 30, "warn", USED, 48.1, 48.0),
+    "gpu-idle": (29, 20, "warn", BUSY, 29.0, 30.0),
+    "mfu-low": (29, 20, "info", MFU, 0.049, 0.05),
+}  # fmt: skip
+"""Of each rule: the step of the finding and since when it held, its level, metric, value and bound."""
+
+
+@pytest.mark.parametrize("rule", RULES.rules)
+def test_rule_fires_on_its_fault_and_not_just_within(rule: str):
+    beyond, within = SERIES[rule]
+    (alert,) = [each for each in judged(rows(beyond)) if each.rule == rule]
+    step, since, level, metric, value, threshold = FOUND[rule]
+    assert (alert.step, alert.since, alert.level, alert.metric) == (step, since, level, metric)
+    assert alert.value == pytest.approx(value, rel=1e-3, nan_ok=True)
+    assert alert.threshold == (None if threshold is None else pytest.approx(threshold, rel=1e-3))
+    assert "{" not in alert.text and "?" not in alert.text
+    assert alert.source
+    assert rule not in [each.rule for each in judged(rows(within))]
+
+
+@pytest.mark.parametrize("metric", ["actor/kl_loss", "actor/entropy", "critic/vf_loss", "train/loss"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_shown_with_its_metric(metric: str, value: float):
+    alerts = judged(rows({NORM: [0.3] * 5, metric: [0.1, 0.1, value, 0.1, value]}))
+    (alert,) = [each for each in alerts if each.rule == "not-finite"]
+    assert (alert.step, alert.metric, str(alert.value)) == (3, metric, str(value))
+
+
+def test_a_slow_step_names_the_part_that_took_long():
+    (alert,) = judged(rows(SERIES["step-stalled"][0]))
+    assert "timing_s/save_checkpoint took 300 s" in alert.text
+
+
+def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_groups_is_unknown():
+    nothing, silent = {REWARD: [0.0] * 8, TOP: [0.0] * 8, BOTTOM: [0.0] * 8}, [0.0] * 30
+    assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 5)]
+    lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}
+    assert ("no-signal", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
+    once = {REWARD: [0.5, *[0.0] * 12], TOP: [1.0, *[0.0] * 12], BOTTOM: [-1.0, *[0.0] * 12]}
+    assert "no-signal" not in [alert.rule for alert in judged(rows(once))], "12 hard prompts in a row may be chance"
+
+
+# ---- steady, rising and late runs
+
+STEPS, SEEDS = 150, 8
+Chance = Callable[[random.Random, int], float]
+PROMPTS_OF: Mapping[str, Chance] = {
+    "half right": lambda chance, step: 0.5,
+    "one in five right": lambda chance, step: 0.2,
+    "easy and hard": lambda chance, step: chance.betavariate(2, 2),
+    "mostly all right or all wrong": lambda chance, step: 0.95 if chance.random() < 0.3 else 0.05,
+    "noisy rise": lambda chance, step: min(max(0.2 + 0.5 * step / STEPS + chance.gauss(0, 0.2), 0.02), 0.98),
+    "late plateau": lambda chance, step: min(max(0.85 * min(1, 0.4 + step / 60) + chance.gauss(0, 0.1), 0.02), 0.99),
+}
+"""How likely an answer to the prompt is right."""
+
+
+def sampled(chance: random.Random, prompts: Sequence[float], answers: int) -> dict[str, float]:
+    groups = [[float(chance.random() < right) for _ in range(answers)] for right in prompts]
+    scores = [score for group in groups for score in group]
+    equal = sum(len(set(group)) == 1 for group in groups)
+    learns = equal < len(groups)
+    return {
+        REWARD: fmean(scores), SPREAD: pstdev(scores), HIGH: max(scores), LOW: min(scores), ZERO: equal / len(groups),
+        TOP: 1.5 * learns, BOTTOM: -1.5 * learns, NORM: abs(chance.gauss(0.3, 0.1)) * learns, LR: 1e-6,
+        ENTROPY: 0.4 + chance.gauss(0, 0.03), LENGTH: 200 + chance.gauss(0, 10), CUT: 0.02,
+    }  # fmt: skip
+
+
+def false_alarms(draw: Chance, prompts: int, answers: int) -> int:
+    """Of `SEEDS` runs those with a critical finding."""
+    found = 0
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        steps = [sampled(chance, [draw(chance, step) for _ in range(prompts)], answers) for step in range(STEPS)]
+        found += any(alert.level == "critical" for alert in judged(steps))
+    return found
+
+
+@pytest.mark.parametrize(("batch", "most"), [((1, 8), 3), ((4, 8), 2), ((16, 4), 1)], ids=lambda value: str(value))
+def test_few_healthy_runs_of_small_batches_have_a_critical_finding(batch: tuple[int, int], most: int):
+    """Of 48 runs: at most one in sixteen where a step is a single prompt."""
+    found = {name: false_alarms(draw, *batch) for name, draw in PROMPTS_OF.items()}
+    assert sum(found.values()) <= most, found
