@@ -97,6 +97,12 @@ class History:
         change = self.change(name)
         return change is not None and change.rose
 
+    def rose_for(self, name: str, steps: int) -> bool:
+        """Whether it had risen at each of the last so many steps."""
+        values = self.series.get(name, [])
+        ends = range(len(values) - steps + 1, len(values) + 1)
+        return ends[0] >= FEW and all(Change.of(values[:end]).rose for end in ends)
+
     @property
     def most(self) -> float:
         """The largest score of an answer so far."""

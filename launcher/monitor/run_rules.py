@@ -219,10 +219,12 @@ def held_out_below_best(seen: History) -> Finding | None:
 
 
 def reward_hacked(seen: History) -> Finding | None:
-    score = seen.change(SCORE)
-    if score is None or not score.rose or len(seen.validations) < 2:
+    """The reward is up for a few steps, and two validations in a row are worse than the best before them: the first of
+    them may be from before the rise of the reward could be told from noise."""
+    score, fell = seen.change(SCORE), seen.validations[-1:] if seen.over else seen.validations[-2:]
+    if score is None or not seen.rose_for(SCORE, HOLD) or len(seen.validations) < 2:
         return None
-    if seen.worse_by(seen.best, seen.validations[-1]) <= 0:
+    if any(seen.worse_by(seen.best, each) <= 0 for each in fell):
         return None
     what = f"the reward rose from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
     bound = seen.setting("kl_loss_coef") == 0
@@ -367,13 +369,13 @@ RULES: tuple[Rule, ...] = (
 """The most telling first."""
 FACTS = (
     not_finite, scores_missing, answers_cut, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still,
-    no_end, loss_exploded,
+    no_end, loss_exploded, reward_hacked,
 )  # fmt: skip
-"""These look at several steps themselves, and need not hold."""
+"""These look at several steps or validations themselves, and need not hold."""
 PATIENT = (loss_diverged, score_fell, critic_diverged, far_from_reference, entropy_exploded, entropy_collapsed,
            length_changed, nothing_learnt)  # fmt: skip
 """These speak of what may dip, and rise again."""
-OF_VALIDATIONS = (held_out_below_start, held_out_below_best, reward_hacked)
+OF_VALIDATIONS = (held_out_below_start, held_out_below_best)
 NO_GRADIENT = {"no-signal", "no-gradient", "weights-still", "nothing-learnt", "length-changed", "entropy-collapsed"}
 COVERED = {
     "worse-than-before": {"past-its-best", "no-signal", "weights-still"},
