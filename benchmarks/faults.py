@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,13 +58,15 @@ HEALTHY: Mapping[str, str] = {
     "sft": f"{SFT} trainer.total_training_steps=100",
     "dpo": f"algorithm=dpo {RL} optim.lr=2e-4 sampler.n=",
     "grpo": f"algorithm=grpo {RL}",
-    "grpo, kl": f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01",
+    "grpo, kl, four updates": (
+        f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01 trainer.ppo_epochs=2 trainer.ppo_mini_batch_size=8"
+    ),
     "grpo, small batch": f"algorithm=grpo {RL} data.train_batch_size=4 optim.lr=2e-4",
     "grpo, two processes": f"algorithm=grpo {RL} hardware.nproc_per_node=2 trainer.micro_batch_size_per_gpu=64",
     "dr_grpo": f"algorithm=dr_grpo {RL}",
-    "gspo": f"algorithm=gspo {RL}",
+    "gspo, two updates": f"algorithm=gspo {RL} trainer.ppo_mini_batch_size=8",
     "dapo": f"algorithm=dapo {RL} algorithm.overlong_buffer_len=2",
-    "ppo": f"algorithm=ppo {RL} critic.optim.lr=1e-3",
+    "ppo, two epochs": f"algorithm=ppo {RL} critic.optim.lr=1e-3 trainer.ppo_epochs=2",
 }
 
 
@@ -86,6 +89,7 @@ def train(folder: Path, name: str, words: str) -> Outcome:
     by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
     command = [sys.executable, "-m", "launcher", "train", "--config-dir", str(ROOT / "benchmarks" / "faulty")]
     command += [word for word in by_key.values() if not word.endswith("=")]
+    shutil.rmtree(folder / "rlrun" / name, ignore_errors=True)  # of an earlier call with --keep
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
