@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from launcher.core.checkpoints import sha256
-from launcher.core.events import PROCESS_EVENTS, Event, Step, events_of
+from launcher.core.events import PROCESS_EVENTS, Alert, Event, Step, events_of
 from launcher.core.metrics import TIMES
 
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -186,7 +186,12 @@ def told(folder: Path) -> list[str]:
     """A run's events as they must be again in an equal run: clocks, the run's name, and what became of its processes
     taken off."""
     events = events_of(folder / "events.jsonl")
-    return [_without_times(event) for event in events if not isinstance(event, PROCESS_EVENTS)]
+    return [_without_times(event) for event in events if not (isinstance(event, PROCESS_EVENTS) or _of_machine(event))]
+
+
+def _of_machine(event: Event) -> bool:
+    """Whether it says that a step was slow, or memory short."""
+    return isinstance(event, Alert) and event.metric.startswith(TIMES)
 
 
 def _without_times(event: Event) -> str:

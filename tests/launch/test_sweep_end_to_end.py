@@ -107,7 +107,8 @@ def test_where_one_point_is_wrong_nothing_starts(
     rlrun: Any, small: list[str], words: list[str], lines: list[str]
 ) -> None:
     ran = rlrun("train", "-m", "algorithm=sft", *small, *words)
-    assert (ran.returncode, ran.stdout, ran.stderr.splitlines()) == (2, "", lines)
+    errors = [line for line in ran.stderr.splitlines() if not line.startswith("planned ")]  # where planning takes long
+    assert (ran.returncode, ran.stdout, errors) == (2, "", lines)
     assert not (rlrun.folder / "runs").exists()
 
 
