@@ -25,6 +25,7 @@ from launcher.spec.health import HealthRule, HealthRules
 PARTS = "timing_s/"
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
+_NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
 @dataclass
@@ -38,6 +39,8 @@ class _ActiveRule:
     threshold: CodeType | None
     places: dict[str, CodeType]
     """Code of each `{EXPRESSION}` in the rule's texts."""
+    finite: tuple[str, ...]
+    """Metrics that the rule needs to be finite."""
     held: int = 0
     since: int = 0
     reported: bool = False
@@ -137,6 +140,7 @@ class Judge:
         return _ActiveRule(
             name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
             parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
+            tuple(_NONFINITE.findall(rule.when)),
         )  # fmt: skip
 
     def _fires(self, active: _ActiveRule, fresh: set[str]) -> bool:
@@ -163,15 +167,22 @@ class Judge:
 
     def _alert(self, active: _ActiveRule) -> Alert:
         rule = active.rule
-        value, threshold = self._number(active.shown), self._number(active.threshold)
-        value = self.series[rule.metric].nonfinite if value is None else value
+        metric, value = self._evidence(active)
+        threshold = self._number(active.threshold)
         fill = partial(self._fill, active, value=value, threshold=threshold)
         text, fix = fill(rule.text), fill(rule.fix.get(self.program, rule.fix.get("any", "")))
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
-            rule=active.name, metric=self.names.get(rule.metric, ""), since=active.since, value=value,
+            rule=active.name, metric=self.names.get(metric, ""), since=active.since, value=value,
             threshold=threshold, cause=fill(rule.cause), fix=fix, source=rule.source,
         )  # fmt: skip
+
+    def _evidence(self, active: _ActiveRule) -> tuple[str, float | None]:
+        """The alias of the metric that shows the finding, and its value: the one that is not finite, if there is one."""
+        wrong = next((alias for alias in active.finite if self.series[alias].nonfinite is not None), None)
+        if wrong is not None:
+            return wrong, self.series[wrong].nonfinite
+        return active.rule.metric, self._number(active.shown)
 
     def _number(self, code: CodeType | None) -> float | None:
         if code is None:

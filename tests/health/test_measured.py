@@ -117,6 +117,7 @@ def of_policy() -> dict[str, tuple[Values, Values]]:
         "entropy-low": ({ENTROPY: [1.0] * 5 + [0.099] * 12}, {ENTROPY: [1.0] * 5 + [0.101] * 12}),
         "kl-exploded": ({KL: [0.1] * 10 + [1.01] * 4, REWARD: flat}, {KL: [0.1] * 10 + [0.99] * 4, REWARD: flat}),
         "ratio-exploded": ({RATIO: [10.1]}, {RATIO: [9.9]}),
+        "old-policy-wrong": ({PPO_KL: [-0.021] * 8}, {PPO_KL: [-0.019] * 8}),
         "update-too-large": ({PPO_KL: [0.21] * 6}, {PPO_KL: [0.19] * 6}),
         "clipped-often": ({CLIPPED: [0.71] * 8}, {CLIPPED: [0.69] * 8}),
         "gradient-spike": ({NORM: [0.3] * 20 + [3.1]}, {NORM: [0.3] * 20 + [2.9]}),
@@ -189,6 +190,7 @@ FOUND = {
     "entropy-low": (14, 10, "info", ENTROPY, 0.099, 0.1),
     "kl-exploded": (13, 12, "critical", KL, 1.01, 1.0),
     "ratio-exploded": (1, 1, "critical", RATIO, 10.1, 10.0),
+    "old-policy-wrong": (7, 5, "critical", PPO_KL, -0.021, -0.02),
     "update-too-large": (5, 3, "warn", PPO_KL, 0.21, 0.2),
     "clipped-often": (7, 5, "warn", CLIPPED, 0.71, 0.7),
     "gradient-spike": (21, 21, "info", NORM, 3.1, 3.0),
@@ -196,15 +198,15 @@ FOUND = {
     "loss-rose": (17, 15, "critical", LOSS, 2.9, 2.7),
     "loss-zero": (5, 3, "critical", LOSS, 0.0, None),
     "value-useless": (34, 30, "warn", EXPLAINED, -0.01, 0.0),
-    "sampler-drifts": (3, 2, "critical", WEIGHT, 0.09, 0.1),
+    "sampler-drifts": (2, 2, "critical", WEIGHT, 0.09, 0.1),
     "sampler-mismatch": (5, 3, "critical", K3, 0.11, 0.1),
     "sampler-differs": (5, 3, "warn", K3, 0.011, 0.01),
     "probabilities-differ": (5, 3, "warn", ALIKE, 0.97, 0.98),
     "probabilities-unrelated": (5, 3, "critical", ALIKE, 0.89, 0.9),
-    "held-out-fell": (14, 13, "warn", VAL, 0.5, 0.5075),
+    "held-out-fell": (14, 13, "warn", VAL, 0.5, 0.5011),
     "gap-grows": (100, 80, "warn", VAL, 0.2879, 0.1),
-    "val-loss-rose": (14, 13, "warn", VAL_LOSS, 1.8, 1.792),
-    "pairs-not-learnt": (52, 50, "warn", RIGHT, 0.5038, 0.55),
+    "val-loss-rose": (14, 13, "warn", VAL_LOSS, 1.8, 1.7989),
+    "pairs-not-learnt": (53, 51, "warn", RIGHT, 0.5, 0.55),
     "chosen-displaced": (32, 30, "warn", CHOSEN, -3.077, -1.0),
     "step-stalled": (9, 9, "warn", STEP, 361.0, 360.0),
     "step-slower": (64, 60, "warn", STEP, 91.0, 90.0),
@@ -235,6 +237,15 @@ def test_a_value_that_is_not_finite_is_shown_with_its_metric(metric: str, value:
     alerts = judged(rows({NORM: [0.3] * 5, metric: [0.1, 0.1, value, 0.1, value]}))
     (alert,) = [each for each in alerts if each.rule == "not-finite"]
     assert (alert.step, alert.metric, str(alert.value)) == (3, metric, str(value))
+
+
+def test_the_bound_of_the_sampler_follows_the_reward():
+    low, high = {WEIGHT: [0.4] * 12}, {WEIGHT: [11.0] * 4}
+    assert not judged(rows({**low, REWARD: [0.6] * 12}))
+    (fell,) = [each for each in judged(rows({**low, REWARD: [0.6] * 8 + [0.2] * 4})) if each.rule == "sampler-drifts"]
+    (rose,) = [each for each in judged(rows(high)) if each.rule == "sampler-drifts"]
+    assert (fell.step, fell.value, fell.threshold) == (10, 0.4, 0.5)
+    assert (rose.step, rose.value, rose.threshold) == (2, 11.0, 10.0)
 
 
 def test_a_slow_step_names_the_part_that_took_long():

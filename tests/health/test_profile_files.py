@@ -9,7 +9,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.health.profiles import profile_names, read_profile
+from launcher.health.profiles import profile_names, read_profile, rules_of
 from launcher.preflight import plan
 
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
@@ -171,5 +171,6 @@ def test_plan_refuses_a_wrong_rule(word: str, got: str):
 
 def test_plan_takes_a_changed_rule():
     run = resolve([*BASE, "health.rules.no-signal.level=info", "health.on_critical=pause"])
-    assert run.health.rules["no-signal"].level == "info"
+    assert run.health.rules["no-signal"] == {"level": "info"}
+    assert rules_of(run.health).rules["no-signal"].level == "info"
     assert run.health.on_critical == "pause"

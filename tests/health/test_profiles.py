@@ -1,6 +1,6 @@
 """The bands of the source guides: each rule fires just beyond its bound, and says nothing just within.
 
-`S2-32` and the like number what the guides ask for; the same numbers stand beside the rules in conf/health.
+`S2-32` and the like number what the guides ask for; the same numbers stand beside the rules in conf/health/rules.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def test_each_rule_has_a_case(profile: str):
 
 def numbered(profile: str) -> dict[str, set[str]]:
     """Of each rule the numbers beside it, `S4-16 to S4-19` as four."""
-    text = (conf_dir() / "health" / f"{profile}.yaml").read_text(encoding="utf-8")
+    text = (conf_dir() / "health" / "rules" / f"{profile}.yaml").read_text(encoding="utf-8")
     return {rule: set(expanded(numbers)) for rule, numbers in re.findall(r"^  ([a-z0-9-]+):  # (.*)$", text, re.M)}
 
 
@@ -310,7 +310,7 @@ def test_each_band_of_the_guide_has_a_rule_and_a_case(profile: str):
     assert numbered(profile).keys() == read_profile(profile).rules.keys()
 
 
-@pytest.mark.parametrize("file", sorted((conf_dir() / "health").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted((conf_dir() / "health" / "rules").glob("*.yaml")), ids=lambda file: file.stem)
 def test_no_number_of_a_requirement_is_shown(file: Path):
     shown = [line.partition("  #")[0] for line in file.read_text(encoding="utf-8").splitlines()]
     assert not re.findall(r"S\d-\d\d", "\n".join(shown))

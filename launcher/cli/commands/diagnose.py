@@ -34,7 +34,7 @@ def diagnose(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", metavar="NAME", autocompletion=profile_names,
+            "--profile", metavar="NAME", autocompletion=lambda: profile_names(),
             help="Judge by these rules, of conf/health or of a file; by default the run's own, or measured.",
         ),
     ] = None,
