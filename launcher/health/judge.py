@@ -178,7 +178,7 @@ class Judge:
         )  # fmt: skip
 
     def _evidence(self, active: _ActiveRule) -> tuple[str, float | None]:
-        """The alias of the metric that shows the finding, and its value: the one that is not finite, if there is one."""
+        """The alias of the metric that shows the finding, and its value: of one that is not finite, if there is one."""
         wrong = next((alias for alias in active.finite if self.series[alias].nonfinite is not None), None)
         if wrong is not None:
             return wrong, self.series[wrong].nonfinite
