@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from launcher.config.resolve import resolve
+from launcher.core.events import Step
 from launcher.core.problems import Problems
+from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile, rules_of
 from launcher.preflight import plan
 
@@ -174,3 +177,17 @@ def test_plan_takes_a_changed_rule():
     assert run.health.rules["no-signal"] == {"level": "info"}
     assert rules_of(run.health).rules["no-signal"].level == "info"
     assert run.health.on_critical == "pause"
+
+
+def test_the_profile_in_the_documentation_is_read(here: Path):
+    page = (Path(__file__).parents[2] / "docs" / "health.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
+    Path("mine.yaml").write_text(text)
+    rules = read_profile("mine.yaml")
+    assert set(rules.rules) == {"entropy-exploded"}
+    steps = [
+        {"critic/score/mean": 0.5, "actor/entropy": value, "actor/lr": 1e-5} for value in (0.4, 0.4, 0.4, 2.0, 2.1, 2.1)
+    ]
+    judge = Judge(rules)
+    (alert,) = [a for n, metrics in enumerate(steps, 1) for a in judge.see(Step(step=n, metrics=metrics))]
+    assert alert.text == "entropy rose to 2.1, from 0.4; use optim.lr=2e-06"
