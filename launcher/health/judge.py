@@ -280,7 +280,7 @@ class Judge:
             return get(metric).span
 
         def record_low(metric: str, count: int = 2) -> bool:
-            return get(metric, count + 3).is_record_low(count)
+            return self.series[metric].count >= count + 3 and self.series[metric].is_record_low(count)
 
         each = (known, count, nonfinite, least, most, best, sure, span, record_low)
         return {function.__name__: function for function in each}
@@ -304,12 +304,10 @@ class Judge:
             return get(metric, count).slope(count)
 
         def rose(metric: str) -> bool:
-            series = get(metric, 6)
-            return series.mean(series.window) - series.first(series.window) > SIGNIFICANT * series.error(series.window)
+            return self.series[metric].rise() > SIGNIFICANT
 
         def fell(metric: str) -> bool:
-            series = get(metric, 6)
-            return series.first(series.window) - series.mean(series.window) > SIGNIFICANT * series.error(series.window)
+            return self.series[metric].rise() < -SIGNIFICANT
 
         each = (noise, recent, error, slope, rose, fell)
         return {function.__name__: function for function in each}

@@ -108,6 +108,13 @@ class Series:
         """Standard error of the difference of two means of `count` values."""
         return self.noise * math.sqrt(2 / count)
 
+    def rise(self) -> float:
+        """How far the mean of the last values is above that of the first, in standard errors; 0 of fewer than 6."""
+        if self.count < 2 * WINDOWS[0]:
+            return 0.0
+        rise, error = self.mean(self.window) - self.first(self.window), self.error(self.window)
+        return rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
+
     def drop(self, count: int) -> float:
         """How far the mean of the last `count` values, at most `LOWS`, is below the best, in standard errors: of the
         noise before them, as a collapse is no noise."""
