@@ -104,7 +104,7 @@ def train(folder: Path, name: str, words: str) -> Outcome:
 
 
 def row(name: str, outcome: Outcome, effect: int | None) -> tuple[list[str], bool]:
-    """The table's row of a run, and whether it is as it should be; `effect` is None for a healthy run."""
+    """The table's row of a run, and whether it passes; `effect` is None for a healthy run."""
     scores = outcome.held_out
     held_out = f"{scores[0]:.2f}, {max(scores):.2f}, {scores[-1]:.2f}" if scores else ""
     critical = outcome.critical

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -76,11 +77,16 @@ class Health:
             self._usage[event.rank] = event
         if not isinstance(event, Loaded | Step | WeightsMoved):
             return []
-        alerts = [
-            *self._by_settings(event),
-            *(self._judge.see(self._with_usage(event)) if isinstance(event, Step) else []),
-        ]
-        return [alert for alert in alerts if self._is_new(alert)]
+        by_settings = self._by_settings(event)
+        by_profile = self._judge.see(self._with_usage(event)) if isinstance(event, Step) else []
+        return [alert for alert in (*by_settings, *map(self._with_settings, by_profile)) if self._is_new(alert)]
+
+    def _with_settings(self, alert: Alert) -> Alert:
+        """In the words of a rule that knows the settings, where one finds the same now: its fix suits the run."""
+        same = (each for each in self._now.values() if alert.rule in (each.rule, *TWINS.get(each.rule, ())))
+        if (finding := next(same, None)) is None:
+            return alert
+        return replace(alert, rule=finding.rule, text=finding.text, fix=finding.fix.removeprefix("use "))
 
     def _is_new(self, alert: Alert) -> bool:
         """Whether neither its rule nor one that finds the same has been reported, at least as serious."""
@@ -164,7 +170,7 @@ class Health:
 def _suited(run: RunSpec) -> HealthRules:
     """The run's profile without what rules with the settings find better: warnings, and what becomes of the reward and
     the loss where steps are not alike, as rows in their order may become harder, and the reward of few prompts is
-    theirs. Fixes name only settings that the run has."""
+    theirs. Fixes name only settings that the run has, with values other than its own."""
     profile = rules_of(run.health, run.code_dir)
     known = {twin for twins in TWINS.values() for twin in twins}
     unlike = not run.data.shuffle or run.data.train_batch_size < FEW_PROMPTS
@@ -177,13 +183,29 @@ def _suited(run: RunSpec) -> HealthRules:
 
 
 def _usable(text: str, run: RunSpec) -> str:
-    """Without arguments whose setting the run's choices do not have."""
-    words = [word for word in text.split(" ") if "=" not in word or _has(run, word.partition("=")[0])]
-    return " ".join(words).strip(" ,").removeprefix("and ")
+    """Without arguments whose setting the run's choices do not have, or that are the run's own."""
+    words = list[str]()
+    for word in text.split(" "):
+        if usable := _argument(word, run):
+            words.append(usable)
+        elif word.endswith(",") and words:
+            words[-1] = f"{words[-1].rstrip(',')},"
+    return re.sub(r"^(and|or) |,? (and|or)$", "", " ".join(words).strip(" ,"))
 
 
-def _has(run: object, key: str) -> bool:
+def _argument(word: str, run: RunSpec) -> str:
+    key, given, value = word.rstrip(",").partition("=")
+    if not given:
+        return word
+    if key == "sampler.n":
+        return word.replace(value, str(max(2 * run.sampler.n, 8)))
+    own = _setting(run, key)
+    return "" if own in (None, value, f"{value}.0") else word
+
+
+def _setting(run: object, key: str) -> str | None:
+    """As text; None where the run's choices do not have it."""
     head, _, rest = key.partition(".")
     if head not in vars(run):
-        return False
-    return not rest or _has(vars(run)[head], rest)
+        return None
+    return _setting(vars(run)[head], rest) if rest else str(vars(run)[head])

@@ -208,6 +208,7 @@ def test_a_group_without_differences_pulls_nowhere() -> None:
 
 
 # std is 1 in the first group, sqrt(1/2) = 0.707... in the second, 0 in the third
+HALF_ROOT = torch.tensor(0.5, dtype=torch.float64).sqrt().item()  # its last bit differs between CPUs
 SPREAD = {"group": torch.tensor([0, 0, 0, 1, 1, 2, 2]), "reward": [1.0, 2.0, 3.0, 0.0, 1.0, 5.0, 5.0]}
 
 
@@ -216,8 +217,8 @@ SPREAD = {"group": torch.tensor([0, 0, 0, 1, 1, 2, 2]), "reward": [1.0, 2.0, 3.0
     [
         (0.0, [1, 1, 1, 1, 1, 1, 1], None),  # nothing is ever left out, so nothing is told
         (1e-9, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),
-        (math.sqrt(0.5), [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),  # at the edge a group is kept: strictly less leaves
-        (math.nextafter(math.sqrt(0.5), 1), [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
+        (HALF_ROOT, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),  # at the edge a group is kept: strictly less leaves
+        (math.nextafter(HALF_ROOT, 1), [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
         (1.0, [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
         (math.nextafter(1.0, 2), [0] * 7, (0, 3, 0)),
     ],

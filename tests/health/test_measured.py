@@ -256,8 +256,8 @@ def test_a_slow_step_names_the_part_that_took_long():
 def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_groups_is_unknown():
     nothing, silent = {REWARD: [0.0] * 8, TOP: [0.0] * 8, BOTTOM: [0.0] * 8}, [0.0] * 30
     assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 5)]
-    alone = judged(rows({REWARD: [0.0] * 25}))
-    assert [(alert.rule, alert.step) for alert in alone] == [("no-signal", 20)]
+    unknown = judged(rows({REWARD: [0.0] * 25}))
+    assert [(alert.rule, alert.step) for alert in unknown] == [("no-signal", 20)]
     lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}
     assert ("no-signal", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
     once = {REWARD: [0.5, *[0.0] * 12], TOP: [1.0, *[0.0] * 12], BOTTOM: [-1.0, *[0.0] * 12]}

@@ -39,7 +39,7 @@ class Case:
 
     profile: str
     numbers: str
-    says: str
+    claim: str
     rule: str
     beyond: Values
     within: Values
@@ -48,7 +48,7 @@ class Case:
     level: str = "warn"
 
     def __str__(self) -> str:
-        return f"{self.numbers} {self.says}"
+        return f"{self.numbers} {self.claim}"
 
 
 def judged(profile: str, values: Values) -> list[Alert]:

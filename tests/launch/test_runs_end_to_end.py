@@ -465,7 +465,7 @@ def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, 
     assert [event.step for event in (*alerts, last)] == [2, 4, 6]
     assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in (*alerts, last))
     assert "✗ the last step is not saved; nothing is saved yet; answers to a prompt had the same" in ran.stderr
-    assert no_signal.text.startswith("answers to a prompt had the same score, 0, so nothing was learnt from them; ")
+    assert no_signal.text.startswith("answers to a prompt all have the same reward, 0: ")
 
 
 def test_scores_are_found_by_verls_names(nowhere: tuple[Any, Path]) -> None:

@@ -13,6 +13,7 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Loaded, Step, WeightsMoved
 from launcher.monitor.health import Health
 from launcher.monitor.history import noise
+from launcher.spec.run import RunSpec
 
 SFT = resolve(["algorithm=sft", "model=tiny", "data=reverse", "optim.lr=1e-5"])
 GRPO = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=8", "optim.lr=1e-5"])
@@ -253,3 +254,19 @@ def test_noise_of_what_does_not_vary(values: list[float], expected: float) -> No
 def test_noise_is_that_of_neighbours() -> None:
     values = around([n / 100 for n in range(200)], 0.5)
     assert noise(values) == pytest.approx(0.5, rel=0.2)
+
+
+def test_a_fix_of_the_profile_suits_the_run() -> None:
+    """Settings that the run does not have, and values that it has, are left out of it."""
+    hot = replace(GRPO, sampler=replace(GRPO.sampler, temperature=0.5), trainer=replace(GRPO.trainer, ppo_epochs=2))
+    silent = [{"critic/score/mean": 0.0, "critic/frac_reward_zero_std": 1.0}] * 12
+    clipped = [{"actor/pg_clipfrac": 0.8}] * 12
+
+    def fixes(run: RunSpec, steps: Sequence[Mapping[str, float]]) -> list[str]:
+        health = Health(replace(run, data=replace(run.data, train_batch_size=4)))
+        return [a.fix for n, m in enumerate(steps, 1) for a in health.hear(Step(step=n, metrics=m))]
+
+    assert fixes(GRPO, silent)[0].startswith("sampler.n=16, easier data, or SFT first; ")
+    assert fixes(hot, silent)[0].startswith("sampler.n=16 sampler.temperature=1, easier data, ")
+    assert fixes(GRPO, clipped) == ["a larger trainer.ppo_mini_batch_size"]
+    assert fixes(hot, clipped) == ["trainer.ppo_epochs=1, or a larger trainer.ppo_mini_batch_size"]

@@ -41,6 +41,7 @@ GSM8K: method format_score
 GSPO: loss_agg_mode
 GSPOSelfPlay: beta label_smoothing pair_weight
 Hardware: device nnodes n_gpus_per_node nproc_per_node
+HealthSettings: profile on_critical metrics rules
 Hub: repo revision holds source
 Length: low high margin unit
 Math: boxed timeout_s workers memory_gb
@@ -54,7 +55,8 @@ Ray: address wait_s cpus_per_process
 Remote: url token_env kind batch_size max_parallel timeout_s retries backoff_s send headers
 Reverse: n_prompts n_val data_seed
 RewardModel: path batch_size max_length
-RunSpec: algorithm model data reward hardware engine sampler cluster optim trainer seed code_dir
+RunSpec: algorithm model data reward hardware engine sampler cluster optim
+  trainer health seed code_dir
 SFT: loss_agg_mode
 Sampler: val_temperature val_n max_num_seqs
 Scratch: architecture hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
@@ -62,7 +64,7 @@ Scratch: architecture hidden_size intermediate_size num_hidden_layers num_attent
 Slurm: partition account qos time cpus_per_node mem save_s options setup
 Torch: mixed_precision offload num_threads
 Trainer: project_name experiment_name run_root total_training_steps save_freq test_freq val_before_train keep_last
-  keep_best max_bad_steps max_restarts critic_warmup max_tokens_per_gpu log_val_generations
+  keep_best max_bad_steps max_restarts critic_warmup max_tokens_per_gpu log_val_generations logger
 VllmSampler: n_gpus kv_cache_gb tensor_parallel_size max_model_len enforce_eager importance_sampling
 Weighted: weights
 """)
