@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from yaml import YAMLError
@@ -21,6 +22,7 @@ from launcher.core.events import (
     Crashed,
     Event,
     Loaded,
+    LogReader,
     Restarted,
     Resumed,
     Sample,
@@ -254,10 +256,17 @@ class RunRecord:
         """`since` the last step that stands until the next."""
         before = [each for each in self.attempts if each.name == f"attempt_{back.attempt - 1}"]
         ended = before[0].ended if before else None
-        paused = max(back.at - ended.at, 0.0) if isinstance(back, Resumed) and ended else 0.0
+        ended_at = ended.at if ended else self._heard_last.get(back.attempt - 1, back.at)
+        paused = max(back.at - ended_at, 0.0) if isinstance(back, Resumed) else 0.0
         usual = self.step_seconds or 0.0
         why = back.why if isinstance(back, Restarted) else "resumed by a person"
         self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
+
+    @cached_property
+    def _heard_last(self) -> dict[int, float]:
+        """When each attempt wrote its last event, undone ones too: a killed launcher leaves no other end."""
+        log = LogReader(self.folder.events).new()
+        return {logged.attempt: logged.event.at for logged in log if not is_damage(logged.event)}
 
     def _take_sample(self, event: Sample) -> None:
         event = _shortened(event)

@@ -341,6 +341,20 @@ def test_the_swing_of_the_steps(make_run: Any, logged: Any, longest: float, stat
     assert rows["tokens per second"].figure == f"{1000 / math.fsum(times):,.0f}"
 
 
+def test_days_until_a_killed_launcher_is_resumed_are_a_pause(make_run: Any, logged: Any) -> None:
+    """It has written no end; what it had done after its last checkpoint is lost."""
+    folder = make_run([*logged.begin(), *(timed(n, 10.0 * n, 10.0) for n in range(1, 6))])
+    resumed = [Resumed(at=90_050.0, step=3, attempt=2), timed(4, 90_065.0, 10.0)]
+    with folder.events.open("a") as log:
+        log.write('{"seq":7,"kind":"St\n')  # torn by the kill
+        log.writelines(f"{LoggedEvent(8 + number, 2, event).line}\n" for number, event in enumerate(resumed))
+    record = RunRecord.read(folder)
+    assert [(gap.step, gap.lost_s, gap.paused_s) for gap in record.gaps] == [
+        (3, pytest.approx(20 + 5), pytest.approx(90_000)),  # steps 4 and 5, and 5 s more until 4 was done again
+    ]
+    assert record.active_s == pytest.approx(65 - 1)
+
+
 def test_restarts_stalls_and_pauses_are_told_apart(make_run: Any, logged: Any) -> None:
     """A restart loses the steps that are done again; the days until a person resumes are no loss."""
     events: list[Event] = [
