@@ -235,8 +235,7 @@ def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
     yield "held out, last", *(_held_out(state.last) for state in states)
     yield "held out, best", *(_held_out(state.best) for state in states)
     yield "held out, first", *(_held_out(state.first) for state in states)
-    scores = [score_trace(record) for record in records]
-    yield "training score, last steps", *(compact(found[1].late()) if found else ABSENT for found in scores)
+    yield "training score, last steps", *_training_scores(records)
     yield "duration", *(clock(record.active_s) for record in records)
     yield (
         "seconds per step",
@@ -245,6 +244,16 @@ def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
     yield "tokens", *(f"{record.tokens:,.0f}" if record.tokens else ABSENT for record in records)
     yield "restarts", *(str(state.restarts) for state in states)
     yield "findings", *(str(record.alert_count) for record in records)
+
+
+def _training_scores(records: Sequence[RunRecord]) -> list[str]:
+    """With their names where the runs measure different things, which are not to be compared."""
+    scores = [score_trace(record) for record in records]
+    mixed = len({found[0] for found in scores if found}) > 1
+    return [
+        ABSENT if not found else f"{label(found[0])} {compact(found[1].late())}" if mixed else compact(found[1].late())
+        for found in scores
+    ]
 
 
 def _held_out(measured: HeldOut | None) -> str:
