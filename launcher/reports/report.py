@@ -13,7 +13,7 @@ from markupsafe import Markup
 from launcher.config.nodes import flat
 from launcher.core.events import Alert, Sample
 from launcher.core.files import write_atomic
-from launcher.core.metrics import HeldOut, label
+from launcher.core.metrics import HeldOut, better_than, label
 from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
@@ -188,7 +188,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "duration", clock(record.active_s)
     if final:
         yield f"held out, {label(final.name)}"[:60], final.shown
-    if state.best and final and state.best.step != final.step:
+    if state.best and final and better_than(state.best, final):
         yield f"best, at step {state.best.step}", state.best.shown
     if record.tokens:
         yield "tokens", f"{record.tokens:,.0f}"

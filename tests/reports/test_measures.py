@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Step
+from launcher.core.events import Alert, Step, Usage
 from launcher.reports.comparison import compare_runs
 from launcher.reports.measures import ReportRow
-from launcher.reports.report import make_report
+from launcher.reports.report import make_report, write_report
 
 
 def pairs(held_out: str) -> list[Step]:
@@ -43,3 +43,30 @@ def test_training_scores_of_different_kinds_are_named(make_run: Any, logged: Any
     for other, expected in ((runs[1], ("0.25", "0.25")), (runs[2], ("score 0.25", "accuracy 0.75"))):
         found = compare_runs([str(runs[0].path), str(other.path)], other.path.parent.parent)
         assert ("training score, last steps", *expected) in found.results
+
+
+def test_the_memory_of_all_processes_is_no_less_than_that_of_one(make_run: Any, logged: Any) -> None:
+    """Usage is measured now and then, and misses a peak that the process itself knows."""
+    usage = Usage(
+        at=4.0, rank=0, host="a", cpu_percent=1.0, memory_bytes=2**30, machine_cpu_percent=1.0,
+        machine_memory_bytes=2**31, machine_memory_total_bytes=2**33, disk_free_bytes=0,
+    )  # fmt: skip
+    peak = Step(at=9.0, step=1, metrics={"perf/cpu_memory_used_gb": 2.0})
+    row = rows_of(make_run, [*logged.begin(), usage, peak])["CPU memory"]
+    assert (row.figure, row.note) == ("peak 2 of 8 GiB (25%)", "2 GiB in one process")
+
+
+@pytest.mark.parametrize(("first", "shown"), [(5, False), (6, True), (4, False)])
+def test_a_best_validation_is_named_only_where_it_is_better_than_the_last(
+    make_run: Any, logged: Any, first: int, shown: bool
+) -> None:
+    events = [*logged.begin(), logged.validated(1, first, 10), logged.validated(2, 5, 10)]
+    assert any(name == "best, at step 1" for name, _ in make_report(make_run(events)).facts) is shown
+
+
+def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any, logged: Any) -> None:
+    alerts = [Alert(at=5.0, step=1, text=text, rule=text[:4], fix="optim.lr=1e-6")
+              for text in ("loss grows; use optim.lr=1e-6", "norm grows")]  # fmt: skip
+    folder = make_run([*logged.begin(), *alerts])
+    for file in write_report(make_report(folder), folder.path / "report.html"):
+        assert file.read_text().count("optim.lr=1e-6") == 2
