@@ -16,6 +16,7 @@ from launcher.reports.record import RunRecord
 
 _GOAL = re.compile(r"(?:(?P<name>\S+?)\s*(?P<sign><=|>=))?\s*(?P<value>[-+.0-9eE]+)")
 LOW_SHARE = 0.5  # of answers with a positive score, below which the model hardly finds any
+ENOUGH_ANSWERS = 10  # the guide reads 10 to 20
 UNKNOWN = "there is no validation, so nothing is known of held-out data"
 Outcome = Literal["reached", "not reached", "not measured"]
 
@@ -141,12 +142,29 @@ def _questions(record: RunRecord) -> list[str]:
         flat = abs(half[-1] - half[0]) <= noise
         what = f"the held-out score went from {half[0]:.4g} to {half[-1]:.4g} in the second half"
         lines.append(f"{what}: {'flat, so look at the reward, optim.lr and sampler.n' if flat else 'not flat'}")
-    share = positive_share(record.samples)
-    if share is not None:
-        what = f"{share:.0%} of {len(record.samples)} logged held-out answers have a positive score"
+    if found := _positive(record):
+        share, what = found
         low = "low, so the model rarely finds a right answer: train longer, or on easier data"
         lines.append(f"{what}: {low if share < LOW_SHARE else 'not low'}")
     return lines
+
+
+def _positive(record: RunRecord) -> tuple[float, str] | None:
+    """The share of answers that score above 0, and as a sentence: held-out ones where enough are logged, else those of
+    the last steps, all of which were counted."""
+    share, trained = positive_share(record.samples), record.trace("critic/rewards/positive_share")
+    if share is not None and (enough_logged(record) or not trained):
+        return share, f"{share:.0%} of {len(record.samples)} logged held-out answers have a positive score"
+    if trained and trained[1].count:
+        share = trained[1].late()
+        return share, f"{share:.0%} of the training answers of the last steps have a positive reward"
+    return None
+
+
+def enough_logged(record: RunRecord) -> bool:
+    """Whether the log has all held-out answers of the last validation, or enough of them to judge the others by."""
+    prompts = record.loaded.val_rows if record.loaded else 0
+    return len(record.samples) >= min(prompts or ENOUGH_ANSWERS, ENOUGH_ANSWERS)
 
 
 def positive_share(samples: list[Sample]) -> float | None:

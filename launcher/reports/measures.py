@@ -14,7 +14,7 @@ from typing import Literal
 
 from launcher.core.metrics import label
 from launcher.monitor.console import clock
-from launcher.reports.goal import GoalResult, positive_share
+from launcher.reports.goal import ENOUGH_ANSWERS, GoalResult, enough_logged, positive_share
 from launcher.reports.record import RunRecord
 from launcher.reports.trace import Trace
 
@@ -354,6 +354,9 @@ def _answers_good(record: RunRecord) -> ReportRow:
     share = sum(score >= GOOD_SCORE for score in scores) / len(scores)
     positive = positive_share(record.samples) or 0.0
     figure = f"{share:.0%} of {len(scores)} logged answers; {positive:.0%} have a positive score"
+    if not enough_logged(record):
+        note = f"too few to judge by; trainer.log_val_generations={ENOUGH_ANSWERS} or more"
+        return ReportRow(name, "not measured", figure, note)
     return ReportRow(name, "pass" if share > 0.5 else "fail", figure, "whether the reasoning is right: see the samples")
 
 

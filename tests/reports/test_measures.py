@@ -8,6 +8,7 @@ import pytest
 
 from launcher.core.events import Alert, Step, Usage
 from launcher.reports.comparison import compare_runs
+from launcher.reports.goal import Goal
 from launcher.reports.measures import ReportRow
 from launcher.reports.report import make_report, write_report
 
@@ -70,3 +71,18 @@ def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any,
     folder = make_run([*logged.begin(), *alerts])
     for file in write_report(make_report(folder), folder.path / "report.html"):
         assert file.read_text().count("optim.lr=1e-6") == 2
+
+
+@pytest.mark.parametrize(("logged_scores", "status", "sentence"), [
+    ([0.0] * 4, "not measured", "70% of the training answers of the last steps have a positive reward: not low"),
+    ([0.0] * 10, "fail", "0% of 10 logged held-out answers have a positive score: low"),
+])  # fmt: skip
+def test_a_few_logged_answers_do_not_judge_a_run(
+    make_run: Any, logged: Any, logged_scores: list[float], status: str, sentence: str
+) -> None:
+    """`trainer.log_val_generations` is 4 by default; the share of positive rewards counts every training answer."""
+    step = logged.validated(1, 100, 256, **{"critic/rewards/positive_share": 0.7})
+    report = make_report(make_run([*logged.begin(rows=256), *logged.answers(1, logged_scores), step]), Goal(0.9))
+    (row,) = (row for row in report.checklist if row.name.startswith("most held-out answers"))
+    assert row.status == status and f"of {len(logged_scores)} logged answers" in row.figure
+    assert any(line.startswith(sentence) for line in report.goal.lines)

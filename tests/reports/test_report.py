@@ -442,7 +442,7 @@ def test_a_healthy_run_passes_the_checklist(make_run: Any, logged: Any) -> None:
         metrics = {"critic/score/mean": -0.1 + n * 0.02, "actor/pg_loss": -0.01, "actor/entropy": 1.2 - n * 0.02,
                    "actor/kl_loss": 0.01, "actor/grad_norm": 0.5, "timing_s/step": 50.0}  # fmt: skip
         events.append(logged.validated(n, 100 + 15 * n, 1000, **metrics))
-    events += [*logged.answers(40, [1.0] * 8 + [0.0]), Ended(at=200.0, how="finished")]
+    events += [*logged.answers(40, [1.0] * 9 + [0.0]), Ended(at=200.0, how="finished")]
     found = listed(make_run, events, "0.55")
     assert set(found.values()) == {"pass"} and len(found) == 10
 
