@@ -23,6 +23,7 @@ from launcher.trackers.tracker import TrackedRun
 
 STEP = "training/global_step"
 """The last value of each row: a row without it is not complete."""
+NO_KEY = "no API key; export SWANLAB_API_KEY=KEY, or run swanlab login, or export SWANLAB_MODE=offline"
 STATES = {"finished": "success", "failed": "crashed", "stopped": "aborted"}
 
 
@@ -37,6 +38,8 @@ class SwanLab:
         folder.mkdir(parents=True, exist_ok=True)
         self._there = _rows(folder, run.id)
         settings = swanlab.Settings(interactive=False, terminal={"proxy_type": "none"})
+        if settings.mode == "online" and settings.api_key is None:
+            raise PermissionError(NO_KEY)
         self._run = swanlab.init(
             project=os.environ.get("SWANLAB_PROJ_NAME") or run.project, name=run.experiment, id=run.id, resume="allow",
             log_dir=str(folder), config={key: str(value) for key, value in run.config.items()},

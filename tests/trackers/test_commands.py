@@ -154,6 +154,29 @@ def test_a_plan_warns_where_wandb_has_no_key(monkeypatch, tmp_path):
     assert not warned()
 
 
+def test_a_plan_warns_where_swanlab_has_no_key(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("SWANLAB_API_KEY", "SWANLAB_MODE", "SWANLAB_ROOT", "SWANLAB_SAVE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def warned() -> bool:
+        return any("SWANLAB_API_KEY is not set" in line and line.startswith("WARN") for line in results("swanlab"))
+
+    assert warned()
+    (tmp_path / ".swanlab").mkdir()
+    (tmp_path / ".swanlab" / ".netrc").write_text("machine https://api.swanlab.cn login x password 0123456789\n")
+    assert not warned()
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    monkeypatch.chdir("/")
+    assert warned()
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    assert not warned()
+    monkeypatch.delenv("SWANLAB_MODE")
+    monkeypatch.setenv("SWANLAB_API_KEY", "0123456789")
+    assert not warned()
+
+
 @pytest.mark.parametrize(
     ("address", "expected"), [("70000", "WARN"), ("x", "WARN"), ("256.1.1.1:80", "WARN"), ("0", "OK")]
 )

@@ -246,6 +246,17 @@ def test_swanlabs_files_hold_every_value(folder, awkward, expected):
     same(latest([row for row in rows.values() if "actor/entropy" in row]), expected)
 
 
+@needs("swanlab")
+def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch):
+    monkeypatch.setenv("SWANLAB_MODE", "online")
+    monkeypatch.delenv("SWANLAB_API_KEY", raising=False)
+    folder.write(awkward)
+    lines = list[str]()
+    sent = Sender("swanlab", folder.path, lambda: False, lines.append, pause=lambda seconds: None).run()
+    assert sent.failure and len(lines) == 1
+    assert "no API key; export SWANLAB_API_KEY=KEY, or run swanlab login, or export SWANLAB_MODE=offline" in lines[0]
+
+
 # ---- kill -9
 
 

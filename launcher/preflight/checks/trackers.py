@@ -29,6 +29,9 @@ def check(context: Context) -> Iterator[CheckResult]:
         message = "wandb has no key: WANDB_API_KEY is not set, and wandb login was not run"
         fix = "export WANDB_API_KEY=KEY (https://wandb.ai/authorize), or WANDB_MODE=offline"
         yield CheckResult("WARN", LOGGER, message, fix)
+    if "swanlab" in names and not _swanlab_has_key():
+        message = "swanlab has no key: SWANLAB_API_KEY is not set, and swanlab login was not run"
+        yield CheckResult("WARN", LOGGER, message, "export SWANLAB_API_KEY=KEY, or SWANLAB_MODE=offline")
     if "prometheus" in names:
         yield from _port(os.environ.get("RLRUN_PROMETHEUS_PORT", ""))
     if names and not missing:
@@ -42,6 +45,16 @@ def _wandb_has_key() -> bool:
     host = os.environ.get("WANDB_BASE_URL", "").partition("://")[2].strip("/") or WANDB_HOST
     with suppress(OSError, netrc.NetrcParseError, RuntimeError):
         return host in netrc.netrc(os.environ.get("NETRC") or Path("~/.netrc").expanduser()).hosts
+    return False
+
+
+def _swanlab_has_key() -> bool:
+    """Whether it needs none, or a login has left one; none is read."""
+    if os.environ.get("SWANLAB_MODE", "online") != "online" or os.environ.get("SWANLAB_API_KEY"):
+        return True
+    own = os.environ.get("SWANLAB_ROOT") or os.environ.get("SWANLAB_SAVE_DIR") or "~/.swanlab"
+    with suppress(RuntimeError):  # no home
+        return any((Path(folder).expanduser() / ".netrc").is_file() for folder in (".swanlab", own))
     return False
 
 
