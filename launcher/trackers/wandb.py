@@ -76,7 +76,7 @@ def _row(step: TrackedStep) -> dict[str, Any]:
 
 def last_row(folder: Path, run_id: str) -> int:
     """The highest `_step` in the offline files of a run; -1 where there is none."""
-    files = folder.glob(f"wandb/offline-run-*-{run_id}/run-{run_id}.wandb")
+    files = folder.glob(f"wandb/offline-run-*-{run_id}*/run-{run_id}.wandb")  # -1, -2, ... begun in the same second
     return max((row for file in files for row in rows_of(file)), default=-1)
 
 

@@ -257,6 +257,14 @@ def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch
     assert "no API key; export SWANLAB_API_KEY=KEY, or run swanlab login, or export SWANLAB_MODE=offline" in lines[0]
 
 
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("wandb", "swanlab")])
+def test_opened_again_in_the_same_second_it_sends_nothing_twice(folder, name):
+    """These name their files by the second."""
+    for first in range(0, 40, 5):
+        folder.write([Step(at=1.0 + n, step=n, metrics={"a": float(n)}) for n in range(first, first + 5)])
+        assert send(folder, name) == 5
+
+
 # ---- kill -9
 
 
