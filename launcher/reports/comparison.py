@@ -183,10 +183,14 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
     steps, remarks = (a.step, b.step), list[str]()
     prompts = max((side.record.loaded.val_rows if side.record.loaded else 0) for side in (one, other))
     items = _items(one.record, a), _items(other.record, b)
-    pairs = pair_items(*items) if better(a.name) != "down" else []
+    is_loss = better(a.name) == "down"
+    pairs = [] if is_loss else pair_items(*items)
     if not pairs or len(pairs) < ENOUGH * prompts:
-        why = f"the log has the same answers to {len(pairs)} of {prompts} held-out prompts"
-        remarks.append(f"not paired, as {why}; trainer.log_val_generations={max(prompts, 1)} logs all")
+        remarks.append(
+            f"not paired, as {label(a.name)} of single prompts is not logged"
+            if is_loss
+            else _why_unpaired(len(pairs), min(map(len, items)), prompts)
+        )
         return [ScoreTest(one.letter, other.letter, "", steps, a.name, compare_unpaired(a, b))], remarks
     if len(pairs) < max(map(len, items)):
         remarks.append(f"{max(map(len, items)) - len(pairs)} answers have no partner with a score and are left out")
@@ -198,6 +202,15 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
         if part := pair_items(*([each for each in side if each.data_source == source] for side in items)):
             tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(part)))
     return tests, remarks
+
+
+def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
+    """`logged` answers are in the log that has fewer."""
+    if logged >= max(ENOUGH * prompts, 1):
+        return f"not paired, as only {pairs} of {prompts} held-out prompts are the same in both runs and have a score"
+    why = f"the logs of both runs have answers to {pairs} of {prompts} held-out prompts"
+    fix = f"trainer.log_val_generations={max(prompts, 1)} in both runs makes a paired test"
+    return f"not paired, as {why}; {fix}, which finds smaller differences"
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:

@@ -102,8 +102,8 @@ def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
     found = compare(pair("one", [0.0] * 4, rows=200), pair("two", [1.0] * 4, rows=200))
     assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
     assert found.remarks == [
-        "B - A: not paired, as the log has the same answers to 4 of 200 held-out prompts; "
-        "trainer.log_val_generations=200 logs all"
+        "B - A: not paired, as the logs of both runs have answers to 4 of 200 held-out prompts; "
+        "trainer.log_val_generations=200 in both runs makes a paired test, which finds smaller differences"
     ]
 
 
@@ -166,3 +166,16 @@ def test_a_run_is_compared_once(pair: Any) -> None:
     one = pair("one", [1.0])
     with pytest.raises(Problems, match="a run was given twice"):
         compare(one, one)
+
+
+def test_answers_to_other_prompts_are_no_reason_to_log_more(pair: Any) -> None:
+    one, two = pair("one", [1.0, 0.0] * 5), pair("two", [1.0, 0.0] * 5, prompt="another question")
+    (remark,) = compare(one, two).remarks
+    assert "only 0 of 10 held-out prompts are the same in both runs" in remark and "log_val_generations" not in remark
+    (remark,) = compare(one, pair("few", [1.0, 0.0], rows=10)).remarks
+    assert "2 of 10 held-out prompts; trainer.log_val_generations=10 in both runs makes a paired test" in remark
+
+
+def test_losses_are_not_paired_whatever_is_logged(make_run: Any, logged: Any) -> None:
+    runs = [make_run([*logged.begin(), Step(at=9.0, step=1, metrics={"val/loss": 1.5})], name) for name in "ab"]
+    assert compare(*runs).remarks == ["B - A: not paired, as val loss of single prompts is not logged"]
