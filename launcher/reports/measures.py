@@ -324,6 +324,8 @@ def _in_step(record: RunRecord) -> ReportRow:
     early, late = found[1].ends()
     held = record.validations[-1].value - record.validations[0].value
     figure = f"training {late - early:+.4g}, held out {held:+.4g}"
+    if late == early and held == 0:
+        return ReportRow(name, "not measured", figure, "neither moved")
     return ReportRow(name, "pass" if (late - early) * held > 0 else "fail", figure)
 
 

@@ -31,7 +31,7 @@ def main(name: str, folder: str, address: str = "") -> int:
     except OSError as error:  # a full disk, a folder that may not be written
         say(f"{name}: {error}")
         return 1
-    say(f"{name}: {sent.steps} steps sent to {sent.where}")
+    say(f"{name}: {sent.steps} steps sent{f' to {sent.where}' if sent.where else ''}")
     return 1 if sent.failure else 0
 
 

@@ -86,3 +86,14 @@ def test_a_few_logged_answers_do_not_judge_a_run(
     (row,) = (row for row in report.checklist if row.name.startswith("most held-out answers"))
     assert row.status == status and f"of {len(logged_scores)} logged answers" in row.figure
     assert any(line.startswith(sentence) for line in report.goal.lines)
+
+
+@pytest.mark.parametrize(("train", "held", "status"), [
+    (0.0, 0, "not measured"), (0.1, 0, "fail"), (0.1, 5, "pass"), (-0.1, 5, "fail"),
+])  # fmt: skip
+def test_scores_that_both_stay_say_nothing_of_moving_together(
+    make_run: Any, logged: Any, train: float, held: int, status: str
+) -> None:
+    steps = [logged.validated(n, held * (n > 3), 10, **{"critic/score/mean": n * train}) for n in range(8)]
+    row = rows_of(make_run, [*logged.begin(), *steps])["held-out score moves with the training score"]
+    assert row.status == status
