@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from orjson import JSONDecodeError, loads
 
-from launcher.core.events import INVALID, Event, LogProgress, Step, from_line
-from launcher.logs import bars, dicts, loose_lines, samples, step_lines
+from launcher.core.events import INVALID, Alert, Event, Level, LogProgress, Step, from_line
+from launcher.logs import bars, dicts, loose_lines, samples, step_lines, tracebacks
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 
@@ -51,6 +51,8 @@ class LogParser:
         self._header: int | None = None
         self._dict = list[str]()
         self._wrapped = list[str]()
+        self._errors = tracebacks.TracebackReader()
+        self._error_after: int | None = None  # the last step before the errors
 
     def feed(self, text: bytes) -> Iterator[Event]:
         """The events of whole lines. Most of a large log is step lines with a bar between them: for these the loop
@@ -102,10 +104,13 @@ class LogParser:
             yield from self._printed_dict()
         yield from self._end_block()
         yield from self._samples.of_step(0 if self._last is None else self._last + 1, self.at)
+        if self._errors.last and self._error_after == self._last:
+            yield self._error()
 
     def _settled(self) -> bool:
         """Whether a step line is no more than a step: nothing waits for its number or is ended by it."""
-        waits = self._samples.waiting or self._samples.open or self._block.metrics or self._dict or self._wrapped
+        opened = self._samples.open or self._errors.open
+        waits = self._samples.waiting or opened or self._block.metrics or self._dict or self._wrapped
         return self.kind != "unknown" and not waits
 
     def _lines(self, text: bytes) -> Iterator[Event]:
@@ -122,6 +127,8 @@ class LogParser:
             text = text[source.end() :]
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
+        if self._errors.open or "Traceback" in text or "Exception ignored" in text:
+            self._error_line(text, source[1] if source else "")
         if self._dict or (_VALIDATION.search(text) if "validation metrics: {" in text else None):
             yield from self._dict_line(text)
             return
@@ -167,6 +174,20 @@ class LogParser:
             yield from self._end_block()
         if not self._block.take(text):
             yield from self._end_block()
+
+    def _error_line(self, text: str, source: str) -> None:
+        if self._error_after != self._last:
+            self._errors.forget()
+            self._error_after = self._last
+        self._errors.take(text, source)
+
+    def _error(self) -> Alert:
+        """The error after which no step came: most likely it ended the program."""
+        first, last, step = self._errors.first, self._errors.last, self._last or 0
+        complete = self._progress is not None and self._progress[0] >= self._progress[1]
+        level: Level = "info" if last.startswith("KeyboardInterrupt") else "warn" if complete else "critical"
+        cause = f"the first error after the last step: {first}" if first != last else ""
+        return Alert(at=self.at, step=step, text=f"an error, and no step after it: {last}", level=level, cause=cause)
 
     def _step(self, kind: Kind, step: int, metrics: dict[str, float]) -> Iterator[Event]:
         """A step with the answers that waited for its number."""
