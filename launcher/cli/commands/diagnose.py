@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root
-from launcher.cli.commands.metrics import LogOrRunName
+from launcher.cli.commands.metrics import LogOrRunName, no_metrics
 from launcher.cli.log_or_run import PROGRAMS, LogOrRun, find
 from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
 from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import Alert, Event, Step, is_damage, writable
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
+from launcher.core.problems import Problems
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, profile_names, read_profile
 from launcher.launch.start import recorded_spec
@@ -58,20 +59,23 @@ def diagnose(
 
 
 def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None) -> tuple[list[Alert], int]:
-    """The findings, the most serious first, and the last step."""
+    """The findings, the most serious first, and the last step. Raises `Problems` where a log has neither steps nor
+    findings: nothing was judged."""
     if source.log is None and rules is None:
         see = Health(recorded_spec(store.find(name, root))).hear
     else:
         program = PROGRAMS.get(source.kind, "any")
         see = Judge(rules or read_profile(MEASURED), program).see
-    found, last = list[Alert](), 0
+    found, last = list[Alert](), -1
     for event in source.events():
         if isinstance(event, Step):
             last = max(last, event.step)
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
             found.append(event)
-    return sorted(found, key=lambda alert: -SERIOUS[alert.level]), last
+    if source.log is not None and last < 0 and not found:
+        raise Problems(no_metrics(source))
+    return sorted(found, key=lambda alert: -SERIOUS[alert.level]), max(last, 0)
 
 
 def _show(source: LogOrRun, found: Iterable[Alert], steps: int) -> None:

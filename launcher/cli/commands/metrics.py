@@ -130,7 +130,7 @@ def _heading(name: str) -> str:
 def _show_all(source: LogOrRun, keys: Sequence[str]) -> None:
     columns, names = summary(source.steps(), keys)
     if not names:
-        raise Problems(_no_metrics(source))
+        raise Problems(no_metrics(source))
     check_keys(keys, names)
     steps = max((column.curve[-1][0] for column in columns), default=0)
     count = f"{len(names)} metrics, {len(columns)} shown" if len(names) > len(columns) else f"{len(names)} metrics"
@@ -165,7 +165,8 @@ def _title(column: Column) -> str:
     return f"{column.name}: first {compact(column.first)}, last {compact(column.last)}{best}{lost}"
 
 
-def _no_metrics(source: LogOrRun) -> Problem:
+def no_metrics(source: LogOrRun) -> Problem:
+    """What to say of a log or run without any step."""
     if source.log is None:
         return Problem(source.title, "the run has no step yet", "use rlrun status to see where it is", "not-found")
     got = "no line with metrics that is known here"
