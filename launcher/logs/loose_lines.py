@@ -15,12 +15,17 @@ from dataclasses import dataclass, field
 from launcher.logs.values import is_measurement, leading_number
 
 _LONGEST = 4_000  # characters of a line of steps
+_COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?<![\w/])(?:global[ _])?step[ :=#]{0,3}([0-9]{1,18})(?:\s?(?:/|of)\s?([0-9]{1,18}))?", re.IGNORECASE
+    r"(?<![\w/])(?:global[ _])?(?:step|iteration|iter)[ :=#]{0,10}\[?"
+    rf"{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
+    re.IGNORECASE,
 )
 _ENTRY = re.compile(
     r"\s{0,20}[-*•·>]{0,3}\s{0,20}([A-Za-z][\w ./@%()-]{0,80}?)\s{0,40}[:=]\s{0,20}(?=[-+.\d'\"naiNI\w])"
 )
+_NEXT = re.compile(r"\S{0,20}\s{1,20}([A-Za-z][\w./@%-]{0,80})[:=]\s{0,20}")
+"""Behind a value, its unit, and the name of the next where only blanks divide them."""
 _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([A-Za-z][\w ./@%()-]{0,80}?)[*`_]{0,3}"
     r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
@@ -41,13 +46,17 @@ def step_header(text: str) -> tuple[int, int] | None:
     if len(text) > _BLOCK_LINE or not (found := _STEP.search(text)):
         return None
     around = text[: found.start()] + text[found.end() :].strip().removesuffix(":")
-    return (int(found[1]), int(found[2] or 0)) if _ALONE.fullmatch(around) else None
+    return _counts(found) if _ALONE.fullmatch(around) else None
 
 
 def step_before(text: str) -> tuple[int, int] | None:
     """The step, and of how many, that stands before a dict: `Global step 5: {...}`."""
     found = _STEP.search(text[-_BLOCK_LINE:])
-    return (int(found[1]), int(found[2] or 0)) if found else None
+    return _counts(found) if found else None
+
+
+def _counts(found: re.Match[str]) -> tuple[int, int]:
+    return int(found[1].replace(",", "")), int((found[2] or "0").replace(",", ""))
 
 
 def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
@@ -59,13 +68,16 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
     parts = rest.split("|") if "|" in rest else re.split(r"[,;] |  |\t", rest)
     metrics = dict[str, float]()
     for part in parts:
-        entry = _ENTRY.match(part.lstrip(" :-"))
-        number = leading_number(part.lstrip(" :-")[entry.end() :].strip("'\"")) if entry else None
-        if entry and number:
-            metrics[entry[1].strip()] = number[0]
-    if not any(map(is_measurement, metrics)):
-        return None
-    return int(found[1]), int(found[2] or 0), metrics
+        part = part.lstrip(" :-])")
+        entry = _ENTRY.match(part)
+        while entry:
+            part = part[entry.end() :].strip("'\"")
+            number = leading_number(part)
+            if number:
+                metrics.setdefault(entry[1].strip(), number[0])
+                part = part[number[1] :]
+            entry = _NEXT.match(part)
+    return (*_counts(found), metrics) if any(map(is_measurement, metrics)) else None
 
 
 def _entry(text: str) -> re.Match[str] | None:

@@ -159,7 +159,7 @@ class LogParser:
                 yield from self._end_block()
                 yield from events
                 return
-        if "tep" in text or "TEP" in text:
+        if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:
             if found := loose_lines.step_line(text):
                 yield from self._end_block()
                 yield from self._counted_of(found[0], found[1])

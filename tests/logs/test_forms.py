@@ -88,6 +88,27 @@ VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        ("Step 1,000/10,000 | Loss: 1,234.5 | Reward: nan", 1000, {"Loss": 1234.5, "Reward": math.nan}),
+        ("[Step 7] loss=0.4, reward=-1e-3", 7, {"loss": 0.4, "reward": -0.001}),
+        ("Epoch [1/3], Step [11/100], Loss: 0.3", 11, {"Loss": 0.3}),
+        ("step=6 loss=0.4s reward=0.1", 6, {"loss": 0.4, "reward": 0.1}),
+        ("step 6 loss=None reward=3", 6, {"reward": 3.0}),
+        ("INFO:root:Iteration 8: loss=0.4 reward=0.1", 8, {"loss": 0.4, "reward": 0.1}),
+        (" iteration      10/     100 | lm loss: 1.05E+01 | grad norm: 1.1 |", 10, {"lm loss": 10.5, "grad norm": 1.1}),
+    ],
+)
+def test_other_spellings_of_the_line(line, step, metrics):
+    ((found, values),) = steps(line + "\n")
+    assert found == step and values == pytest.approx(metrics, nan_ok=True)
+
+
+def test_a_word_that_ends_like_a_step_counts_none():
+    assert not steps("Filter 5 loss: 3\nafter 3 steps loss=1\n")
+
+
 def test_s4_21_the_block():
     assert steps(BLOCK) == [(1, VALUES)]
     assert steps(f"text\n```\n{BLOCK}```\n{BLOCK}") == [(1, VALUES), (2, VALUES)]
