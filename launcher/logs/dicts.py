@@ -20,8 +20,11 @@ from launcher.logs.values import NUMBER, to_number, unscaled
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
 _WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
 _WRAPPER = re.compile(r"(?<![\w.'\"])[A-Za-z_][\w.]{0,40}\(\s{0,4}\[?([-+\w.]{1,60})\]?(?:,[^(){}]{0,100})?\)")
-_PAIR = re.compile(r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}['"]?([^'",{}\[\]]{1,80})""")
-_BESIDE = ("current_steps", "step", "global_step")
+_PAIR = re.compile(
+    r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}"""
+    r"""(?:'([^'{}\[\]]{1,80})'|"([^"{}\[\]]{1,80})"|([^'",{}\[\]]{1,80}))"""
+)
+_BESIDE = ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
 _OF = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
@@ -39,11 +42,12 @@ def parse(text: str) -> dict[str, Any] | None:
 
 
 def _of_python(text: str) -> Any:
-    as_json = _WORD.sub(lambda match: _WORDS[match[0]], _WRAPPER.sub(r"\1", text))
+    text = _WRAPPER.sub(r"\1", text)
+    as_json = _WORD.sub(lambda match: _WORDS[match[0]], text)
     try:
         return parse_json(as_json.replace("'", '"') if '"' not in as_json else as_json)
     except ValueError:
-        return {match[1]: match[2].strip() for match in _PAIR.finditer(text)}
+        return {match[1]: (match[2] or match[3] or match[4]).strip() for match in _PAIR.finditer(text)}
 
 
 def numbers(node: Mapping[str, Any]) -> dict[str, float]:

@@ -233,6 +233,16 @@ def test_trl_dicts_are_counted_and_the_rest_is_of_the_last_step():
     assert found[3][1] == {"train_runtime": 648.2633, "train_loss": 0.18, "epoch": 0.05}
 
 
+def test_one_unreadable_value_of_a_dict_spoils_no_other():
+    line = """{'loss': 0.5, 'name': "it's", 'tokens': '1,234', 'kl': tensor(0.25, device='cuda:0'), 'none': None}"""
+    assert steps(line + "\n") == [(1, {"loss": 0.5, "tokens": 1234.0, "kl": 0.25})]
+
+
+@pytest.mark.parametrize("name", ["step", "_step", "train/global_step", "iteration"])
+def test_a_dict_names_its_step(name):
+    assert steps(f'{{"{name}": 30, "train/loss": 0.5}}\n') == [(30, {"train/loss": 0.5})]
+
+
 def test_dicts_behind_a_bar_with_tensors_and_as_json():
     bar = " 10%|█ | 10/100 [00:10<01:30, 1.0it/s]"
     assert steps(f"{bar}{{'loss': 0.5, 'kl': tensor(0.25, device='cuda:0')}}\n") == [(1, {"loss": 0.5, "kl": 0.25})]
