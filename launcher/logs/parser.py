@@ -15,6 +15,7 @@ from orjson import JSONDecodeError, loads
 
 from launcher.core.events import INVALID, Alert, Event, Level, LogProgress, Step, from_line
 from launcher.logs import bars, dicts, loose_lines, samples, step_lines, tracebacks
+from launcher.logs.prefixes import without_prefix
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 
@@ -159,6 +160,7 @@ class LogParser:
                 yield from self._end_block()
                 yield from events
                 return
+        text = without_prefix(text)
         if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:
             if found := loose_lines.step_line(text):
                 yield from self._end_block()

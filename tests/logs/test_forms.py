@@ -92,6 +92,7 @@ VALUES = {
     ("line", "step", "metrics"),
     [
         ("Step 1,000/10,000 | Loss: 1,234.5 | Reward: nan", 1000, {"Loss": 1234.5, "Reward": math.nan}),
+        ("[step:7] loss=0.4", 7, {"loss": 0.4}),
         ("[Step 7] loss=0.4, reward=-1e-3", 7, {"loss": 0.4, "reward": -0.001}),
         ("Epoch [1/3], Step [11/100], Loss: 0.3", 11, {"Loss": 0.3}),
         ("step=6 loss=0.4s reward=0.1", 6, {"loss": 0.4, "reward": 0.1}),
@@ -118,6 +119,21 @@ def test_s4_21_the_block():
 def test_s4_21_the_block_as_a_list():
     text = "".join(f"- **{name}**: `{value}`\n" for name, value in VALUES.items())
     assert steps(text) == [(1, VALUES)]
+
+
+PREFIXES = (
+    "2024-05-01 10:00:00,123 - INFO - ", "[2024-05-01 10:00:00] ", "2024-05-01T10:00:00.123456789Z stdout F ", "INFO: ",
+    "INFO:root:", "[INFO] ", "[rank0]: ", "trainer-1  | ", "INFO 05-01 10:00:00 trainer.py:123] ",
+    "[2024-05-01 10:00:00,123][trainer][INFO] - ", "2024-05-01T10:00:00.123Z ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_s4_21_the_block_behind_what_loggers_and_containers_write(prefix):
+    ((_, found),) = steps("".join(prefix + line + "\r\n" for line in BLOCK.splitlines()))
+    assert found == VALUES
+    text = "".join(f"{prefix}{line}\n" for line in ("Step 5/10", "loss: 0.5", "kl: 0.1"))
+    assert steps(text) == [(5, {"loss": 0.5, "kl": 0.1})]
 
 
 def test_s4_21_a_block_names_its_step():

@@ -1,0 +1,27 @@
+"""What loggers and containers put before a line: a time, a rank, a level, the name of a logger or of a container.
+
+2024-05-01 10:00:00,123 - INFO - loss: 0.5
+[2024-05-01 10:00:00,123][trainer][INFO] - loss: 0.5
+[rank0]: loss: 0.5
+INFO:root:loss: 0.5
+trainer-1  | loss: 0.5
+"""
+
+from __future__ import annotations
+
+import re
+
+_BETWEEN = "[-:| ]{0,4}"
+_PREFIX = re.compile(
+    r"(?:[\w.-]{1,60} {1,20}\| )?"
+    r"(?:\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}[T ][0-9:.,]{5,20}(?:Z|[+-][0-9:]{4,6})?\]?(?: std(?:out|err) [FP] )?"
+    rf"{_BETWEEN})?"
+    rf"(?:\[(?!(?i:step|iter))[\w.:-]{{1,60}}\]{_BETWEEN}){{0,3}}"
+    r"(?:(?:DEBUG|INFO|WARNING|ERROR)\b(?: [-0-9:. ]{5,40}\w{1,40}\.py:[0-9]{1,6}\]|:\w[\w.]{0,60}(?=:))?[-:| ]{1,4})?"
+)
+
+
+def without_prefix(text: str) -> str:
+    """The line as the program wrote it."""
+    found = _PREFIX.match(text)
+    return text[found.end() :] if found else text
