@@ -14,6 +14,7 @@ from typing import Any, Literal
 from orjson import JSONDecodeError, loads
 
 from launcher.core.events import INVALID, Alert, Event, Level, LogProgress, Step, from_line
+from launcher.core.metric_aliases import canonical
 from launcher.logs import bars, dicts, loose_lines, samples, step_lines, tracebacks
 from launcher.logs.prefixes import without_prefix
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
@@ -43,6 +44,7 @@ class LogParser:
         self.counted = False
         """Whether a step number was counted here, as the log names none."""
         self._count = 0
+        self._counted = dict[str, float]()
         self._last: int | None = None
         self._progress: tuple[int, int, float | None, float | None] | None = None
         self._untitled = 0  # total of the first bar without a title
@@ -290,9 +292,14 @@ class LogParser:
         if named is not None:
             return [*self._counted_of(*named), *self._step("trl", named[0], numbers)]
         self.counted = True
-        if not all(map(_after_training, numbers)):
+        if not all(map(_after_training, numbers)) and not self._again(numbers):
             self._count += 1
         return list(self._step("trl", self._count, numbers))
+
+    def _again(self, metrics: dict[str, float]) -> bool:
+        """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
+        before, self._counted = self._counted, metrics
+        return metrics == before and any(canonical(name) == "actor/grad_norm" and metrics[name] > 0 for name in metrics)
 
     def _of_json_line(self, node: dict[str, Any]) -> list[Event]:
         """A line of verl's file logger, of our event log, or of answers."""

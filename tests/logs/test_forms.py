@@ -259,6 +259,13 @@ def test_a_dict_names_its_step(name):
     assert steps(f'{{"{name}": 30, "train/loss": 0.5}}\n') == [(30, {"train/loss": 0.5})]
 
 
+def test_a_dict_that_each_rank_prints_is_one_step_and_a_dead_run_has_many():
+    text = "".join(f"{{'loss': {loss}, 'grad_norm': 1.5}}\n" * 4 for loss in (0.5, 0.4))
+    assert [step for step, _ in steps(text)] == [1] * 4 + [2] * 4
+    assert [step for step, _ in steps("{'loss': 0.0, 'grad_norm': 0.0}\n" * 3)] == [1, 2, 3]
+    assert [step for step, _ in steps("{'loss': 0.0, 'grad_norm': nan}\n" * 3)] == [1, 2, 3]
+
+
 def test_dicts_behind_a_bar_with_tensors_and_as_json():
     bar = " 10%|█ | 10/100 [00:10<01:30, 1.0it/s]"
     assert steps(f"{bar}{{'loss': 0.5, 'kl': tensor(0.25, device='cuda:0')}}\n") == [(1, {"loss": 0.5, "kl": 0.25})]
