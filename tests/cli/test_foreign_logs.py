@@ -37,3 +37,19 @@ def test_diagnose_names_the_error_that_ended_a_log(log):
         file.write(TRACEBACK)
     code, text = rlrun("diagnose", log)
     assert code == 1 and "critical at step 7" in text and "RuntimeError: CUDA out of memory" in text
+
+
+@pytest.mark.parametrize("more", [(), ("--csv",), ("--json",)])
+def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, more):
+    code, text = rlrun("metrics", log, "--step", "99", *more)
+    assert code == 2 and "the steps are 3 to 7; use --step 7" in text
+    assert rlrun("metrics", log, "--step", "3", "--last", "2", *more)[0] == 2
+    empty = tmp_path / "empty.log"
+    empty.write_text("")
+    code, text = rlrun("metrics", str(empty), "--step", "0", *more)
+    assert code == 2 and "no line with metrics" in text
+
+
+def test_one_output_at_a_time(log):
+    code, text = rlrun("metrics", log, "--csv", "--json")
+    assert code == 2 and "cannot go with --json" in text

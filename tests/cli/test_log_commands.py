@@ -76,7 +76,7 @@ def test_s0_05_one_step_with_all_its_metrics(log):
     values = {line.split()[0]: line.split()[1] for line in text.splitlines()[1:]}
     assert code == 0 and values["critic/score/mean"] == "-0.45" and values["timing_s/step"] == "41"
     code, text = rlrun("metrics", log, "--step", "200")
-    assert code == 2 and "the steps are 0 to 20" in text
+    assert code == 2 and "the steps are 1 to 20" in text
 
 
 def test_s0_06_evaluation_results_by_a_pattern(log):

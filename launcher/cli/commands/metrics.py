@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -56,12 +57,15 @@ def metrics(
     """
     wanted = [key.strip() for key in keys.split(",") if key.strip()]
     with problems_named():
+        if as_csv and as_json:
+            raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
         source = find(name, root)
+        found = {} if step is None else _only(source, last, step)
         if as_csv or as_json:
             steps = _Chosen(source, last, step)
             (_print_csv if as_csv else _print_json)(steps, wanted)
         elif step is not None:
-            _show_step(_only(source.steps(), step), step, wanted)
+            _show_step(found, step, wanted)
         elif last is not None:
             _show_last(_last(source, last), wanted)
         else:
@@ -84,16 +88,18 @@ def _last(source: LogOrRun, count: int) -> list[Step]:
     return source.log.last_steps(count) if source.log else list(deque(source.steps(), count))
 
 
-def _only(steps: Iterable[Step], number: int) -> dict[str, float]:
-    """All metrics of a step; those of its later lines count."""
-    found, numbers = dict[str, float](), (0, 0)
-    for each in steps:
-        numbers = (min(numbers[0], each.step), max(numbers[1], each.step))
+def _only(source: LogOrRun, last: int | None, number: int) -> dict[str, float]:
+    """All metrics of a step; those of its later lines count. Raises `Problems` where there is no such step."""
+    found, least, greatest = dict[str, float](), math.inf, -1
+    for each in _Chosen(source, last, None):
+        least, greatest = min(least, each.step), max(greatest, each.step)
         if each.step == number:
             found |= each.metrics
+    if greatest < 0:
+        raise Problems(no_metrics(source))
     if not found:
-        got = f"no such step; the steps are {numbers[0]} to {numbers[1]}"
-        raise Problems(Problem(f"step {number}", got, f"use --step {numbers[1]}", "not-found"))
+        got = f"no such step; the steps are {least} to {greatest}"
+        raise Problems(Problem(f"step {number}", got, f"use --step {greatest}", "not-found"))
     return found
 
 
