@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from launcher.core.events import Event, Step, events_of
 from launcher.core.problems import Problem, Problems, short_repr
@@ -35,21 +41,61 @@ class LogOrRun:
 
 
 def find(name: str, root: Path) -> LogOrRun:
-    """The log file of that path, or the run: its folder, project/experiment, or experiment. Raises `Problems` where
-    there is neither."""
+    """The log file of that path, `-` for standard input, or the run: its folder, project/experiment, or experiment.
+    Raises `Problems` where there is neither."""
     path = Path(name)
-    if os.path.isfile(name):
-        log = open_log(path)
-        return LogOrRun(name, log.kind, log.events, log)
+    stream = copied(name)
+    if stream or os.path.isfile(name):
+        log = open_log(stream or path)
+        return LogOrRun("standard input" if name == "-" else name, log.kind, log.events, log)
     if folder := store.named(name, root):
         return LogOrRun(folder.name, "rlrun", lambda: events_of(folder.events))
     if os.path.isfile(state := path / "trainer_state.json"):
         log = open_log(state)
         return LogOrRun(str(state), log.kind, log.events, log)
-    raise Problems(_not_found(name, root))
+    raise Problems(not_found(name, root))
 
 
-def _not_found(name: str, root: Path) -> Problem:
+def copied(name: str) -> Path | None:
+    """A copy, until the program ends, of what is piped in: `-`, and pipes such as `<(zcat a.log.gz)`. None where the
+    name is that of no stream."""
+    if name != "-" and not _is_pipe(name):
+        return None
+    with NamedTemporaryFile(prefix="rlrun-", suffix=".log", delete=False) as copy:
+        atexit.register(Path(copy.name).unlink, missing_ok=True)
+        if name == "-":
+            shutil.copyfileobj(sys.stdin.buffer, copy)
+        else:
+            with Path(name).open("rb") as pipe:
+                shutil.copyfileobj(pipe, copy)
+    return Path(copy.name)
+
+
+def _is_pipe(name: str) -> bool:
+    """Whether a shell opened it: a pipe of any other name may have no writer, and would be waited for without end."""
+    try:
+        return name.startswith("/dev/") and Path(name).is_fifo()
+    except (OSError, ValueError):
+        return False
+
+
+def _logs_in(path: Path) -> list[str]:
+    """Files of a folder that may be meant: its logs, and the state of its latest checkpoint."""
+    found = [
+        file for file in islice(path.iterdir(), 1_000) if file.suffix in (".log", ".out", ".err", ".txt", ".jsonl")
+    ]
+    states = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
+    return [*map(str, sorted(found)[:8]), *map(str, states[-1:])]
+
+
+def not_found(name: str, root: Path) -> Problem:
+    """What to say of a name that is neither that of a log nor of a run."""
+    try:
+        if Path(name).is_dir() and (logs := _logs_in(Path(name))):
+            got = "a folder, and no run; it has logs"
+            return Problem(short_repr(name), got, f"use {' or '.join(map(shlex.quote, logs))}", "not-found")
+    except (OSError, ValueError):
+        pass
     try:
         store.find(name, root)
     except Problems as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,42 @@ def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, mor
 def test_one_output_at_a_time(log):
     code, text = rlrun("metrics", log, "--csv", "--json")
     assert code == 2 and "cannot go with --json" in text
+
+
+LINES = "Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n"
+
+
+def test_a_log_from_standard_input():
+    ran = CliRunner().invoke(app, ["metrics", "-", "--keys", "loss", "--csv"], input=LINES)
+    assert ran.output == "step,Loss\n1,0.5\n2,0.4\n"
+    assert CliRunner().invoke(app, ["diagnose", "-"], input=TRACEBACK).exit_code == 1
+
+
+def test_a_pipe_that_a_shell_opened():
+    """`rlrun metrics <(zcat a.log.gz)` names one."""
+    reads, writes = os.pipe()
+    os.write(writes, LINES.encode())
+    os.close(writes)
+    try:
+        assert rlrun("metrics", f"/dev/fd/{reads}", "--csv")[1] == "step,Loss\n1,0.5\n2,0.4\n"
+    finally:
+        os.close(reads)
+
+
+def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.log")
+    assert rlrun("metrics", str(tmp_path / "pipe.log"))[0] == 2
+
+
+@pytest.mark.parametrize("command", ["metrics", "samples", "diagnose", "watch"])
+def test_a_folder_of_logs_names_them(tmp_path, command):
+    (tmp_path / "a.log").write_text(LINES)
+    (tmp_path / "checkpoint-500").mkdir()
+    (tmp_path / "checkpoint-500" / "trainer_state.json").write_text("{}")
+    code, text = rlrun(command, str(tmp_path))
+    assert code == 2 and f"use {tmp_path}/a.log or {tmp_path}/checkpoint-500/trainer_state.json" in text
+
+
+def test_watch_of_what_is_not_there_speaks_of_logs(tmp_path):
+    code, text = rlrun("watch", str(tmp_path / "nope.log"))
+    assert code == 2 and "use the path of a log file" in text

@@ -33,7 +33,8 @@ SPARKS = 24
 LogOrRunName = Annotated[
     str,
     typer.Argument(
-        metavar="LOG-OR-RUN", help="A log file, or a run: its folder, project/experiment, or experiment.",
+        metavar="LOG-OR-RUN",
+        help="A log file, - for standard input, or a run: its folder, project/experiment, or experiment.",
         autocompletion=complete_run,
     ),
 ]  # fmt: skip

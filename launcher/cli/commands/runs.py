@@ -18,6 +18,7 @@ from rich.text import Text
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
+from launcher.cli.log_or_run import not_found
 from launcher.cli.log_view import watch_log
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
@@ -155,7 +156,9 @@ def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> 
     with problems_named():
         if found := points.find(name, root):
             raise Problems(Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs"))
-        folder = store.find(name, root)
+        folder = store.named(name, root)
+        if folder is None:
+            raise Problems(not_found(name, root))
     if not out.is_terminal:
         return logs(name, root, follow=True)
     with suppress(KeyboardInterrupt), watching() as picturing:
