@@ -79,7 +79,7 @@ def summary(steps: Iterable[Step], keys: Sequence[str]) -> tuple[list[Column], s
             if here:
                 numbers, values = zip(*here, strict=True)
                 columns.setdefault(name, Column(name)).add(numbers, values)
-    order = _ordered(columns, keys)
+    order = chosen_names(columns, keys) if keys else _ordered(columns, keys)
     return [columns[name] for name in (order if keys else order[:TELLING])], names
 
 
@@ -98,7 +98,10 @@ def is_telling(name: str) -> bool:
 def _ordered(names: Iterable[str], keys: Sequence[str]) -> list[str]:
     """In the order of the keys; without any, what matters most first."""
     if keys:
-        return sorted(names, key=lambda name: (next(i for i, key in enumerate(keys) if matches(name, [key])), name))
+        place = {key: at for at, key in enumerate(keys)}
+        return sorted(
+            names, key=lambda name: (place.get(name, next(place[key] for key in keys if matches(name, [key]))), name)
+        )
     rank = {name: place for place, name in enumerate(WATCHED)}
     return sorted(names, key=lambda name: (rank.get(canonical(name), len(rank)), name))
 
@@ -112,7 +115,10 @@ def check_keys(keys: Sequence[str], names: Iterable[str]) -> None:
 
 
 def chosen_names(names: Iterable[str], keys: Sequence[str]) -> list[str]:
-    """The names that the keys choose, in the order of the keys; without any, all in alphabetical order."""
+    """The names that the keys choose, in the order of the keys; without any, all in alphabetical order. A key that is
+    itself a name is no other spelling of a second one: of `policy_loss` and `pg_loss` a log may have both."""
     if not keys:
         return sorted(names)
-    return _ordered([name for name in names if matches(name, keys)], keys)
+    names = set(names)
+    others = [key for key in keys if key not in names]
+    return _ordered([name for name in names if name in keys or matches(name, others)], keys)

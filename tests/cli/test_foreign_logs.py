@@ -93,3 +93,26 @@ def test_a_folder_of_logs_names_them(tmp_path, command):
 def test_watch_of_what_is_not_there_speaks_of_logs(tmp_path):
     code, text = rlrun("watch", str(tmp_path / "nope.log"))
     assert code == 2 and "use the path of a log file" in text
+
+
+@pytest.mark.parametrize("more", [("--csv",), ("--last", "2"), ("--json",), ("--step", "1"), ()])
+def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(tmp_path, more):
+    """S2-20 has policy_loss beside pg_loss, which are spellings of one metric where a log has only one of them."""
+    path = tmp_path / "a.log"
+    path.write_text("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\nStep 2/2 | pg_loss: 0.5\n")
+    text = rlrun("metrics", str(path), "--keys", "policy_loss", *more)[1]
+    assert "0.75" in text and "0.5" not in text.replace("0.75", "")
+    path.write_text("Step 1/2 | pg_loss: 0.5\n")
+    assert "0.5" in rlrun("metrics", str(path), "--keys", "policy_loss", "--csv")[1]
+
+
+def test_columns_stand_in_the_order_of_the_keys(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\n")
+    text = rlrun("metrics", str(path), "--keys", "policy_loss,pg_loss", "--csv")[1]
+    assert text == "step,policy_loss,pg_loss\n1,0.75,0.5\n"
+
+
+def test_json_of_a_key_that_is_not_there_prints_no_list(log):
+    code, text = rlrun("metrics", log, "--keys", "nothing", "--json")
+    assert code == 2 and "[" not in text

@@ -197,15 +197,17 @@ def _print_csv(steps: _Chosen, keys: Sequence[str]) -> None:
 def _print_json(steps: _Chosen, keys: Sequence[str]) -> None:
     """A list of `{"step": ..., "metrics": {...}}`, a step a line, written as it is read."""
     names, before = set[str](), "["
-    for each in steps:
+    for each in steps if keys else ():
         names.update(each.metrics)
-        found = {name: each.metrics[name] for name in chosen_names(each.metrics, keys)} if keys else each.metrics
+    check_keys(keys, names)
+    columns = chosen_names(names, keys)
+    for each in steps:
+        found = {name: each.metrics[name] for name in columns if name in each.metrics} if keys else each.metrics
         if found:
             node = {"step": each.step, "metrics": {printable(name): value for name, value in found.items()}}
             typer.echo(before + "\n " + json.dumps(writable(node), allow_nan=False), nl=False)
             before = ","
     typer.echo("[]" if before == "[" else "\n]")
-    check_keys(keys, names)
 
 
 def _exact(value: float) -> str:
