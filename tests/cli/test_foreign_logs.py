@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from launcher.cli.log_view import with_our_names
 from launcher.cli.main import app
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: CUDA out of memory\n'
@@ -116,3 +117,10 @@ def test_columns_stand_in_the_order_of_the_keys(tmp_path):
 def test_json_of_a_key_that_is_not_there_prints_no_list(log):
     code, text = rlrun("metrics", log, "--keys", "nothing", "--json")
     assert code == 2 and "[" not in text
+
+
+def test_s2_20_of_two_spellings_the_nearer_one_counts():
+    """policy_loss is there the loss with its KL and entropy terms, and pg_loss the policy gradient's."""
+    assert with_our_names({"policy_loss": -0.1249, "pg_loss": -0.125}) == {"actor/pg_loss": -0.125}
+    assert with_our_names({"actor/pg_loss": 1.0, "pg_loss": 2.0}) == {"actor/pg_loss": 1.0}
+    assert with_our_names({"policy_loss": 0.5, "x": 1.0}) == {"actor/pg_loss": 0.5, "x": 1.0}
