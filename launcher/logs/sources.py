@@ -23,6 +23,7 @@ LONGEST_LINE = 2**24
 _SNIFFED = 64  # blocks in which the form of a log shows
 _START = 2**16
 _TAIL = 2**16
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # as older PowerShell writes what is redirected
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"), b"BZh": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"), b"\x04\x22\x4d\x18": ("lz4", "unlz4"), b"PK\x03\x04": ("zip", "unzip"),
@@ -92,7 +93,7 @@ class LogSource:
 
 
 def open_log(path: Path) -> LogSource:
-    """The log at `path`. Raises `Problems` where it is no file, cannot be read, or is compressed."""
+    """The log at `path`. Raises `Problems` where it is no file, cannot be read, is compressed, or is UTF-16."""
     try:
         with open_file(path) as file:
             at, start = os.fstat(file.fileno()).st_mtime, file.read(_START)
@@ -104,6 +105,9 @@ def open_log(path: Path) -> LogSource:
             raise Problems(
                 Problem(str(path), f"is compressed ({name})", f"use {command} {path.name} first", "bad-file")
             )
+    if start.startswith(_UTF16):
+        fix = f"use iconv -f UTF-16 -t UTF-8 {path.name} > utf8.log first"
+        raise Problems(Problem(str(path), "is UTF-16 text", fix, "bad-file"))
     return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
 
 

@@ -205,6 +205,12 @@ def test_compressed_logs_name_the_command_that_helps(tmp_path, magic, command):
         open_log(path)
 
 
+def test_text_of_powershell_names_the_command_that_helps(tmp_path):
+    path = log_at(tmp_path, line(1).encode("utf-16"))
+    with pytest.raises(Problems, match="is UTF-16 text; use iconv"):
+        open_log(path)
+
+
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("missing", ".", "pipe"):
