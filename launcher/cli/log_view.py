@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.cli.live_view import watching
 from launcher.cli.log_or_run import PROGRAMS
 from launcher.cli.output import out, printable
-from launcher.core.events import Event, LogProgress, Started, Step
+from launcher.core.events import Alert, Event, LogProgress, Started, Step
 from launcher.core.files import NewLines
 from launcher.core.metric_aliases import canonical, spellings
 from launcher.core.state import RunState, after
@@ -47,11 +47,13 @@ class LogState:
         for each in (event, *self._judge.see(event)):
             self._state = after(self._state, replace(each, at=self._elapsed))
 
-    def at(self, now: float, idle_s: float, *, counted: bool) -> RunState:
-        """The state `idle_s` after the last event; `counted`: its steps are only counted, so the bar knows better."""
+    def at(self, now: float, idle_s: float, *, counted: bool, error: Alert | None = None) -> RunState:
+        """The state `idle_s` after the last event; `counted`: its steps are only counted, so the bar knows better;
+        `error`: what no step has followed so far."""
         step = self._progress.step if counted and self._progress else self._state.step
         began = now - idle_s - self._elapsed
-        return replace(self._state, step=step, phase="training", started_at=began, last_at=now)
+        alert = error.text if error else self._state.alert
+        return replace(self._state, step=step, phase="training", started_at=began, last_at=now, alert=alert)
 
 
 def with_our_names(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -80,7 +82,8 @@ def watch_log(path: Path) -> None:
         while True:
             if count := _see_all(state, log.new()):
                 changed = time.time()
-            view.write(state.at(time.time(), time.time() - changed, counted=log.parser.counted), [], [])
+            idle_s, reads = time.time() - changed, log.parser
+            view.write(state.at(time.time(), idle_s, counted=reads.counted, error=reads.error), [], [])
             time.sleep(LOOK_S if not count else 0.0)
 
 

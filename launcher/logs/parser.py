@@ -107,8 +107,8 @@ class LogParser:
             yield from self._printed_dict()
         yield from self._end_block()
         yield from self._samples.of_step(0 if self._last is None else self._last + 1, self.at)
-        if self._errors.last and self._error_after == self._last:
-            yield self._error()
+        if self.error:
+            yield self.error
 
     def _settled(self) -> bool:
         """Whether a step line is no more than a step: nothing waits for its number or is ended by it."""
@@ -185,8 +185,11 @@ class LogParser:
             self._error_after = self._last
         self._errors.take(text, source)
 
-    def _error(self) -> Alert:
-        """The error after which no step came: most likely it ended the program."""
+    @property
+    def error(self) -> Alert | None:
+        """The error after which no step came: where the log has ended, most likely it ended the program."""
+        if not self._errors.last or self._error_after != self._last:
+            return None
         first, last, step = self._errors.first, self._errors.last, self._last or 0
         complete = self._progress is not None and self._progress[0] >= self._progress[1]
         level: Level = "info" if last.startswith("KeyboardInterrupt") else "warn" if complete else "critical"

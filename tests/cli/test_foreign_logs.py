@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.log_view import with_our_names
+from launcher.cli.log_view import LogState, with_our_names
 from launcher.cli.main import app
+from launcher.logs.sources import GrowingLog
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: CUDA out of memory\n'
 
@@ -124,3 +125,20 @@ def test_s2_20_of_two_spellings_the_nearer_one_counts():
     assert with_our_names({"policy_loss": -0.1249, "pg_loss": -0.125}) == {"actor/pg_loss": -0.125}
     assert with_our_names({"actor/pg_loss": 1.0, "pg_loss": 2.0}) == {"actor/pg_loss": 1.0}
     assert with_our_names({"policy_loss": 0.5, "x": 1.0}) == {"actor/pg_loss": 0.5, "x": 1.0}
+
+
+def test_watch_shows_an_error_until_a_step_follows(log):
+    reader, state = GrowingLog(Path(log), lambda: 5.0), LogState("verl.log")
+
+    def alert() -> str:
+        for event in reader.new():
+            state.see(event)
+        return state.at(9.0, 1.0, counted=False, error=reader.parser.error).alert
+
+    assert alert() == ""
+    with Path(log).open("a") as file:
+        file.write(TRACEBACK)
+    assert alert() == "an error, and no step after it: RuntimeError: CUDA out of memory"
+    with Path(log).open("a") as file:
+        file.write("step:8 - critic/score/mean:0.8\n")
+    assert alert() == ""
