@@ -68,7 +68,7 @@ def of_reward() -> dict[str, tuple[Values, Values]]:
     mixed = [0.2, 0.8] * 3 + [0.3] * 24
     exploits = {REWARD: line(0.2, 0.9, 40), HIGH: [1.0] * 40, LOW: [0.0] * 40}
     solved = {REWARD: [0.95] * 10, HIGH: [1.0] * 10}
-    frozen = {NORM: [0.0] * 10, SPREAD: [0.4] * 10, ZERO: [0.3] * 10}
+    frozen = {NORM: [0.0] * 14, SPREAD: [0.4] * 14, ZERO: [0.3] * 14}
     ends = [0.05] * 20 + [0.9] * 6
     return {
         "not-finite": ({NORM: [0.3, 0.3, math.nan]}, {NORM: [0.3, 0.3, 1e30]}),
@@ -84,7 +84,7 @@ def of_reward() -> dict[str, tuple[Values, Values]]:
         "no-signal": ({REWARD: [0.0] * 12, ZERO: [1.0] * 12}, {REWARD: [0.0] * 12, ZERO: [0.97] * 12}),
         "signal-scarce": ({REWARD: mixed, ZERO: [0.6] * 30}, {REWARD: mixed, ZERO: [0.49] * 30}),
         "signal-solved": ({**solved, ZERO: [0.91] * 10}, {**solved, ZERO: [0.89] * 10}),
-        "update-without-effect": ({**frozen, LR: [1e-6] * 10}, {**frozen, LR: [0.0] * 10}),
+        "update-without-effect": ({**frozen, LR: [1e-6] * 14}, {**frozen, LR: [0.0] * 14}),
         "answers-cut-and-wrong": (
             {REWARD: around(0.6, 0.01, 20) + [0.1] * 6, CUT: ends}, {REWARD: around(0.6, 0.01, 26), CUT: ends},
         ),
@@ -178,7 +178,7 @@ FOUND = {
     "no-signal": (10, 10, "critical", REWARD, 0.0, None),
     "signal-scarce": (24, 20, "warn", ZERO, 0.6, 0.5),
     "signal-solved": (7, 5, "info", ZERO, 0.91, 0.9),
-    "update-without-effect": (7, 5, "critical", NORM, 0.0, 1e-06),
+    "update-without-effect": (12, 10, "critical", NORM, 0.0, 1e-06),
     "answers-cut-and-wrong": (24, 23, "critical", CUT, 0.9, 0.8),
     "answers-cut": (7, 5, "warn", CUT, 0.26, 0.25),
     "answers-grow": (25, 23, "warn", LENGTH, 361.0, 360.0),
