@@ -107,10 +107,13 @@ def of_answers() -> dict[str, tuple[Values, Values]]:
 
 
 def of_policy() -> dict[str, tuple[Values, Values]]:
-    flat, falls = [0.5] * 14, [0.6] * 4 + [0.3] * 12
+    flat, lost, falls = [0.5] * 14, [0.5] * 10 + [0.2] * 4, [0.6] * 4 + [0.3] * 12
     rate, margin = [1e-5] * 6, line(0.0, 4.0, 40)
     return {
         "entropy-exploded": (
+            {ENTROPY: [0.4] * 10 + [1.61] * 4, REWARD: lost}, {ENTROPY: [0.4] * 10 + [1.59] * 4, REWARD: lost},
+        ),
+        "entropy-rises": (
             {ENTROPY: [0.4] * 10 + [1.61] * 4, REWARD: flat}, {ENTROPY: [0.4] * 10 + [1.59] * 4, REWARD: flat},
         ),
         "entropy-exhausted": ({ENTROPY: [0.019] * 16, REWARD: falls}, {ENTROPY: [0.021] * 16, REWARD: falls}),
@@ -186,6 +189,7 @@ FOUND = {
     "answers-failed": (7, 5, "warn", ABORTED, 0.051, 0.05),
     "prompts-cut": (5, 3, "warn", PROMPTS, 0.011, 0.01),
     "entropy-exploded": (13, 12, "critical", ENTROPY, 1.61, 1.6),
+    "entropy-rises": (13, 12, "warn", ENTROPY, 1.61, 1.6),
     "entropy-exhausted": (12, 10, "warn", ENTROPY, 0.019, 0.02),
     "entropy-low": (14, 10, "info", ENTROPY, 0.099, 0.1),
     "kl-exploded": (13, 12, "critical", KL, 1.01, 1.0),
