@@ -23,6 +23,7 @@ from launcher.health.series import SIGNIFICANT, Series
 from launcher.spec.health import HealthRule, HealthRules
 
 PARTS = "timing_s/"
+MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
@@ -102,6 +103,9 @@ class Judge:
                 self._bound[alias] = bound = better
             self.names[alias], value = found[bound]
             self.series[alias].add(event.step, value)
+            if bound.endswith(MEAN):
+                parts = [found.get(bound.removesuffix(MEAN) + part, (bound, None))[1] for part in ("/min", "/std")]
+                self.series[alias].see_parts(*parts)
             fresh.add(alias)
         for name, (_, value) in found.items():
             if name.startswith(PARTS) and name != f"{PARTS}step":
@@ -279,10 +283,13 @@ class Judge:
         def span(metric: str) -> float:
             return get(metric).span
 
+        def floor(metric: str) -> float:
+            return get(metric, 3).floor
+
         def record_low(metric: str, count: int = 2) -> bool:
             return self.series[metric].count >= count + 3 and self.series[metric].is_record_low(count)
 
-        each = (known, count, nonfinite, least, most, best, sure, span, record_low)
+        each = (known, count, nonfinite, least, most, best, sure, span, floor, record_low)
         return {function.__name__: function for function in each}
 
     def _trends(self) -> dict[str, Callable[..., Any]]:
@@ -320,10 +327,10 @@ class Judge:
             return get(metric, count + 10).drop(count)
 
         def share(metric: str, count: int = 0) -> float:
-            """Where the mean of the last values is between the least of all, or 0, and the best mean; without `count`
-            between that and what is sure of the best mean."""
+            """Where the mean of the last values is between the floor and the best mean; without `count` between the
+            floor and what is sure of the best mean."""
             series = get(metric, max(count, 3))
-            low = min(series.least, 0.0)
+            low = series.floor
             best = series.best if count else series.sure
             return (series.mean(count or series.window) - low) / (best - low) if best > low else 1.0
 

@@ -43,6 +43,10 @@ class Series:
         """The same less 2 standard errors, which the highest of many means owes to chance."""
         self.noise = 0.0
         """Standard deviation of a value around the trend; of few values an upper bound."""
+        self.lowest: float | None = None
+        """Lowest single value that a mean was of, where it is known."""
+        self.spread = 0.0
+        """Largest standard deviation of the values that a mean was of, where it is known."""
         self.window = WINDOWS[0]
         """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
         self._noise, self._noise_count, self._owed = 0.0, 0, 0.0  # measured of so many values
@@ -97,6 +101,21 @@ class Series:
     def span(self) -> float:
         """From the smallest value to the largest, 0 among them."""
         return max(self.most, 0.0) - min(self.least, 0.0)
+
+    def see_parts(self, lowest: float | None, spread: float | None) -> None:
+        """What is known of the values whose mean was added: the lowest, and their standard deviation."""
+        if lowest is not None and math.isfinite(lowest):
+            self.lowest = lowest if self.lowest is None else min(self.lowest, lowest)
+        if spread is not None and math.isfinite(spread):
+            self.spread = max(self.spread, spread)
+
+    @property
+    def floor(self) -> float:
+        """What the metric is when all is lost: the lowest single value; where that is unknown 0, or, if the metric has
+        been below 0, its least value or 2 standard deviations below the best: rewards with it are as far apart."""
+        if self.lowest is not None:
+            return min(self.lowest, self.least)
+        return min(self.least, self.best - 2 * self.spread) if self.least < 0 else 0.0
 
     def _find_window(self) -> int:
         if not self.span or not self.noise:

@@ -243,6 +243,35 @@ def test_a_value_that_is_not_finite_is_shown_with_its_metric(metric: str, value:
     assert (alert.step, alert.metric, str(alert.value)) == (3, metric, str(value))
 
 
+@pytest.mark.parametrize(("factor", "shift"), [(1.0, 0.0), (10.0, 0.0), (2.0, -1.0), (1.0, -1.0), (1.0, 1.0)])
+def test_a_reward_is_judged_alike_on_any_scale(factor: float, shift: float):
+    def scaled(values: Sequence[float]) -> list[float]:
+        return [factor * value + shift for value in values]
+
+    steady = around(0.85, 0.02, 20)
+    dip, fall = [*steady, 0.62, 0.6, 0.8, 0.85], [*steady, 0.3, 0.2, 0.1, 0.0]
+    for values, expected in ((dip, []), (fall, [("reward-collapsed", 22)])):
+        known = judged(rows({REWARD: scaled(values), LOW: scaled([0.0] * 24)}))
+        assert [(alert.rule, alert.step) for alert in known if alert.level == "critical"] == expected
+    costs = judged(rows({REWARD: [value - 1.0 for value in dip], SPREAD: [0.45] * 24}))
+    assert not [alert for alert in costs if alert.level == "critical"], "rewards below 0, of which the spread is known"
+
+
+def test_entropy_that_rises_is_critical_only_where_the_reward_is_lost():
+    rises = [0.15] * 12 + [1.5] * 6
+    kept, lost, shifted = around(0.8, 0.02, 18), [0.8] * 12 + [0.3] * 6, around(1.8, 0.02, 12) + [1.0] * 6
+    found = [
+        {alert.rule for alert in judged(rows({ENTROPY: rises, **reward})) if alert.rule.startswith("entropy")}
+        for reward in ({REWARD: kept}, {REWARD: lost}, {REWARD: shifted}, {})
+    ]
+    assert found == [
+        {"entropy-rises"},
+        {"entropy-exploded"},
+        {"entropy-rises", "entropy-exploded"},
+        {"entropy-exploded"},
+    ]
+
+
 def test_the_bound_of_the_sampler_follows_the_reward():
     low, high = {WEIGHT: [0.4] * 12}, {WEIGHT: [11.0] * 4}
     assert not judged(rows({**low, REWARD: [0.6] * 12}))
