@@ -185,8 +185,10 @@ def test_the_profile_in_the_documentation_is_read(here: Path):
     Path("mine.yaml").write_text(text)
     rules = read_profile("mine.yaml")
     assert set(rules.rules) == {"entropy-exploded"}
+    rewards, entropies = [0.5] * 4 + [0.1] * 3, [0.4] * 4 + [2.1] * 3
     steps = [
-        {"critic/score/mean": 0.5, "actor/entropy": value, "actor/lr": 1e-5} for value in (0.4, 0.4, 0.4, 2.0, 2.1, 2.1)
+        {"critic/score/mean": reward, "actor/entropy": entropy, "actor/lr": 1e-5}
+        for reward, entropy in zip(rewards, entropies, strict=True)
     ]
     judge = Judge(rules)
     (alert,) = [a for n, metrics in enumerate(steps, 1) for a in judge.see(Step(step=n, metrics=metrics))]
