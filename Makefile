@@ -93,6 +93,7 @@ $(TRACKERS)/ready: $(VENV)/ready-dev
 		trackio==0.43.0 wandb==0.31.0
 	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(TRACKERS)/bin/python -c \
 		'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-base.pth
+	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio, SwanLab (and Prometheus, where it is installed) read back

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow.entities import Metric, Param, Run
@@ -35,8 +36,11 @@ class MLflow:
     state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
-        own = f"sqlite:///{run.folder.absolute() / 'mlflow.db'}"
+        database = run.folder.absolute() / "mlflow.db"
+        own = f"sqlite:///{database}"
         uri = os.environ.get("MLFLOW_TRACKING_URI") or own
+        if uri == own and not database.exists():
+            _make_database(database)
         self._client = MlflowClient(tracking_uri=uri)
         experiment = _experiment(
             self._client, run, (run.folder.absolute() / "mlartifacts").as_uri() if uri == own else None
@@ -82,6 +86,15 @@ class MLflow:
     def close(self, how: How | None) -> None:
         if how:
             self._client.set_terminated(self._id, STATUS[how])
+
+
+def _make_database(path: Path) -> None:
+    """All of its tables or none: MLflow cannot go on with those that a kill has left."""
+    part = path.with_name(f"{path.name}.part")
+    for file in path.parent.glob(f"{part.name}*"):
+        file.unlink()
+    MlflowClient(tracking_uri=f"sqlite:///{part}").search_experiments(max_results=1)
+    part.rename(path)
 
 
 def _chunks(items: Iterable[T], most: int) -> Iterator[list[T]]:

@@ -302,3 +302,13 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder,
     assert send(folder, name) <= steps
     assert sent_steps(folder, name) == list(range(steps))
     assert send(folder, name) == 0
+
+
+@needs("mlflow")
+def test_mlflows_database_that_a_kill_has_left_half_made_is_made_anew(folder, expected, awkward):
+    folder.write(awkward)
+    (folder.path / "mlflow.db.part").write_bytes(b"half a database")
+    (folder.path / "mlflow.db.part-journal").write_bytes(b"of it")
+    assert send(folder, "mlflow") > 0
+    assert send(folder, "mlflow") == 0
+    assert not [*folder.path.glob("mlflow.db.part*")]
