@@ -29,7 +29,7 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules], file=sy
 def test_this_machine(tmp_path: Path, commands: Any) -> None:
     """One run of all checks: what is wrong is told, with the rest, and decides the exit code."""
     (tmp_path / "file").touch()
-    env = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "97"}
+    env = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "97", "HOME": str(tmp_path)}  # no secret of the user's
     words = [sys.executable, "-c", LOOK, "doctor", "--json", "--root", "file/runs"]
     ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert ran.stderr.splitlines()[-1] == "loaded 1 []", ran.stderr
@@ -38,8 +38,9 @@ def test_this_machine(tmp_path: Path, commands: Any) -> None:
     assert told["ok"] is False
     levels = {one["subject"]: one["level"] for one in told["results"]}
     assert {what for what, level in levels.items() if level == "FAIL"} == {"run root", "CUDA_VISIBLE_DEVICES"}, levels
-    assert {levels[what] for what in ("python", "packages", "temporary", "loopback", "secrets", "torch")} == {"OK"}
-    assert levels["all-reduce"] == "OK"
+    sound = ("python", "packages", "loopback", "secrets", "torch", "all-reduce")
+    assert {what: levels.get(what) for what in sound} == dict.fromkeys(sound, "OK"), told["results"]
+    assert levels["temporary"] != "FAIL"  # how full a disk is belongs to the machine
     assert levels["WANDB_API_KEY"] == levels["proxy"] == levels["huggingface"] == "WARN"
     for one in told["results"]:
         assert one["node"] == "this machine" and one["message"]
