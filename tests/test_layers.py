@@ -27,7 +27,7 @@ BELOW = {
     "tools.merge": "core models",
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
-    "engines.torch.parallel": "core spec clusters.local engines.torch.model",
+    "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
     "config": "core spec runs config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
@@ -38,9 +38,11 @@ BELOW = {
     ),
     "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
     "cli": "core health hubs logs monitor runs config.reference",
+    "engines": "core clusters.local",
+    "engines.verl": "core spec algorithms data logs models rewards engines",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
-        "engines.torch.rollout engines.torch.train"
+        "engines.torch.rollout engines.torch.train engines"
     ),
     "preflight": "core spec models config preflight.checks",
     "tools": (
@@ -50,7 +52,7 @@ BELOW = {
     "tools.doctor": "core clusters.nodes hubs spec data models rewards.worker clusters.ray preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
-        "engines.torch.train engines.torch"
+        "engines.torch.train engines engines.torch"
     ),
     "launch": (
         "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config trackers "

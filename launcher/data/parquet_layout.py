@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from launcher.data.formats import TEMPLATE_FIELDS, template_fields
 from launcher.data.rows import UnfitRow
@@ -128,3 +130,30 @@ def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
     info = given | {name: values for name, values in own.items() if name not in given}
     extra = pa.StructArray.from_arrays(list(info.values()), list(info))
     return columns.append_column("extra_info", extra)
+
+
+# ---- files that others wrote
+
+
+def columns_of(path: Path) -> set[str]:
+    """Names of a file's columns. Raises `OSError`, or `ValueError` where it is no parquet."""
+    return set(pq.read_schema(path).names)
+
+
+def count_rows(path: Path) -> int:
+    """Rows of a file, by its footer; 0 where there is none."""
+    return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
+
+
+def join_files(paths: Sequence[Path], target: Path) -> None:
+    """Write the rows of all files into one, in their order and with all of their columns. Raises
+    `pyarrow.ArrowException` where a column has types that do not go together."""
+    schema = pa.unify_schemas([pq.read_schema(path) for path in paths], promote_options="permissive")
+    with pq.ParquetWriter(target, schema) as writer:
+        for path in paths:
+            for batch in pq.ParquetFile(path).iter_batches():
+                table = pa.Table.from_batches([batch])
+                absent = [name for name in schema.names if name not in table.column_names]
+                for name in absent:
+                    table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
+                writer.write_table(table.select(schema.names).cast(schema))

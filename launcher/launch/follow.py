@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
-from launcher.core.files import AppendOnlyFile, NewLines
+from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines, next_command
 from launcher.monitor.health import Health
@@ -90,16 +90,12 @@ class Listener:
 
     def __init__(self, job: Job, reader: EventReader) -> None:
         self.job, self.reader = job, reader
-        self._files: dict[Path, NewLines] = {}
 
     def hear(self) -> list[Event]:
         """What the cluster and the processes reported since the last call."""
         events = list(self.job.poll_events())
         for line in self.job.lines():
             events += self.reader.feed(line)
-        for path in self.reader.files():
-            for line in self._files.setdefault(path, NewLines(path)).read():
-                events += self.reader.feed(line)
         return events
 
 

@@ -125,7 +125,7 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
         notes.append(f"the reward is copied anew: {' '.join(word for word in overrides if word.startswith('reward.'))}")
     state = store.RunReader(folder.events).look()
     if from_step is None:
-        checkpoint, faults = supervise.newest_checkpoint(folder, tidy=False)
+        checkpoint, faults = supervise.newest_checkpoint(folder)
     else:
         checkpoint, faults = _checkpoint_at(from_step, folder), []
     then = {name: before for name, before, _ in changed}
@@ -196,7 +196,7 @@ def resume(folder: Folder, overrides: Sequence[str], sinks: Sequence[Sink], from
     with Lock(folder) as lock:
         checkpoint, faults = going_on.checkpoint, going_on.faults
         if from_step is None:
-            checkpoint, faults = supervise.newest_checkpoint(folder)
+            checkpoint, faults = supervise.newest_checkpoint(folder, run.engine)
         alerts = supervise.rollback_to(checkpoint, faults, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if run.reward != _as_prepared(asked, folder).reward:

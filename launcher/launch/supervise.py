@@ -22,6 +22,7 @@ from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import SIGNALS, StopRequest, handle_stop_requests
 from launcher.spec.cluster import Job
+from launcher.spec.engine import Engine
 from launcher.spec.run import RunSpec
 
 LONGEST_PAUSE_S = 60.0
@@ -64,11 +65,12 @@ def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     return "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
 
 
-def newest_checkpoint(folder: Folder, *, tidy: bool = True) -> tuple[Path | None, list[Problem]]:
-    """The checkpoint to resume from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
-    verifies."""
-    if tidy:
+def newest_checkpoint(folder: Folder, engine: Engine | None = None) -> tuple[Path | None, list[Problem]]:
+    """The checkpoint to resume from, None for the beginning, and the faults of newer ones. The run's writer gives the
+    `engine`: what a kill left is removed, or recovered. Raises `Problems` where none verifies."""
+    if engine:
         checkpoints.tidy(folder.checkpoints)
+        engine.recover(folder.path)
     newest, faults = checkpoints.newest_verified(folder.checkpoints)
     if faults and newest is None:
         raise Problems([*faults, Problem(folder.name, "no checkpoint verifies", "start a new run", "bad-file")])
@@ -274,7 +276,7 @@ class Supervisor:
         most = self.run.trainer.max_restarts
         if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
-        newest, faults = newest_checkpoint(self.folder)
+        newest, faults = newest_checkpoint(self.folder, self.run.engine)
         if step_of(newest) > step:
             row.clear()
         if not may_restart(end.diagnosis.cause, row, most):

@@ -237,8 +237,8 @@ def free_name(root: Path, project: str, label: str) -> str:
 def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     """What the last attempt reported after the launcher was gone, so that the event log lacks it.
 
-    `reader` makes events of the lines of rank 0 and of its other files; of each kind, the first ones are in the event
-    log. The attempt's folder holds the `seq` of its first event.
+    `reader` makes events of the lines of rank 0; of each kind, the first ones are in the event log. The attempt's
+    folder holds the `seq` of its first event.
     """
     logs = (folder.attempts() or [folder.path])[-1]
     log, begin = logs / "rank-0.log", logs / FIRST_SEQ
@@ -269,9 +269,6 @@ def _first_seq(file: Path) -> int:
 def _reported(log: Path, reader: EventReader) -> Iterator[Event]:
     for line in NewLines(log).read():
         yield from reader.feed(line)
-    for path in reader.files():  # asked now, as the log may name them
-        for line in NewLines(path).read():
-            yield from reader.feed(line)
 
 
 @dataclass(frozen=True)

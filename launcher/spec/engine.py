@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from launcher.core.events import Event
-from launcher.core.problems import Problem
+from launcher.core.events import INVALID, MARK, Alert, Event, from_line
+from launcher.core.problems import Problem, short_repr
 
 if TYPE_CHECKING:
     from launcher.spec.algorithm import Algorithm, Kind, Need
@@ -46,8 +46,20 @@ class EventReader(Protocol):
     def feed(self, line: str) -> Iterable[Event]:
         """The events of the next line. No side effects but on its own state."""
 
-    def files(self) -> Sequence[Path]:
-        """Files beside rank 0's output whose lines are to be fed, too, as they grow; they need not exist yet."""
+
+class MarkedLines:
+    """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
+
+    def feed(self, line: str) -> Iterator[Event]:
+        _, mark, text = line.partition(MARK)  # other output may precede it: what a reward prints need not end its line
+        if not mark:
+            return
+        try:
+            event = from_line(text)
+        except INVALID:
+            event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
+        if event:
+            yield event
 
 
 class Engine(ABC):
@@ -94,14 +106,19 @@ class Engine(ABC):
         """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
         return None
 
+    def recover(self, folder: Path) -> list[int]:
+        """Make checkpoints of what a killed process of the engine had saved in the run's folder; their steps. Only the
+        run's one writer calls it, before it looks for the checkpoint to go on from."""
+        return []
+
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         """The processes that train `run` in its run folder, starting after step `start`; they write checkpoints as
         `core.checkpoints` describes. No side effects."""
 
-    @abstractmethod
     def reader(self) -> EventReader:
         """Reader of the events of one attempt."""
+        return MarkedLines()
 
 
 def _one_of(what: str, known: Iterable[str]) -> str:

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from launcher.core.events import INVALID, MARK, Alert, Event, from_line
-from launcher.core.problems import Problem, conflict, short_repr
+from launcher.core.problems import Problem, conflict
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
@@ -110,27 +109,6 @@ class Torch(Engine):
             places = ((node, each + local) for node in range(hardware.nnodes) for local in range(more))
             made += [process(trainers + number, *place, samples) for number, place in enumerate(places)]
         return Plan(tuple(made), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
-
-    def reader(self) -> MarkedLines:
-        return MarkedLines()
-
-
-class MarkedLines:
-    """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
-
-    def feed(self, line: str) -> Iterator[Event]:
-        _, mark, text = line.partition(MARK)  # other output may precede it: what a reward prints need not end its line
-        if not mark:
-            return
-        try:
-            event = from_line(text)
-        except INVALID:
-            event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
-        if event:
-            yield event
-
-    def files(self) -> tuple[Path, ...]:
-        return ()
 
 
 def _has_network(reward: Reward) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from launcher.core import checkpoints
 from launcher.core.events import Event, Phase, Started
+from launcher.engines import process
 from launcher.engines.torch import Torch
-from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import read_run
 

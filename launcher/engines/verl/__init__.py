@@ -1,17 +1,37 @@
-"""The engine verl 0.9.1: a program in an environment of its own, started with the arguments that a RunSpec makes."""
+"""The engine verl 0.9.1: a program in an environment of its own, started with the arguments that a RunSpec makes.
+
+This file decides what verl can train; `words` has its arguments, `driver` runs it.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.dr_grpo import DrGRPO
+from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
+from launcher.algorithms.ppo import PPO
+from launcher.algorithms.sft import SFT
 from launcher.core.problems import Problem, conflict
 from launcher.core.settings import Names, settings
+from launcher.engines.verl import saved, words
 from launcher.engines.verl.sampler import VerlSampler
-from launcher.spec.engine import Engine, EventReader, Plan
-from launcher.spec.run import RunSpec
+from launcher.models.pretrained import Pretrained
+from launcher.rewards.model import RewardModel
+from launcher.spec.engine import Engine, Plan, Process
+from launcher.spec.run import Optim, RunSpec
+
+TRAINED = (SFT, GRPO, DrGRPO, DAPO, GSPO, PPO)
+"""Algorithms that verl has, too. A class that extends one of these has a loss of its own, which verl does not know."""
+PLUGINS = "VERL_USE_EXTERNAL_MODULES"
+"""Variable that names Python modules which every process of verl imports."""
+SCHEDULES = ("constant", "cosine")
 
 
 @settings
@@ -27,20 +47,83 @@ class Verl(Engine):
     """Environment variables of verl's processes."""
     extra: Names = ()
     """Further arguments for verl, in its own words, such as `actor_rollout_ref.rollout.enable_chunked_prefill=false`;
-    they are checked against verl's config. Typed on the command line without `engine.extra=` they come here, too."""
+    they are checked against verl's config, and come last. Typed without `engine.extra=` they come here, too."""
 
     computes = frozenset({"reference", "critic", "old"})
     reads = frozenset({"answers", "prompts"})
 
     def problems(self, run: RunSpec) -> list[Problem]:
-        found = super().problems(run)
+        if found := super().problems(run):
+            return found  # verl has no such algorithm: the rest would be about another one
+        return [*self._unknown_parts(run), *_unread_settings(run)]
+
+    def _unknown_parts(self, run: RunSpec) -> Iterator[Problem]:
+        """Algorithms, models, rewards and hardware that verl cannot use."""
+        name = type(run.algorithm).__name__
+        if type(run.algorithm) not in TRAINED:
+            got = f"verl computes its own losses and does not know {name}"
+            yield Problem("engine", got, "use engine=torch", "not-supported", ("algorithm",))
         if not isinstance(run.sampler, VerlSampler):
-            got = "verl samples with servers of its own"
-            found.append(conflict("sampler", got, "use sampler=verl, or engine=torch", "engine"))
-        return found
+            fix = "use sampler=verl, or engine=torch"
+            yield conflict("sampler", "verl samples with servers of its own", fix, "engine")
+        if not isinstance(run.model, Pretrained):
+            got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
+            yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")
+        if run.hardware.is_cpu and PLUGINS not in self.env:
+            got = "verl 0.9.1 has no platform for CPUs"
+            yield conflict("hardware", got, "use hardware=gpu, or engine=torch", "engine", "hardware.device")
+        if len([*run.reward.leaves()]) > 1 and any(isinstance(leaf, RewardModel) for leaf in run.reward.leaves()):
+            got = "verl scores with rules or with a reward model, not with both"
+            yield conflict("reward", got, "use reward=model alone, or engine=torch", "engine")
+
+    def command(self, run: RunSpec, folder: Path, start: int = 0) -> list[str]:
+        """verl's program and its arguments, as one would type them in its environment."""
+        python = [self.python or sys.executable, "-u"]
+        if not run.algorithm.sampled and run.hardware.nnodes == 1:
+            each = f"--nproc-per-node={run.hardware.processes_per_node}"
+            python += ["-m", "torch.distributed.run", "--standalone", each]
+        return [*python, "-m", words.program(run), *words.arguments(run, self, folder, start)]
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
-        raise NotImplementedError
+        """One process, which starts verl and reads what it writes; verl starts the others through Ray or torchrun."""
+        driver = (sys.executable, "-P", "-m", "launcher.engines.verl.driver", str(folder), str(start))
+        env = {**self.env, "VERL_FILE_LOGGER_PATH": str(words.log_file(folder))}
+        return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
-    def reader(self) -> EventReader:
-        raise NotImplementedError
+    def recover(self, folder: Path) -> list[int]:
+        return saved.take_over(folder)
+
+
+def _unread_settings(run: RunSpec) -> Iterator[Problem]:
+    """Values that verl has no setting for."""
+    spec = run.algorithm
+    for where, optim in (("optim", run.optim), *([("critic.optim", run.critic.optim)] if run.has_critic else [])):
+        if optim.lr_scheduler_type not in SCHEDULES:
+            got = f"verl has no {optim.lr_scheduler_type} schedule"
+            yield conflict(f"{where}.lr_scheduler_type", got, f"use {' or '.join(SCHEDULES)}", "engine")
+        if optim.adam_eps != Optim().adam_eps and run.engine.strategy == "megatron":  # type: ignore[attr-defined]
+            got = "Megatron's optimizer takes it in a setting of its own"
+            fix = f"leave it out, and use +{words.ACTOR}.optim.override_optimizer_config.adam_eps={optim.adam_eps:g}"
+            yield conflict(f"{where}.adam_eps", got, fix, "engine.strategy")
+    if run.model.dtype == "float64":
+        yield conflict("model.dtype", "verl computes no float64", "use float32", "engine", "model")
+    if run.model.dropout:
+        yield conflict("model.dropout", "verl trains without dropout", "leave it out", "engine")
+    if run.data.chat_template == "never":
+        got = "verl always writes prompts with the chat template"
+        yield conflict("data.chat_template", got, "use auto, or engine=torch", "engine")
+    if run.data.loss_on == "last":
+        got = "verl learns all assistant turns"
+        yield conflict("data.loss_on", got, "use all, or engine=torch", "engine")
+    if run.health.on_critical == "pause":
+        got = "verl cannot save a checkpoint when it is asked to"
+        yield conflict("health.on_critical", got, "use stop or warn, and trainer.save_freq", "engine")
+    if isinstance(spec, SFT) and spec.loss_agg_mode != "token-mean":
+        got = "verl's SFT is the mean over tokens"
+        yield conflict("algorithm.loss_agg_mode", got, "use token-mean, or engine=torch", "engine")
+    if isinstance(spec, GRPO) and spec.min_group_std:
+        got = "verl filters groups by equal scores only"
+        yield conflict("algorithm.min_group_std", got, "use algorithm=dapo, or engine=torch", "engine")
+    if isinstance(spec, GRPO | PPO) and spec.max_log_ratio is not None:
+        got = "verl clamps log-ratios at 20"
+        yield conflict("algorithm.max_log_ratio", got, "use null, or engine=torch", "engine")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from launcher.clusters.local.usage import VISIBLE, gpu_of
 from launcher.core import machine
 from launcher.core.problems import Problems
+from launcher.engines import process
 from launcher.engines.torch import Torch
-from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import read_run
 

@@ -12,7 +12,7 @@ from launcher.engines.torch import Torch
 
 HANGS = """
 import threading, time
-from launcher.engines.torch.parallel import process
+from launcher.engines import process
 def main():
     threading.Thread(target=time.sleep, args=(60,)).start()  # the interpreter would wait for it
     {body}

@@ -1,0 +1,182 @@
+"""`python -m launcher.engines.verl.driver RUN_FOLDER START_STEP COMMAND ...`: runs verl, and reports what it does.
+
+verl's output goes to this process's own log. What it writes to files (metrics, held-out answers, checkpoints) is
+looked at as it grows, and events are made of all three. It exits with 0, 1 (failed), 2 (a user error), or 128 + the
+signal that asked it to stop; verl cannot save when it is asked to, so the newest checkpoint is the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from launcher.core import checkpoints, machine
+from launcher.core.events import Alert, Event, Loaded, Phase, Saved, Started, Step
+from launcher.core.files import NewLines
+from launcher.core.metrics import validation
+from launcher.engines import process
+from launcher.engines.verl import rows, saved, words
+from launcher.engines.verl.reader import VerlReader
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import read_run
+
+GUARD = Path(__file__).with_name("guard.py")
+LOOK_S = 0.2  # between two looks at what verl has written
+BESIDE_GPUS, EACH_GPU = 12, 3
+"""CPU cores that verl's processes reserve in Ray: of the queues that carry its batches and the one that drives it, and
+of each GPU. With fewer it waits for ever."""
+
+_signals: list[int] = []
+
+
+def request_stop(number: int, _: object) -> None:
+    _signals.append(number)
+
+
+def main() -> int:
+    folder, start, command = Path(sys.argv[1]).absolute(), int(sys.argv[2]), sys.argv[3:]
+    process.set_up(request_stop)
+    run = read_run(folder)
+    if start == 0:
+        name, algorithm = f"{folder.parent.name}/{folder.name}", type(run.algorithm).__name__
+        process.emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
+    process.emit(Phase(name="loading"))
+    (folder / words.WORK).mkdir(mode=0o700, exist_ok=True)
+    words.log_file(folder).unlink(missing_ok=True)
+    counts = rows.provide(run, folder)
+    if start == 0:
+        steps = words_steps(run, counts.train)
+        process.emit(Loaded(rows=counts.train, refused=0, val_rows=counts.val, val_refused=0, steps_per_epoch=steps[0],
+                            steps=steps[1]))  # fmt: skip
+    return VerlRun(run, folder, start, [*command, *cores(run)]).follow()
+
+
+def words_steps(run: RunSpec, train_rows: int) -> tuple[int, int]:
+    """Steps of an epoch and of the run, before verl leaves out prompts that are too long."""
+    return run.steps_per_epoch(train_rows), run.total_steps(train_rows)
+
+
+def cores(run: RunSpec) -> list[str]:
+    """How many cores Ray is told that this machine has, where it has fewer than verl reserves: they are only counted,
+    and verl would wait for them without a word."""
+    needed = BESIDE_GPUS + EACH_GPU * run.hardware.processes_per_node
+    if not run.algorithm.sampled or run.cluster.remote_address or machine.cpu_count() >= needed:
+        return []
+    return [f"ray_kwargs.ray_init.num_cpus={needed}"]
+
+
+class VerlRun:
+    """verl's processes, below a guard that leaves none of them behind."""
+
+    def __init__(self, run: RunSpec, folder: Path, start: int, command: Sequence[str]) -> None:
+        self.run, self.folder = run, folder
+        self.reader = VerlReader(run.trainer.log_val_generations)
+        self.reader.step = start
+        self._metrics = NewLines(words.log_file(folder))
+        self._answers: dict[Path, NewLines] = {}
+        self._validated: dict[int, dict[str, float]] = {}
+        self._since = time.time()
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        print("verl:", *command, flush=True)
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RLRUN_")}
+        self._guard = subprocess.Popen(
+            [sys.executable, str(GUARD), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env=own, cwd=folder / words.WORK,
+        )  # fmt: skip
+        assert self._guard.stdout
+        threading.Thread(target=self._listen, args=(self._guard.stdout,), daemon=True).start()
+
+    def _listen(self, output: IO[bytes]) -> None:
+        """Lines end at a carriage return, too, as progress bars have no other end."""
+        for raw in output:
+            for part in raw.decode("utf-8", "replace").rstrip("\n").split("\r"):
+                if part:
+                    self._lines.put(part)
+        self._lines.put(None)
+
+    def follow(self) -> int:
+        """Until verl has ended; the exit code of this process."""
+        asked = False
+        while self._guard.poll() is None:
+            self._look()
+            if _signals and not asked:
+                asked = True
+                self._guard.terminate()
+            time.sleep(LOOK_S)
+        self._look(last=True)
+        code = self._guard.returncode
+        if _signals:
+            return 128 + _signals[0]
+        if code < 0 and -code != signal.SIGABRT:  # killed: end likewise, so that it is known what happened
+            signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+            os.kill(os.getpid(), -code)
+        if crash := self.reader.end(code):
+            process.emit(crash)
+            return 1
+        return 0
+
+    def _look(self, *, last: bool = False) -> None:
+        """Report what is new. Metrics come before answers and checkpoints, as these belong to their steps."""
+        for event in self._new(last):
+            process.emit(event)
+
+    def _new(self, last: bool) -> Iterator[Event]:
+        yield from self._console(last)
+        for line in self._metrics.read(last=last):
+            for event in self.reader.metrics(line):
+                if isinstance(event, Step) and (measured := validation(event.metrics)):
+                    self._validated[event.step] = dict(measured)
+                yield event
+        yield from self._new_answers()
+        yield from self._new_checkpoints(last)
+
+    def _console(self, last: bool) -> Iterator[Event]:
+        while True:
+            try:
+                line = self._lines.get(timeout=5.0) if last else self._lines.get_nowait()
+            except queue.Empty:
+                return
+            if line is None:
+                return
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+            yield from self.reader.console(line)
+
+    def _new_answers(self) -> Iterator[Event]:
+        places = (self.folder / words.WORK / words.VALIDATION).glob("*.jsonl")
+        for path in sorted(places, key=lambda path: (len(path.name), path.name)):
+            if path not in self._answers and path.stat().st_mtime < self._since:
+                continue  # of an earlier attempt
+            for line in self._answers.setdefault(path, NewLines(path)).read():
+                yield from self.reader.answer(line)
+
+    def _new_checkpoints(self, last: bool) -> Iterator[Event]:
+        """Of the steps that verl says it has saved, once their metrics are there: a validation comes after saving."""
+        root = self.folder / words.WORK / words.SAVED
+        tracked = saved.tracked(root) or 0
+        for step, _ in reversed(saved.folders(root)):
+            if not last and (step > tracked or step > self.reader.step):
+                continue
+            yield from self._take_over(step)
+
+    def _take_over(self, step: int) -> Iterator[Event]:
+        trainer = self.run.trainer
+        try:
+            if not saved.take_over(self.folder, step, self._validated.get(step)):
+                return
+            yield Saved(step=step, path=f"checkpoints/{checkpoints.name_of(step)}")
+            saved.retain(self.folder, trainer.keep_last, trainer.keep_best, trainer.best_metric, step)
+        except OSError as error:
+            yield Alert(step=step, text=f"the checkpoint of step {step} could not be kept: {error}")
+
+
+if __name__ == "__main__":
+    process.run_main(main)

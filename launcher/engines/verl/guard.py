@@ -1,0 +1,95 @@
+"""Runs a command and leaves nothing of it behind: `python guard.py COMMAND ...`, standard library only.
+
+Programs that start a Ray cluster leave its processes behind when they are killed, with their GPU memory. This process
+adopts every orphan below it (PR_SET_CHILD_SUBREAPER, prctl(2)), and kills all that is left when the command has ended,
+when it is asked to end (SIGTERM), or when its standard input ends: that is a pipe from its parent, so a parent that was
+killed counts, too. It exits as the command did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_S = 10.0  # for the command to end after SIGTERM
+ROUNDS = 200  # of killing, as a process may start others meanwhile
+
+
+def main() -> int:
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    threading.Thread(target=_wait_for_parent, args=(asked,), daemon=True).start()
+    code = _wait(command, asked)
+    kill_all()
+    return code
+
+
+def _wait_for_parent(asked: threading.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    asked.set()
+
+
+def _wait(command: subprocess.Popen[bytes], asked: threading.Event) -> int:
+    """The command's exit code; where it was asked to end, at the latest after GRACE_S."""
+    give_up = None
+    while (code := command.poll()) is None:
+        if asked.is_set() and give_up is None:
+            command.terminate()
+            give_up = time.monotonic() + GRACE_S
+        if give_up is not None and time.monotonic() > give_up:
+            command.kill()
+        time.sleep(0.05)
+    return code
+
+
+def kill_all() -> None:
+    """Kill every process below this one, and wait for each."""
+    for _ in range(ROUNDS):
+        for pid in descendants(os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.05)
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root`, from /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                parent = int(Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError, ValueError):  # it has ended
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found, waiting = list[int](), [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    if exit_code < 0:  # end by the signal that ended the command, so that the parent sees it
+        signal.signal(-exit_code, signal.SIG_DFL) if -exit_code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -exit_code)
+    sys.exit(exit_code)

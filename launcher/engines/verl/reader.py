@@ -1,0 +1,110 @@
+"""What verl writes, as events: its file logger's lines, its files of held-out answers, and its console."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.core.bounded_parse import parse_json
+from launcher.core.events import Crashed, Event, LogProgress, Phase, PhaseName, Sample, Step
+from launcher.core.metric_aliases import canonical
+from launcher.logs.tracebacks import TracebackReader
+
+_RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_TOTAL = re.compile(r"Total training steps: ([0-9]{1,9})")
+_PHASES: tuple[tuple[str, PhaseName], ...] = (
+    ("Training Progress:", "rollout"), ("Saving checkpoint to", "saving"), ("validation generation end", "rollout"),
+)  # fmt: skip
+
+
+class VerlReader:
+    """Keeps the last step and the last error between lines. Nothing here raises: what cannot be read is passed over."""
+
+    def __init__(self, shown: int) -> None:
+        self.shown = shown
+        """Held-out answers of each validation that become events."""
+        self.step = 0
+        self.steps = 0
+        """Of the whole run, as verl counts them; 0 until it has said so."""
+        self.errors = TracebackReader()
+        self._phase = "loading"
+        self._samples = dict[int, int]()
+
+    def console(self, line: str) -> Iterator[Event]:
+        """The events of a line that verl's processes printed."""
+        text = _ANSI.sub("", line)
+        source = _RAY.match(text)
+        text = text[source.end() :] if source else text
+        self.errors.take(text, source[1] if source else "")
+        if found := _TOTAL.search(text):
+            self.steps = int(found[1])
+            yield LogProgress(step=self.step, steps=self.steps)
+        phase = next((name for mark, name in _PHASES if mark in text), None)
+        if phase and phase != self._phase:
+            self._phase = phase
+            yield Phase(name=phase)
+
+    def metrics(self, line: str) -> Iterator[Event]:
+        """The step on a line of the file logger: `{"step": 3, "data": {...}}`."""
+        node = _node(line)
+        step, data = node.get("step"), node.get("data")
+        if not isinstance(step, int) or not isinstance(data, Mapping):
+            return
+        self.step = max(step, self.step)
+        self.errors.forget()
+        if self._phase != "rollout":
+            self._phase = "rollout"
+        yield Step(step=step, metrics=renamed({name: _number(value) for name, value in data.items()}))
+
+    def answer(self, line: str) -> Iterator[Event]:
+        """The held-out answer on a line of `validation/STEP.jsonl`."""
+        node = _node(line)
+        step = node.get("step")
+        if not isinstance(step, int) or self._samples.get(step, 0) >= self.shown:
+            return
+        self._samples[step] = self._samples.get(step, 0) + 1
+        prompt, response, truth = (str(node.get(key) or "") for key in ("input", "output", "gts"))
+        yield Sample(
+            step=step, data_source=str(node.get("data_source") or ""), prompt=prompt, response=response,
+            ground_truth=truth, score=_number(node.get("score")),
+        )  # fmt: skip
+
+    def end(self, code: int) -> Crashed | None:
+        """Why verl did not train to its end, which its exit code alone does not tell: it ends with 0 where it resumes
+        at the end of an epoch and trains nothing."""
+        if code:
+            last = self.errors.last or f"verl ended with exit code {code}, and named no error"
+            lines = (last, f"first: {self.errors.first}") if self.errors.first not in ("", last) else (last,)
+            return Crashed(lines=lines, cause="error")
+        if self.steps and self.step < self.steps:
+            got = f"verl ended with exit code 0 after step {self.step} of {self.steps}"
+            return Crashed(lines=(got,), cause="error")
+        return None
+
+
+def renamed(data: Mapping[str, float]) -> dict[str, float]:
+    """The metrics by our names; one whose name no other project has is kept under verl's, and so is one that would hide
+    another."""
+    made = dict[str, float]()
+    for name, value in data.items():
+        ours = canonical(name)
+        made[name if ours in data and ours != name else ours] = value
+    return made
+
+
+def _node(line: str) -> dict[str, Any]:
+    try:
+        node = parse_json(line)
+    except ValueError:
+        return {}
+    return node if isinstance(node, dict) else {}
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

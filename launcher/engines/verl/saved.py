@@ -1,0 +1,148 @@
+"""verl's checkpoints: what it saves in RUN/verl/saved becomes a checkpoint of the run, with a manifest.
+
+    verl/saved/global_step_20/        as verl writes it, file by file
+        actor/{model,optim,extra_state}_world_size_W_rank_R.pt  fsdp_config.json  huggingface/   (SFT: without actor/)
+        critic/...  data.pt
+    verl/saved/latest_checkpointed_iteration.txt   its last complete one, written last; a crash may leave it empty
+    checkpoints/step_000020/state/global_step_20/  the same files; trainer.json, manifest.json
+
+Files are linked, not copied, and removed from verl's folder once the checkpoint is complete, so a kill at any moment
+leaves all of them in one of the two places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.core import checkpoints
+from launcher.core.bounded_parse import parse_json
+from launcher.core.events import writable
+from launcher.core.files import read_file
+from launcher.core.metrics import grade
+from launcher.core.problems import Problem
+from launcher.engines.verl.words import SAVED, STATE, WORK
+
+TRACKER = "latest_checkpointed_iteration.txt"
+_FOLDER = re.compile(r"global_step_([0-9]{1,12})")
+_SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,6})_rank_([0-9]{1,6})\.pt")
+
+
+def folders(root: Path) -> list[tuple[int, Path]]:
+    """The steps and folders of verl's checkpoints in `root`, newest first; nothing is verified."""
+    found = [(int(match[1]), path) for path in (root.iterdir() if root.is_dir() else ()) if path.is_dir()
+             and (match := _FOLDER.fullmatch(path.name))]  # fmt: skip
+    return sorted(found, reverse=True)
+
+
+def tracked(root: Path) -> int | None:
+    """The step that verl's tracker file names; None where it is missing, empty or damaged."""
+    try:
+        text = read_file(root / TRACKER, most=64).decode().strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def repair_tracker(root: Path) -> str:
+    """Make the tracker file name the newest complete checkpoint, where it names none; returns what was done, or ""."""
+    if tracked(root) is not None:
+        return ""
+    step = next((step for step, folder in folders(root) if not faults(folder)), None)
+    if step is None:
+        return ""
+    (root / f"{TRACKER}.tmp").write_text(str(step))
+    os.replace(root / f"{TRACKER}.tmp", root / TRACKER)
+    return f"{root / TRACKER} named no step, and names {step} now"
+
+
+def faults(folder: Path) -> list[Problem]:
+    """What shows that a checkpoint of verl is not complete: shards of ranks that are missing, files that end early,
+    another number of processes than its configuration says, no state of the data loader. verl writes no hashes, so a
+    byte that changed within a tensor is not found."""
+    return [Problem(f"{folder.name}/{name}", got, code="bad-file") for name, got in _faults(folder)]
+
+
+def _faults(folder: Path) -> Iterator[tuple[str, str]]:
+    if not any(folder.glob("data*.pt")):  # written after all shards
+        yield "data.pt", "is missing: it was not saved to its end"
+    roles = [folder / name for name in ("actor", "critic") if (folder / name).is_dir()] or [folder]
+    for role in roles:
+        where = "" if role == folder else f"{role.name}/"
+        yield from ((f"{where}{name}", got) for name, got in _shard_faults(role))
+    for path in sorted(folder.rglob("*.pt")):
+        if not zipfile.is_zipfile(path):
+            yield str(path.relative_to(folder)), f"is cut off or damaged ({path.stat().st_size} bytes)"
+
+
+def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
+    shards = [match for path in role.iterdir() if (match := _SHARD.fullmatch(path.name))]
+    if not shards:
+        if not (role / "dist_ckpt").is_dir() and not (role / "huggingface").is_dir():  # Megatron's
+            yield "model_world_size_W_rank_R.pt", "is missing: there are no weights"
+        return
+    worlds = {int(match[2]) for match in shards}
+    if len(worlds) > 1:
+        yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(worlds)))} processes are mixed"
+        return
+    (world,) = worlds
+    kinds = {match[1] for match in shards}
+    for kind in sorted(kinds):
+        there = {int(match[3]) for match in shards if match[1] == kind}
+        if missing := sorted(set(range(world)) - there):
+            others = f", as are {len(missing) - 1} others" if len(missing) > 1 else ""
+            yield f"{kind}_world_size_{world}_rank_{missing[0]}.pt", f"is missing{others}"
+    written = world_size(role)
+    if written is not None and written != world:
+        yield "fsdp_config.json", f"says {written} processes, and the shards are of {world}"
+
+
+def world_size(role: Path) -> int | None:
+    """Processes that saved it, as its fsdp_config.json says; None where there is none."""
+    try:
+        return int(parse_json(read_file(role / "fsdp_config.json"))["world_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def take_over(folder: Path, step: int | None = None, validated: Mapping[str, float] | None = None) -> list[int]:
+    """Make a checkpoint of each of verl's in the run's folder that is complete, the earliest first, and of `step` alone
+    where that is given, with the metrics of the validation that followed; returns their steps. What is not complete
+    stays where it is, and is of no use to anyone. Raises `OSError`."""
+    root, made = folder / WORK / SAVED, list[int]()
+    for number, source in reversed(folders(root)):
+        if step not in (None, number) or faults(source):
+            continue
+        metrics = {"step": number, "metrics": dict(validated or {})} if validated else {"step": None, "metrics": {}}
+        text = json.dumps(writable({"engine": "verl", "step": number, "validated": metrics}), indent=1)
+
+        def fill(draft: Path, source: Path = source, text: str = text) -> None:
+            shutil.copytree(source, draft / STATE / source.name, copy_function=_linked)
+            (draft / "trainer.json").write_text(text + "\n")
+
+        checkpoints.write(folder / "checkpoints", number, fill)
+        shutil.rmtree(source)
+        made.append(number)
+    return made
+
+
+def _linked(source: str, target: str) -> str:
+    """A second name of the file; a copy where the disk has no links."""
+    with suppress(OSError):
+        os.link(source, target)
+        return target
+    return str(shutil.copy2(source, target))
+
+
+def retain(folder: Path, last: int, best: int, metric: str | None, sealed: int) -> None:
+    """Remove old checkpoints, as `trainer.keep_last` and `keep_best` say. Raises `OSError`."""
+    root = folder / "checkpoints"
+    checkpoints.retain(
+        root, last, best, lambda path: grade(checkpoints.validated(path), metric), root / checkpoints.name_of(sealed)
+    )
