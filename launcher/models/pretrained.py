@@ -131,4 +131,8 @@ def weights_of(path: str) -> str:
     newest, faults = checkpoints.newest_verified(root)
     if newest is None:
         raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
+    if not (newest / "policy").is_dir():
+        got = f"{short_repr(path)} is a run of another engine, whose checkpoints are in files of its own"
+        fix = f"use rlrun checkpoints export {path} --to hf --out FOLDER, then that folder"
+        raise Problems(Problem("model.path", got, fix, "not-supported"))
     return str((newest / "policy").resolve())

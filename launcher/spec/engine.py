@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
-from launcher.core.problems import Problem, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 
 if TYPE_CHECKING:
     from launcher.spec.algorithm import Algorithm, Kind, Need
@@ -110,6 +110,12 @@ class Engine(ABC):
         """Make checkpoints of what a killed process of the engine had saved in the run's folder; their steps. Only the
         run's one writer calls it, before it looks for the checkpoint to go on from."""
         return []
+
+    def write_policy(self, checkpoint: Path, target: Path) -> None:
+        """Write the policy of a checkpoint without a folder `policy` to the new folder `target`, in Hugging Face's
+        layout. Raises `Problems`."""
+        got = "has no folder `policy`, which every checkpoint of this engine has"
+        raise Problems(Problem(checkpoint.name, got, "use another checkpoint", "bad-file"))
 
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from launcher import __version__
 from launcher.core.checkpoints import faults, policy_digests
@@ -16,6 +18,7 @@ from launcher.core.redaction import redact
 from launcher.models.weights import INDEX
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
+from launcher.spec.stored import read_run
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import ModelFolder, open_model
 from launcher.tools.merge.merge import LORA, MergeRequest, OnMergeProgress, merge
@@ -46,7 +49,26 @@ def export(
     if not one.path.is_dir():
         got = f"has no checkpoint of step {one.step} any more"
         raise Problems(Problem(run.name, got, "choose another with --step", "not-found"))
-    policy = open_model(str(one.path / "policy"))
+    with _policy_folder(run, one, out) as folder:
+        return _exported(run, one, out, show, open_model(str(folder)), fold=fold, base=base)
+
+
+@contextmanager
+def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
+    """The checkpoint's policy; where its engine keeps that in files of its own, written beside `out` for a while."""
+    if (one.path / "policy").is_dir():
+        yield one.path / "policy"
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".rlrun-merged-", dir=out.parent) as beside:
+        target = Path(beside) / "merged"
+        read_run(run.path).engine.write_policy(one.path, target)
+        yield target
+
+
+def _exported(
+    run: Folder, one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder, *, fold: bool, base: str | None
+) -> Exported:
     if fold and not policy.is_adapter:
         got = f"step {one.step} of {run.name} holds a whole model"
         raise Problems(Problem("--merge", got, "leave it out", "conflicting-settings"))

@@ -18,7 +18,7 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.core.problems import Problem, conflict
+from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.engines.verl import saved, words
 from launcher.engines.verl.sampler import VerlSampler
@@ -32,6 +32,16 @@ TRAINED = (SFT, GRPO, DrGRPO, DAPO, GSPO, PPO)
 PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 """Variable that names Python modules which every process of verl imports."""
 SCHEDULES = ("constant", "cosine")
+TAKEN = {
+    "trainer.resume_mode": "leave it out; rlrun train --resume RUN goes on",
+    "trainer.resume_from_path": "use engine.resume_from_path",
+    "trainer.default_local_dir": "leave it out; trainer.run_root is the folder of runs",
+    "trainer.validation_data_dir": "leave it out; answers are in the run's folder",
+    "trainer.logger": "use trainer.logger without engine.extra",
+    "data.train_files": "use data.train_files without engine.extra",
+    "data.val_files": "use data.val_files without engine.extra",
+}
+"""Arguments that a run sets for itself, and what to use instead."""
 
 
 @settings
@@ -45,6 +55,9 @@ class Verl(Engine):
     """How weights, gradients and optimizer states are sharded over the GPUs."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of verl's processes."""
+    resume_from_path: str | None = None
+    """A checkpoint that verl wrote outside of rlrun, `.../global_step_100`: the run begins with its weights, optimizer
+    and step."""
     extra: Names = ()
     """Further arguments for verl, in its own words, such as `actor_rollout_ref.rollout.enable_chunked_prefill=false`;
     they are checked against verl's config, and come last. Typed without `engine.extra=` they come here, too."""
@@ -55,7 +68,18 @@ class Verl(Engine):
     def problems(self, run: RunSpec) -> list[Problem]:
         if found := super().problems(run):
             return found  # verl has no such algorithm: the rest would be about another one
-        return [*self._unknown_parts(run), *_unread_settings(run)]
+        return [*self._unknown_parts(run), *_unread_settings(run), *self._taken_arguments()]
+
+    def _taken_arguments(self) -> Iterator[Problem]:
+        """Arguments that would take a run's files from where rlrun looks for them."""
+        for typed in self.extra:
+            key = typed.lstrip("+~").partition("=")[0]
+            if fix := TAKEN.get(key):
+                yield Problem("engine.extra", f"{key} is set by rlrun", fix, "conflicting-settings")
+        path = self.resume_from_path
+        if path is not None and not saved.is_checkpoint_name(path):
+            got = f"{short_repr(path)} does not end with global_step_N, as verl's checkpoints do"
+            yield Problem("engine.resume_from_path", got, "use the folder of one step")
 
     def _unknown_parts(self, run: RunSpec) -> Iterator[Problem]:
         """Algorithms, models, rewards and hardware that verl cannot use."""
@@ -79,7 +103,7 @@ class Verl(Engine):
     def command(self, run: RunSpec, folder: Path, start: int = 0) -> list[str]:
         """verl's program and its arguments, as one would type them in its environment."""
         python = [self.python or sys.executable, "-u"]
-        if not run.algorithm.sampled and run.hardware.nnodes == 1:
+        if words.program(run) == words.SFT_MAIN:
             each = f"--nproc-per-node={run.hardware.processes_per_node}"
             python += ["-m", "torch.distributed.run", "--standalone", each]
         return [*python, "-m", words.program(run), *words.arguments(run, self, folder, start)]
@@ -88,7 +112,12 @@ class Verl(Engine):
         """One process, which starts verl and reads what it writes; verl starts the others through Ray or torchrun."""
         driver = (sys.executable, "-P", "-m", "launcher.engines.verl.driver", str(folder), str(start))
         env = {**self.env, "VERL_FILE_LOGGER_PATH": str(words.log_file(folder))}
+        if words.program(run) == words.SFT_ON_RAY and run.cluster.remote_address:
+            env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
+
+    def write_policy(self, checkpoint: Path, target: Path) -> None:
+        saved.merge(self.python or sys.executable, checkpoint, target)
 
     def recover(self, folder: Path) -> list[int]:
         return saved.take_over(folder)

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -52,16 +53,16 @@ def main() -> int:
     (folder / words.WORK).mkdir(mode=0o700, exist_ok=True)
     words.log_file(folder).unlink(missing_ok=True)
     counts = rows.provide(run, folder)
-    if start == 0:
-        steps = words_steps(run, counts.train)
-        process.emit(Loaded(rows=counts.train, refused=0, val_rows=counts.val, val_refused=0, steps_per_epoch=steps[0],
-                            steps=steps[1]))  # fmt: skip
-    return VerlRun(run, folder, start, [*command, *cores(run)]).follow()
+    loaded = None if start else loaded_event(run, counts)
+    return VerlRun(run, folder, start, [*command, *cores(run)], loaded).follow()
 
 
-def words_steps(run: RunSpec, train_rows: int) -> tuple[int, int]:
-    """Steps of an epoch and of the run, before verl leaves out prompts that are too long."""
-    return run.steps_per_epoch(train_rows), run.total_steps(train_rows)
+def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
+    """Before verl leaves out prompts that are too long."""
+    return Loaded(
+        rows=counts.train, refused=0, val_rows=counts.val, val_refused=0,
+        steps_per_epoch=run.steps_per_epoch(counts.train), steps=run.total_steps(counts.train),
+    )  # fmt: skip
 
 
 def cores(run: RunSpec) -> list[str]:
@@ -76,8 +77,12 @@ def cores(run: RunSpec) -> list[str]:
 class VerlRun:
     """verl's processes, below a guard that leaves none of them behind."""
 
-    def __init__(self, run: RunSpec, folder: Path, start: int, command: Sequence[str]) -> None:
+    def __init__(
+        self, run: RunSpec, folder: Path, start: int, command: Sequence[str], loaded: Loaded | None
+    ) -> None:  # fmt: skip
         self.run, self.folder = run, folder
+        self._loaded = loaded
+        """Reported once verl has loaded everything."""
         self.reader = VerlReader(run.trainer.log_val_generations)
         self.reader.step = start
         self._metrics = NewLines(words.log_file(folder))
@@ -129,8 +134,12 @@ class VerlRun:
             process.emit(event)
 
     def _new(self, last: bool) -> Iterator[Event]:
-        yield from self._console(last)
-        for line in self._metrics.read(last=last):
+        console, lines = list(self._console(last)), list(self._metrics.read(last=last))
+        if self._loaded and (lines or self.reader.phase != "loading"):
+            yield replace(self._loaded, steps=self.reader.steps or self._loaded.steps)
+            self._loaded = None
+        yield from console
+        for line in lines:
             for event in self.reader.metrics(line):
                 if isinstance(event, Step) and (measured := validation(event.metrics)):
                     self._validated[event.step] = dict(measured)

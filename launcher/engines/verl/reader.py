@@ -30,7 +30,7 @@ class VerlReader:
         self.steps = 0
         """Of the whole run, as verl counts them; 0 until it has said so."""
         self.errors = TracebackReader()
-        self._phase = "loading"
+        self.phase: PhaseName = "loading"
         self._samples = dict[int, int]()
 
     def console(self, line: str) -> Iterator[Event]:
@@ -43,8 +43,8 @@ class VerlReader:
             self.steps = int(found[1])
             yield LogProgress(step=self.step, steps=self.steps)
         phase = next((name for mark, name in _PHASES if mark in text), None)
-        if phase and phase != self._phase:
-            self._phase = phase
+        if phase and phase != self.phase:
+            self.phase = phase
             yield Phase(name=phase)
 
     def metrics(self, line: str) -> Iterator[Event]:
@@ -55,8 +55,7 @@ class VerlReader:
             return
         self.step = max(step, self.step)
         self.errors.forget()
-        if self._phase != "rollout":
-            self._phase = "rollout"
+        self.phase = "rollout"
         yield Step(step=step, metrics=renamed({name: _number(value) for name, value in data.items()}))
 
     def answer(self, line: str) -> Iterator[Event]:

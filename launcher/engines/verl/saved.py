@@ -15,7 +15,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -26,12 +28,16 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.events import writable
 from launcher.core.files import read_file
 from launcher.core.metrics import grade
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.engines.verl.words import SAVED, STATE, WORK
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"global_step_([0-9]{1,12})")
 _SHARD = re.compile(r"(model|optim|extra_state)_world_size_([0-9]{1,6})_rank_([0-9]{1,6})\.pt")
+
+
+def is_checkpoint_name(path: str) -> bool:
+    return _FOLDER.fullmatch(Path(path).name) is not None
 
 
 def folders(root: Path) -> list[tuple[int, Path]]:
@@ -138,6 +144,26 @@ def _linked(source: str, target: str) -> str:
         os.link(source, target)
         return target
     return str(shutil.copy2(source, target))
+
+
+def merge(python: str, checkpoint: Path, target: Path) -> None:
+    """Write the weights of a checkpoint (a run's, or verl's own folder) to `target` in Hugging Face's layout, with
+    verl's own merger, in the environment of `python`. Raises `Problems`."""
+    inside = folders(checkpoint / STATE)
+    source = inside[0][1] if inside else checkpoint
+    role = source / "actor" if (source / "actor").is_dir() else source
+    backend = "megatron" if (role / "dist_ckpt").is_dir() else "fsdp"
+    command = [python, "-m", "verl.model_merger", "merge", "--backend", backend, "--local_dir", str(role),
+               "--target_dir", str(target)]  # fmt: skip
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
+    except OSError as error:
+        got = f"{python} cannot be started: {error_message(error)}"
+        raise Problems(Problem("engine.python", got, "use the Python of verl's environment", "not-found")) from error
+    if ran.returncode or not (target / "config.json").is_file():
+        said = [line for line in ran.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        got = f"verl's merger ended with exit code {ran.returncode}: {said[-1].strip()}"
+        raise Problems(Problem(str(role), got, f"see what {shlex.join(command)} says", "bad-file"))
 
 
 def retain(folder: Path, last: int, best: int, metric: str | None, sealed: int) -> None:

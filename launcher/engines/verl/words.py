@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 Section = dict[str, Any]
-PPO_MAIN, SFT_MAIN = "verl.trainer.main_ppo", "verl.trainer.sft_trainer_ray"
+PPO_MAIN, SFT_MAIN, SFT_ON_RAY = "verl.trainer.main_ppo", "verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 SFT_DATA_KEY = "messages"
 WORK, SAVED, VALIDATION, STATE = "verl", "saved", "validation", "state"
@@ -46,15 +46,22 @@ BRIDGE = Path(__file__).with_name("reward_bridge.py")
 
 
 def program(run: RunSpec) -> str:
-    """The Python module that trains it."""
-    return PPO_MAIN if run.algorithm.sampled else SFT_MAIN
+    """The Python module that trains it: SFT on one machine has a process for each GPU, started by torchrun; on several,
+    Ray starts them."""
+    if run.algorithm.sampled:
+        return PPO_MAIN
+    return SFT_MAIN if run.hardware.nnodes == 1 else SFT_ON_RAY
 
 
 def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[str]:
     """What stands after the program, for the run in `folder` that goes on after step `start`. `engine.extra` comes
     last: of a key that is given twice, verl reads the last."""
     sections = rl_sections(run, engine) if run.algorithm.sampled else sft_sections(run, engine)
-    sections += [paths(run, folder.absolute()), resuming(folder.absolute(), start), joining(run)]
+    sections += [
+        paths(run, folder.absolute()),
+        resuming(folder.absolute(), start, engine.resume_from_path),
+        joining(run),
+    ]
     given = {key: value for section in sections for key, value in section.items()}
     return [*(to_word(key, value) for key, value in given.items()), *engine.extra]
 
@@ -384,10 +391,12 @@ def paths(run: RunSpec, folder: Path) -> Section:
     return made
 
 
-def resuming(folder: Path, start: int) -> Section:
-    if not start:
+def resuming(folder: Path, start: int, other: str | None) -> Section:
+    """From the run's own checkpoint of step `start`, or at its beginning from that of another program."""
+    path = str(state_folder(folder, start)) if start else other
+    if path is None:
         return {"trainer.resume_mode": "disable"}
-    return {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(state_folder(folder, start))}
+    return {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": path}
 
 
 def state_folder(folder: Path, step: int) -> Path:
