@@ -14,6 +14,7 @@ from launcher.logs.tracebacks import TracebackReader
 
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_STEP = re.compile(r"step:[0-9]{1,12} - ")
 _TOTAL = re.compile(r"Total training steps: ([0-9]{1,9})")
 _PHASES: tuple[tuple[str, PhaseName], ...] = (
     ("Training Progress:", "rollout"), ("Saving checkpoint to", "saving"), ("validation generation end", "rollout"),
@@ -39,6 +40,8 @@ class VerlReader:
         source = _RAY.match(text)
         text = text[source.end() :] if source else text
         self.errors.take(text, source[1] if source else "")
+        if _STEP.match(text):  # it went on, so no error before ended it
+            self.errors.forget()
         if found := _TOTAL.search(text):
             self.steps = int(found[1])
             yield LogProgress(step=self.step, steps=self.steps)
@@ -54,7 +57,6 @@ class VerlReader:
         if not isinstance(step, int) or not isinstance(data, Mapping):
             return
         self.step = max(step, self.step)
-        self.errors.forget()
         self.phase = "rollout"
         yield Step(step=step, metrics=renamed({name: _number(value) for name, value in data.items()}))
 

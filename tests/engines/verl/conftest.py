@@ -1,0 +1,49 @@
+"""A model's folder, rows, and a program that stands for verl."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.launch_model import Model
+
+FAKE = Path(__file__).with_name("fake_verl.py")
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "small"
+    Model(random=True).save(folder)
+    return folder
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    """40 prompts to learn from, and 8 others."""
+    for name, numbers in (("train", range(40)), ("val", range(50, 58))):
+        rows = [{"prompt": f"{n} + 1 = ?", "ground_truth": str(n + 1), "data_source": "sums"} for n in numbers]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.fixture
+def words(model_folder: Path, sums: Path) -> Callable[..., list[str]]:
+    """The arguments of a run with the program that stands for verl; `wrong` is its FAKE_VERL."""
+
+    def made(*more: str, wrong: str = "") -> list[str]:
+        python = sums / "fake-python"
+        python.write_text(f'#!/bin/sh\nFAKE_VERL="{wrong}" exec {sys.executable} {FAKE} "$@"\n')
+        python.chmod(0o755)
+        return [
+            "algorithm=grpo", f"model={model_folder}", "data=files", f"data.train_files=[{sums}/train.jsonl]",
+            f"data.val_files=[{sums}/val.jsonl]", "engine=verl", f"engine.python={python}", "hardware=cpu",
+            "engine.env={VERL_USE_EXTERNAL_MODULES: verl_cpu_platform}", "sampler.n=4", "data.train_batch_size=8",
+            "data.max_prompt_length=64", "data.max_response_length=8", "trainer.total_training_steps=6",
+            "trainer.save_freq=2", "trainer.test_freq=2", *more,
+        ]  # fmt: skip
+
+    return made

@@ -1,0 +1,131 @@
+"""Whole runs of engine=verl, with a program that writes what verl writes: nothing that it reports or saves is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.core import checkpoints
+from launcher.core.events import Loaded, Sample, Saved, Step, events_of
+
+Words = Callable[..., list[str]]
+
+
+def events(run: Path, kind: type) -> list[Any]:
+    return [event for event in events_of(run / "events.jsonl") if isinstance(event, kind)]
+
+
+def steps(run: Path) -> list[int]:
+    return [event.step for event in events(run, Step)]
+
+
+def saved(run: Path) -> list[int]:
+    """The steps of its checkpoints; each verifies, and holds verl's own files."""
+    folders = checkpoints.newest_first(run / "checkpoints")
+    for folder in folders:
+        step = checkpoints.step_of(folder)
+        assert not checkpoints.faults(folder)
+        assert (folder / f"state/global_step_{step}/actor/model_world_size_1_rank_0.pt").is_file()
+    return sorted(map(checkpoints.step_of, folders))
+
+
+def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: Any) -> None:
+    call = commands(tmp_path)
+    ran = call("train", *words("trainer.experiment_name=a", "trainer.keep_last=9"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run = call.run("a")
+    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
+    assert saved(run) == [2, 4, 6] == [event.step for event in events(run, Saved)]
+    (loaded,) = events(run, Loaded)
+    assert (loaded.rows, loaded.val_rows, loaded.steps) == (40, 8, 6)
+    metrics = events(run, Step)[3].metrics
+    assert metrics["critic/score/mean"] == 0.3
+    assert metrics["val-core/sums/reward/mean@1"] == 0.3, "by our name, which every view looks for"
+    assert metrics["perf/max_memory_allocated_gb"] == 1.5
+    assert metrics["a/name/nobody/has"] == 7.0, "a metric that nobody knows is kept under verl's name"
+    samples = events(run, Sample)
+    assert len(samples) == 4 * 7, "trainer.log_val_generations of each validation"
+    assert (samples[0].prompt, samples[0].response, samples[0].score) == ("0+1=", "1", 1.0)
+    held_out = json.loads((run / "checkpoints/step_000004/trainer.json").read_text())["validated"]
+    assert (held_out["step"], held_out["metrics"]["val-core/sums/reward/mean@1"]) == (4, 0.4)
+    assert "finished" in (run / "console.log").read_text().splitlines()[-1]
+
+
+def test_a_killed_verl_is_started_again_from_its_newest_checkpoint(words: Words, tmp_path: Path, commands: Any) -> None:
+    call = commands(tmp_path)
+    ran = call("train", *words("trainer.experiment_name=a", wrong=f"kill=5,once={tmp_path}/mark"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    run = call.run("a")
+    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
+    assert "went back to step 4" in (run / "console.log").read_text() or "restart" in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("wrong", ["half=4", "empty=4"])
+def test_a_save_that_was_cut_off_does_not_count(words: Words, tmp_path: Path, commands: Any, wrong: str) -> None:
+    """Killed within it, its shards are not complete; where only the tracker is empty, the checkpoint is whole."""
+    call = commands(tmp_path)
+    more = ",kill=5" if wrong == "empty=4" else ""
+    ran = call("train", *words("trainer.experiment_name=a", "trainer.max_restarts=0", wrong=wrong + more))
+    assert ran.returncode == 1
+    run = call.run("a")
+    assert saved(run) == ([2] if wrong == "half=4" else [2, 4])
+    words("", wrong="")  # the program is sound now
+    again = call("train", "--resume", "a")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
+    assert 6 in saved(run)
+
+
+def test_an_error_of_verl_is_said_and_not_tried_again(words: Words, tmp_path: Path, commands: Any) -> None:
+    call = commands(tmp_path)
+    ran = call("train", *words("trainer.experiment_name=a", wrong="fail=3"))
+    assert ran.returncode == 1
+    assert "ZeroDivisionError: division by zero" in ran.stdout + ran.stderr
+    assert steps(call.run("a")) == [0, 1, 2]
+
+
+def test_an_early_end_with_code_0_is_no_success(words: Words, tmp_path: Path, commands: Any) -> None:
+    call = commands(tmp_path)
+    ran = call("train", *words("trainer.experiment_name=a", "trainer.max_restarts=0", wrong="early=3"))
+    assert ran.returncode == 1
+    assert "verl ended with exit code 0 after step 3 of 6" in ran.stdout + ran.stderr
+
+
+def test_a_killed_launcher_loses_nothing_and_leaves_nobody(
+    words: Words, tmp_path: Path, commands: Any, until: Any
+) -> None:
+    """`kill -9` of the launcher: the driver, verl and what verl had started end; what was saved is taken over."""
+    call = commands(tmp_path)
+    launcher = call.begin("train", *words("trainer.experiment_name=a", wrong=f"slow=0.5,orphan={tmp_path}/orphan"))
+    run = call.run("a")
+    until(lambda: (run / "events.jsonl").is_file() and 3 in steps(run))
+    launcher.kill()
+    launcher.wait()
+    orphan = int((tmp_path / "orphan").read_text())
+    until(lambda: not Path(f"/proc/{orphan}").exists())
+    words("", wrong="")
+    again = call("train", "--resume", "a")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert steps(run) == [0, 1, 2, 3, 4, 5, 6]
+    assert 6 in saved(run)
+
+
+def test_stop_ends_verl_and_what_it_started(words: Words, tmp_path: Path, commands: Any, until: Any) -> None:
+    call = commands(tmp_path)
+    launcher = call.begin(
+        "train",
+        *words(
+            "trainer.experiment_name=a", "trainer.total_training_steps=9999", wrong=f"slow=0.1,orphan={tmp_path}/orphan"
+        ),
+    )
+    run = call.run("a")
+    until(lambda: (run / "events.jsonl").is_file() and 3 in steps(run))
+    assert call("stop", "a").returncode == 0
+    assert launcher.wait(60) == 128 + 15
+    orphan = int((tmp_path / "orphan").read_text())
+    until(lambda: not Path(f"/proc/{orphan}").exists())
+    assert saved(run), "what verl had saved by then is kept"
