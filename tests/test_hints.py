@@ -62,6 +62,7 @@ NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlr
 TYPED = [
     (where, found[0])
     for where, text in TEXTS
+    if not where.startswith("engines/verl/")  # verl's own settings, which tests/engines/verl looks up
     for found in re.findall(
         rf"\b((?:{'|'.join(fields_of(RunSpec))})(\.\w+)*=(?:\{{[^}}]*\}}|\[[^]]*\]|[\w./-]*\w))", text
     )

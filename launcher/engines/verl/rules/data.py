@@ -1,0 +1,177 @@
+"""Rows and rewards: what verl finds when it has read the data, or after a whole rollout. Numbers are lines of verl
+0.9.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.core.problems import short_repr, shortened, suggest
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.sections import not_one_of
+from launcher.engines.verl.rules.settings import MISSING, MODEL, ROLLOUT, RlSizes, is_set
+
+SOURCES = (
+    "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo",
+    "math", "math_dapo_reasoning", "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime",
+    "numina_synthetic_amc", "numina_cn_k12", "numina_olympiads", "codecontests", "apps", "codeforces", "taco",
+    "hiyouga/geometry3k", "searchR1_nq", "searchR1_triviaqa", "searchR1_popqa", "searchR1_hotpotqa",
+    "searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle",
+)  # fmt: skip
+"""Values of data_source with a reward of verl's own, beside those that begin with aime."""
+MANAGERS = ("naive", "dapo", "gdpo", "remote", "rate_limited")
+DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
+ENDINGS = (".parquet", ".json", ".jsonl")
+
+
+def data(run: RlSizes, facts: LaunchFacts) -> Results:
+    yield from files(run, ("data.train_files", "data.val_files"), ENDINGS, facts)
+    yield from _rows(run, facts)
+    yield from _columns(run, facts)
+    yield from _models(run, facts)
+    truncation, allowed = run("data.truncation"), ("left", "right", "middle", "error")
+    if truncation not in allowed:
+        yield RuleResult("WARN", not_one_of("data.truncation", truncation, allowed))
+
+
+def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: LaunchFacts) -> Results:
+    """Files of a format that verl reads (rl_dataset.py:178); those of the validation are always read."""
+    for key in keys:
+        given = run(key)
+        paths = [given] if isinstance(given, str) else list(given or ())
+        if not paths or not all(is_set(path) for path in paths):
+            yield fails(key, "not set, and verl reads it at the start", f"use a file that ends in {endings[0]}")
+            continue
+        for path in map(str, paths):
+            if not path.endswith(endings):
+                fix = f"use a file that ends in {' or '.join(endings)}"
+                yield fails(key, f"{short_repr(path)} is of no format that verl reads", fix, "bad-file")
+            elif facts.existing is not None and "://" not in path and path not in facts.existing:
+                yield fails(key, f"there is no {shortened(path)}", "use a file that all nodes see", "not-found")
+
+
+def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
+    """trainer_base.py:450, 765: an epoch of no step is a division by zero."""
+    if facts.rows == 0:
+        fix = "use a larger data.max_prompt_length, or other rows"
+        yield fails("data.train_files", "no row is left after the filter", fix, "not-enough")
+    elif facts.rows is not None and facts.rows < run.batch:
+        got = f"{run.batch} prompts are more than the {facts.rows} rows: an epoch has no step"
+        fitting = [size for size in range(facts.rows, 0, -1) if size * run.n % run.gpus == 0][:1]
+        yield fails("data.train_batch_size", got, fitting or [facts.rows], "not-enough")
+    if facts.val_rows is not None and facts.val_rows < 1:
+        got = "no row is left: verl stops where it validates"
+        yield fails("data.val_files", got, "use at least 1 row", "not-enough")
+    limit = run("data.max_prompt_length")
+    if facts.longest_prompt is not None and facts.longest_prompt > limit and not run("data.filter_overlong_prompts"):
+        got = f"a prompt has {facts.longest_prompt} tokens: longer ones are cut, or end the run"
+        yield warns("data.max_prompt_length", got, [facts.longest_prompt])
+
+
+def _columns(run: RlSizes, facts: LaunchFacts) -> Results:
+    """The dataset checks nothing; the reward fails after the rollout."""
+    filtered = run("data.filter_overlong_prompts")
+    if facts.text_prompts:
+        got = "texts, where verl wants lists of messages"
+        if filtered:
+            got += ": the filter skips every row"
+        yield fails("data.prompt_key", got, "use [{role: user, content: ...}] in each row", "bad-row")
+    if facts.columns is None:
+        return
+    key = run("data.prompt_key")
+    if key not in facts.columns:
+        fix = suggest(str(key), sorted(facts.columns))
+        yield fails("data.prompt_key", f"the rows have no column {key}", fix, "bad-row")
+    for column in ("data_source", "reward_model"):
+        if column not in facts.columns and run("reward.reward_manager.source") != "importlib":
+            got = f"the rows have no column {column}, which the reward reads after the rollout"
+            yield fails("data.train_files", got, f"write rows with {column}", "bad-row")
+
+
+def _models(run: RlSizes, facts: LaunchFacts) -> Results:
+    places = [f"{MODEL}.path", *(["critic.model.path"] if run.needs_critic else [])]
+    for place in places:
+        path = run(place)
+        if not is_set(path):
+            yield fails(place, "not set", "use the folder or the name of a model")
+        elif path == DEFAULT_MODEL and (facts.existing is None or path not in facts.existing):
+            yield fails(place, f"{path} is verl's default", "use the model that is trained", "not-found")
+
+
+def rewards(run: RlSizes, facts: LaunchFacts) -> Results:
+    manager = "reward.reward_manager"
+    source, name = run(f"{manager}.source"), run(f"{manager}.name")
+    if source not in ("register", "importlib"):  # trainer/ppo/reward.py:108
+        yield RuleResult("FAIL", not_one_of(f"{manager}.source", source, ("register", "importlib")))
+    elif source == "importlib" and not is_set(run(f"{manager}.module.path")):  # :100
+        yield fails(f"{manager}.module.path", "not set, with source=importlib", "use the file of the manager")
+    elif source == "register" and name in ("batch", "prime"):
+        fix = "use naive, and reward.custom_reward_function.path"
+        yield fails(f"{manager}.name", f"{name} was removed", fix, "unknown-choice")
+    elif source == "register" and name not in MANAGERS:
+        yield RuleResult("FAIL", not_one_of(f"{manager}.name", name, MANAGERS))
+    yield from _function(run, facts)
+    if source == "register" and name == "dapo":
+        yield from _overlong(run)
+    elif (run("reward.reward_kwargs.overlong_buffer_cfg") or {}).get("enable"):
+        where = "reward.reward_kwargs.overlong_buffer_cfg.enable"
+        yield fails(where, f"true, which the manager {name} does not read", f"use {manager}.name=dapo")
+
+
+def _function(run: RlSizes, facts: LaunchFacts) -> Results:
+    """reward_score/__init__.py:107: a source without a reward fails after the rollout, with another message."""
+    function, where = run("reward.custom_reward_function.path"), "reward.custom_reward_function"
+    if function is not None:
+        if not is_set(run(f"{where}.name")):
+            yield fails(f"{where}.name", "not set", "use the function's name, such as compute_score")
+        if facts.existing is not None and "://" not in str(function) and function not in facts.existing:
+            fix = "use a file that all nodes see"
+            yield fails(f"{where}.path", f"there is no {shortened(str(function))}", fix, "not-found")
+        return
+    if run.reward_model or facts.data_sources is None or run("reward.reward_manager.source") == "importlib":
+        return
+    for source in sorted(facts.data_sources):
+        if source not in SOURCES and not source.startswith("aime"):
+            got = f"{short_repr(source)} has no reward in verl: every answer fails after the first rollout"
+            known = {"gsm8k": "openai/gsm8k", "math500": "HuggingFaceH4/MATH-500"}
+            near = known.get(source.lower()) or next((one for one in SOURCES if one.endswith(f"/{source}")), None)
+            fix = f"write {near} in the rows, or use {where}.path" if near else f"use {where}.path"
+            yield fails("data.reward_fn_key", got, fix, "unknown-choice")
+
+
+def _overlong(run: RlSizes) -> Results:
+    """experimental/reward_loop/reward_manager/dapo.py:41."""
+    place = "reward.reward_kwargs"
+    buffer = run(f"{place}.overlong_buffer_cfg") or {}
+    if not buffer.get("enable"):
+        return
+    limit, length = run(f"{place}.max_resp_len"), buffer.get("len")
+    answer = run("data.max_response_length")
+    if limit is None:
+        yield fails(f"+{place}.max_resp_len", "not set, with overlong_buffer_cfg.enable", [answer])
+    elif length is not None and length > limit:
+        got = f"{length} tokens are more than max_resp_len={limit}"
+        yield fails(f"{place}.overlong_buffer_cfg.len", got, [max(limit // 4, 1)], "conflicting-settings")
+    elif limit != answer:
+        got = f"{limit}, and data.max_response_length is {answer}"
+        yield warns(f"{place}.max_resp_len", got, [answer], "conflicting-settings")
+    if length is None or length <= 0:
+        got = "not set" if length is None else f"{length} tokens"
+        yield fails(f"{place}.overlong_buffer_cfg.len", got, [max((limit or answer) // 4, 1)])
+    if buffer.get("penalty_factor") is None:
+        yield fails(f"+{place}.overlong_buffer_cfg.penalty_factor", "not set", "use 1.0")
+    if "log" not in buffer:
+        yield fails(f"+{place}.overlong_buffer_cfg.log", "not set", "use true")
+
+
+def multi_turn(run: RlSizes, facts: LaunchFacts) -> Results:
+    """Tools are used by the agent loop that is chosen, not by `multi_turn.enable` alone."""
+    place, agent = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent.default_agent_loop"
+    tools = [run(f"{place}.tool_config_path"), run(f"{place}.function_tool_path")]
+    has_column = facts.columns is not None and "agent_name" in facts.columns
+    if (run(f"{place}.enable") or any(tools)) and run(agent) == "single_turn_agent" and not has_column:
+        got = "single_turn_agent, with multi_turn: tools are not called"
+        yield warns(agent, got, "use tool_agent, or rows with a column agent_name", "conflicting-settings")
+    if facts.existing is not None:
+        for key, path in zip(("tool_config_path", "function_tool_path"), tools, strict=True):
+            if path not in (None, MISSING) and path not in facts.existing:
+                yield fails(f"{place}.{key}", f"there is no {shortened(str(path))}", "use a file that all nodes see")

@@ -1,0 +1,77 @@
+"""What is known of a launch beside its config, and what a rule says of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.core.problems import Code, Problem
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """What was found of data, model, cluster and environment; None is not known, and then not judged."""
+
+    rows: int | None = None
+    """RlSizes rows, after too long prompts are left out."""
+    val_rows: int | None = None
+    data_sources: frozenset[str] | None = None
+    """The values of `data.reward_fn_key` in the rows."""
+    columns: frozenset[str] | None = None
+    """Columns of the training files."""
+    text_prompts: bool | None = None
+    """Whether the column of prompts holds texts, where verl wants lists of messages."""
+    longest_row: int | None = None
+    """Tokens of the longest row of SFT."""
+    longest_prompt: int | None = None
+    """Tokens of the longest prompt that is kept."""
+    vocabulary: int | None = None
+    positions: int | None = None
+    """The model's `max_position_embeddings`."""
+    heads: int | None = None
+    """Attention heads."""
+    kv_heads: int | None = None
+    layers: int | None = None
+    architectures: tuple[str, ...] | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_node: int | None = None
+    checkpoint_world: int | None = None
+    """Processes that wrote the checkpoint that is resumed from."""
+    existing: frozenset[str] | None = None
+    """Of the paths that the config names, those that exist."""
+    packages: frozenset[str] | None = None
+    """Names that can be imported in the environment that runs verl."""
+    variables: frozenset[str] | None = None
+    """Environment variables that the run will have."""
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """A problem, and whether the run fails of it."""
+
+    level: Literal["FAIL", "WARN"]
+    problem: Problem
+
+
+Results = Iterator[RuleResult]
+
+
+def fails(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "invalid-setting") -> RuleResult:
+    """The run ends, or hangs, or trains on something else; numbers as `fix` are values to use instead."""
+    return RuleResult("FAIL", problem(where, got, fix, code))
+
+
+def warns(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "invalid-setting") -> RuleResult:
+    """The run goes on, and probably not as it was meant."""
+    return RuleResult("WARN", problem(where, got, fix, code))
+
+
+def problem(where: str, got: str, fix: str | Sequence[int], code: Code) -> Problem:
+    if isinstance(fix, str):
+        return Problem(where, got, fix, code)
+    return Problem(where, got, f"use {' or '.join(map(str, fix))}" if fix else "", code, value=next(iter(fix), None))
+
+
+Rule = Callable[..., Results]

@@ -1,0 +1,228 @@
+"""What the rollout engines find when they start, and the reward and teacher models that are served by them.
+
+Numbers are lines of verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.sections import not_one_of
+from launcher.engines.verl.rules.settings import (
+    ACTOR,
+    MODEL,
+    ROLLOUT,
+    RlSizes,
+    divisors,
+    engine_of,
+    is_set,
+    product,
+    replica_gpus,
+)
+
+ENGINES = ("vllm", "sglang", "trtllm")
+TP = "tensor_model_parallel_size"
+CROWDED = 0.85
+"""Share of a GPU's memory that leaves too little for training on the same GPU."""
+
+
+def rollout(run: RlSizes, facts: LaunchFacts) -> Results:
+    yield from _served(run, ROLLOUT, run.gpus, "trainer.n_gpus_per_node", mode=True)
+    yield from _memory(run)
+    yield from _lengths(run, facts)
+    yield from _heads(run, facts)
+    yield from _sampling(run)
+    if run(f"{ROLLOUT}.prometheus.enable") and run(f"{ROLLOUT}.disable_log_stats"):  # llm_server.py:493
+        got = f"true, with {ROLLOUT}.prometheus.enable"
+        yield fails(f"{ROLLOUT}.disable_log_stats", got, "use false", "conflicting-settings")
+    if run(f"{ROLLOUT}.disaggregation.enabled"):
+        yield from _disaggregated(run)
+    if run.reward_model:
+        yield from _reward_model(run)
+    if run("distillation.enabled"):
+        yield from _teachers(run)
+
+
+def _served(run: RlSizes, place: str, gpus: int, pool: str, *, mode: bool = False) -> Results:
+    """A model that an engine serves on `gpus` GPUs: rollout.py:275-330, replica.py:114, engine_workers.py:659."""
+    served: dict[str, Any] = run(place) or {}
+    name = served.get("name")
+    if not is_set(name):
+        yield fails(f"{place}.name", "not set, which a worker finds", "use vllm or sglang")
+    elif name not in ENGINES:
+        yield RuleResult("FAIL", not_one_of(f"{place}.name", name, ENGINES))
+    if mode and served.get("mode", "async") != "async":
+        yield fails(f"{place}.mode", f"{served['mode']} was removed", "use async", "unknown-choice")
+    tp, dp = product(served, TP), product(served, "data_parallel_size")
+    experts = served.get("expert_parallel_size") or 1
+    if (served.get("pipeline_model_parallel_size") or 1) > 1:
+        got, where = "no rollout engine of verl has it", f"{place}.pipeline_model_parallel_size"
+        yield fails(where, got, f"use 1, and {place}.{TP}", "not-supported")
+        return
+    if name != "trtllm" and experts > 1 and experts != tp * dp:
+        got = f"{experts} is not tp * dp = {tp * dp}"
+        yield fails(f"{place}.expert_parallel_size", got, [tp * dp], "conflicting-settings")
+    if name != "trtllm" and (served.get("moe_tensor_parallel_size") or 1) > 1:
+        yield fails(f"{place}.moe_tensor_parallel_size", "only trtllm has it", "use 1", "not-supported")
+    size = replica_gpus(served)
+    per_node = int(run(f"{ROLLOUT}.n_gpus_per_node") or 1)
+    if gpus % size:
+        got = f"{gpus} GPUs ({pool}) cannot be shared by replicas of {size}"
+        values = divisors(gpus, tp) if dp == 1 else "use sizes whose product divides it"
+        yield fails(f"{place}.{TP}", got, values, "conflicting-settings")
+    elif size % min(per_node, size):
+        got = f"a replica of {size} GPUs does not fill nodes of {per_node}"
+        yield fails(f"{place}.{TP}", got, divisors(per_node, tp), "conflicting-settings")
+    elif dp > 1 and name == "vllm" and per_node % tp:  # vllm_async_server.py:385
+        yield fails(f"{place}.{TP}", f"nodes have {per_node} GPUs", divisors(per_node, tp), "conflicting-settings")
+
+
+def _memory(run: RlSizes) -> Results:
+    where = f"{ROLLOUT}.gpu_memory_utilization"
+    share = run(where)
+    if not 0 < share <= 1:
+        yield fails(where, f"{share} is no share of a GPU's memory", "use 0.5")
+    elif share > CROWDED and run.mode != "separate_async" and not engine_of(run(ACTOR))[1].get("param_offload"):
+        yield warns(where, f"{share}, on GPUs that also train", "use 0.6, or offload the parameters of the actor")
+    sequences, tokens = run(f"{ROLLOUT}.max_num_seqs"), run(f"{ROLLOUT}.max_num_batched_tokens")
+    if run(f"{ROLLOUT}.name") == "vllm" and tokens < sequences:
+        got = f"{tokens} tokens of a batch are fewer than max_num_seqs={sequences}"
+        yield fails(f"{ROLLOUT}.max_num_batched_tokens", got, [max(sequences, 8192)], "conflicting-settings")
+    kinds = ("fp8", "torchao", "ascend") if run(f"{ROLLOUT}.name") == "vllm" else ("fp8",)
+    quantization = run(f"{ROLLOUT}.quantization")
+    if quantization is not None and run(f"{ROLLOUT}.name") in ("vllm", "sglang") and quantization not in kinds:
+        yield RuleResult("FAIL", not_one_of(f"{ROLLOUT}.quantization", quantization, kinds))
+
+
+def _lengths(run: RlSizes, facts: LaunchFacts) -> Results:
+    """vllm_async_server.py:595, 1107: prompt and answer fit the model's context."""
+    context, prompt = run(f"{ROLLOUT}.max_model_len"), run("data.max_prompt_length")
+    if context is not None and facts.positions is not None and context > facts.positions:
+        got = f"{context:,} tokens are more than the model's {facts.positions:,} positions"
+        yield fails(f"{ROLLOUT}.max_model_len", got, [facts.positions], "conflicting-settings")
+    limit = min((size for size in (context, facts.positions) if size is not None), default=None)
+    if limit is None:
+        return
+    where = f"{ROLLOUT}.max_model_len" if context is not None and context <= limit else "data.max_response_length"
+    if prompt >= limit:
+        got = f"a prompt of {prompt:,} tokens leaves no room for an answer in {limit:,}"
+        yield fails("data.max_prompt_length", got, f"use at most {limit - 1}", "conflicting-settings")
+    elif run.length > limit:
+        got = f"prompt and answer may have {run.length:,} tokens, and the context {limit:,}: answers are cut"
+        fix = [run.length] if where.endswith("max_model_len") else [limit - prompt]
+        yield warns(where, got, fix, "conflicting-settings")
+
+
+def _heads(run: RlSizes, facts: LaunchFacts) -> Results:
+    """Each rank holds whole attention heads: the rollout engine, monkey_patch.py:343, Megatron."""
+    if facts.heads is None:
+        return
+    tp = product(run(ROLLOUT), TP)
+    if facts.heads % tp:
+        got = f"{facts.heads} attention heads cannot be shared by {tp} GPUs"
+        yield fails(f"{ROLLOUT}.{TP}", got, divisors(facts.heads, tp), "conflicting-settings")
+    kind, engine = engine_of(run(ACTOR))
+    if kind == "fsdp":
+        parallel = run.sequence_parallel()
+        shared = facts.kv_heads is None or facts.kv_heads % parallel == 0 or parallel % facts.kv_heads == 0
+        if run.gpus % parallel == 0 and (facts.heads % parallel or not shared):
+            got = f"{facts.heads} attention heads ({facts.kv_heads} of keys) cannot be shared by {parallel} ranks"
+            yield fails(f"{ACTOR}.ulysses_sequence_parallel_size", got, divisors(facts.heads, parallel))
+    if kind == "megatron":
+        parallel, stages = product(engine, TP), product(engine, "pipeline_model_parallel_size")
+        if facts.heads % parallel:
+            got = f"{facts.heads} attention heads cannot be shared by {parallel} GPUs"
+            yield fails(f"{ACTOR}.megatron.{TP}", got, divisors(facts.heads, parallel))
+        uneven = any("pipeline" in name for name in engine.get("override_transformer_config") or {})
+        if facts.layers is not None and facts.layers % stages and not uneven:
+            got = f"{facts.layers} layers cannot be shared by {stages} stages"
+            where = f"{ACTOR}.megatron.pipeline_model_parallel_size"
+            yield fails(where, got, divisors(facts.layers, stages))
+
+
+def _sampling(run: RlSizes) -> Results:
+    temperature = run(f"{ROLLOUT}.temperature")
+    if temperature < 0:
+        yield fails(f"{ROLLOUT}.temperature", f"{temperature}", "use 1.0")
+    elif temperature == 0 and run.strategy == "megatron":  # megatron/transformer_impl.py:1208
+        yield fails(f"{ROLLOUT}.temperature", "0, which Megatron divides by", "use 1.0")
+    elif temperature == 0:
+        yield warns(f"{ROLLOUT}.temperature", "0: all answers to a prompt are equal", "use 1.0")
+    for place in (ROLLOUT, f"{ROLLOUT}.val_kwargs"):
+        top_p, top_k = run(f"{place}.top_p", 1), run(f"{place}.top_k", -1)
+        if top_p is not None and not 0 < top_p <= 1:
+            yield fails(f"{place}.top_p", f"{top_p} is no share", "use 1.0")
+        if top_k is not None and (top_k < -1 or (top_k == 0 and run(f"{ROLLOUT}.name") == "sglang")):
+            yield fails(f"{place}.top_k", f"{top_k}", "use -1 for all tokens")
+    if run(f"{ROLLOUT}.val_kwargs.n", 1) < 1:
+        yield fails(f"{ROLLOUT}.val_kwargs.n", f"{run(f'{ROLLOUT}.val_kwargs.n')} answers", "use 1")
+    mtp = run(f"{MODEL}.mtp") or {}
+    if mtp.get("enable_rollout") and not mtp.get("enable"):
+        yield warns(f"{MODEL}.mtp.enable_rollout", f"true, and {MODEL}.mtp.enable is false", "use enable=true")
+
+
+def _disaggregated(run: RlSizes) -> Results:
+    """disaggregation.py:32, vllm_pd_replica.py:60-91."""
+    place = f"{ROLLOUT}.disaggregation"
+    split, name = run(place), run(f"{ROLLOUT}.name")
+    if name not in ("vllm", "sglang"):
+        yield fails(f"{place}.enabled", f"{name} has no separate prefill", "use rollout.name=vllm, or false")
+    allowed = ("nixl", "mooncake") if name == "vllm" else ("nixl", "mooncake", "ascend", "mori", "fake")
+    if split["transfer_backend"] not in allowed:
+        yield RuleResult("FAIL", not_one_of(f"{place}.transfer_backend", split["transfer_backend"], allowed))
+    if split["prefill_replicas"] != 1:
+        yield fails(f"{place}.prefill_replicas", f"{split['prefill_replicas']} are not supported", [1])
+    if split["decode_replicas"] < 1:
+        yield fails(f"{place}.decode_replicas", f"{split['decode_replicas']}", [1])
+    if product(run(ROLLOUT), "data_parallel_size") != 1:
+        yield fails(f"{ROLLOUT}.data_parallel_size", "more than 1, with disaggregation", [1], "conflicting-settings")
+    tp, per_node = product(run(ROLLOUT), TP), int(run("trainer.n_gpus_per_node"))
+    size = tp + split["decode_replicas"] * (split["decode_tensor_model_parallel_size"] or tp)
+    if size > per_node:
+        got = f"prefill and decode need {size} GPUs of one node, which has {per_node}"
+        yield fails(f"{place}.decode_replicas", got, "use fewer, or a smaller tensor_model_parallel_size")
+
+
+def _reward_model(run: RlSizes) -> Results:
+    """reward_model.py:47-85, trainer_base.py:825: a reward model is served like a rollout."""
+    place = "reward.reward_model"
+    if not is_set(run(f"{place}.model_path")):
+        yield fails(f"{place}.model_path", "not set", "use the folder or the name of the reward model")
+    gpus, pool = run.gpus, "trainer.n_gpus_per_node"
+    if run(f"{place}.enable_resource_pool"):
+        gpus, pool = int(run(f"{place}.n_gpus_per_node") * run(f"{place}.nnodes")), f"{place}.n_gpus_per_node"
+        for name in ("n_gpus_per_node", "nnodes"):
+            if run(f"{place}.{name}") <= 0:
+                yield fails(f"{place}.{name}", f"{run(f'{place}.{name}')}, with enable_resource_pool", [1])
+    if run(f"{place}.rollout.skip_tokenizer_init"):
+        yield fails(f"{place}.rollout.skip_tokenizer_init", "true: texts are scored", "use false")
+    if run(f"{place}.rollout.name") == "trtllm" and not run("reward.custom_reward_function.path"):
+        yield fails(f"{place}.rollout.name", "trtllm serves no reward model", "use vllm or sglang", "not-supported")
+    if gpus > 0:
+        yield from _served(run, f"{place}.rollout", gpus, pool)
+
+
+def _teachers(run: RlSizes) -> Results:
+    """distillation.py:107-318: teachers are served on GPUs of their own."""
+    place, loss = "distillation", "distillation.distillation_loss"
+    for name in ("n_gpus_per_node", "nnodes"):
+        if run(f"{place}.{name}") <= 0:
+            yield fails(f"{place}.{name}", f"{run(f'{place}.{name}')}: teachers have GPUs of their own", [1])
+    teachers: dict[str, Any] = run(f"{place}.teacher_models") or {}
+    named = {name: teacher for name, teacher in teachers.items() if len(teachers) == 1 or name != "teacher_model"}
+    for name, teacher in named.items():
+        if not teacher.get("model_path"):
+            yield fails(f"{place}.teacher_models.{name}.model_path", "not set", "use the teacher's folder or name")
+        if len(teachers) > 1 and not teacher.get("key"):
+            yield fails(f"{place}.teacher_models.{name}.key", "not set, with several teachers", "use a data source")
+    gpus = int(run(f"{place}.n_gpus_per_node") * run(f"{place}.nnodes"))
+    if len(teachers) == 1 and gpus > 0:
+        for name in teachers:
+            yield from _served(run, f"{place}.teacher_models.{name}.inference", gpus, f"{place}.n_gpus_per_node")
+    if run(f"{loss}.policy_loss_mode") != "vanilla":
+        yield RuleResult("FAIL", not_one_of(f"{loss}.policy_loss_mode", run(f"{loss}.policy_loss_mode"), ("vanilla",)))
+    if run(f"{loss}.loss_mode") == "k1" and not run(f"{loss}.use_policy_gradient"):
+        yield fails(f"{loss}.loss_mode", "k1 has no gradient of its own", "use k3, or use_policy_gradient=true")
+    if run(f"{loss}.loss_mode") == "forward_kl_topk" and run(f"{ACTOR}.fsdp_config.pad_to_length"):
+        yield fails(f"{ACTOR}.pad_to_length", "true, with forward_kl_topk", "use false", "conflicting-settings")

@@ -1,0 +1,57 @@
+"""Configs that verl accepts and that fail late are named; the healthy ones beside them are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.core.problems import Problem
+from launcher.engines.verl import early, late
+from launcher.engines.verl.config import compose
+from launcher.engines.verl.rules.facts import LaunchFacts
+
+TABLE = yaml.safe_load((Path(__file__).with_name("late.yaml")).read_text())
+CASES: list[dict[str, Any]] = TABLE["cases"]
+SETS = ("data_sources", "columns", "packages", "variables", "existing")
+
+
+def facts_of(values: dict[str, Any]) -> LaunchFacts:
+    made = {key: frozenset(value) if key in SETS else value for key, value in values.items()}
+    return LaunchFacts(**made | ({"architectures": tuple(made["architectures"])} if "architectures" in made else {}))
+
+
+def judged(base: str, words: list[str], facts: dict[str, Any]) -> tuple[list[Problem], list[Problem]]:
+    """All that the three layers say: problems, and warnings with notes."""
+    start = TABLE["bases"][base]
+    given = {word.partition("=")[0].lstrip("+") for word in words}
+    kept = [word for word in start["words"] if word.partition("=")[0].lstrip("+") not in given]
+    plain = {word.lstrip("+").partition("=")[0] for word in start["words"] if word.startswith("+")}
+    words = [f"+{word}" if word.partition("=")[0] in plain else word for word in words]
+    made = compose([*kept, *words], start["program"])
+    found = facts_of(start["facts"] | facts)
+    problems = [*made.problems, *early.problems(made.config), *late.problems(made.config, found)]
+    return problems, [*made.notes, *late.warnings(made.config, found)]
+
+
+@pytest.mark.parametrize("base", TABLE["bases"])
+def test_a_healthy_config_has_no_problem(base):
+    assert judged(base, [], {}) == ([], [])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['where']}-{case['evidence']}")
+def test_what_fails_late_is_named_and_what_does_not_is_not(case):
+    problems, _ = judged(case["base"], case.get("words", []), case.get("facts", {}))
+    named = [problem.where for problem in problems if problem.where.lstrip("+").startswith(case["where"])]
+    assert named, list(map(str, problems))
+    assert all(problem.fix for problem in problems)
+    assert judged(case["base"], case.get("fixed", []), case.get("fixed_facts", {})) == ([], [])
+
+
+def test_each_case_is_named_once():
+    for case in CASES:
+        problems, _ = judged(case["base"], case.get("words", []), case.get("facts", {}))
+        keys = [problem.where for problem in problems]
+        assert len(keys) == len({*keys}), keys
