@@ -32,7 +32,7 @@ BELOW = {
     "config": "core spec runs config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
-    "engines.verl": "core engines.verl.rules",
+    "engines.verl": "core config.names spec algorithms data logs models rewards engines engines.verl.rules",
     "reports": "core spec monitor runs config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
@@ -41,7 +41,6 @@ BELOW = {
     "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
     "cli": "core health hubs logs monitor runs config.reference",
     "engines": "core clusters.local",
-    "engines.verl": "core spec algorithms data logs models rewards engines",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train engines"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from launcher.core.check_result import CheckResult
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
 from launcher.core.problems import Problem, Problems, short_repr
 
@@ -38,6 +39,21 @@ class Plan:
     """Machines that the processes are spread over evenly."""
     gpus: int = 0
     """GPUs of each process."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a plan has found of a run; None where that is not known."""
+
+    folder: Path
+    """Where the run's folder would be."""
+    here: bool
+    """Whether it is to start on this machine, so that what is missing here is a failure."""
+    rows: int | None = None
+    """Training rows that are short enough."""
+    val_rows: int | None = None
+    data_sources: frozenset[str] | None = None
+    """Of the training rows."""
 
 
 class EventReader(Protocol):
@@ -105,6 +121,10 @@ class Engine(ABC):
     def memory(self, run: RunSpec) -> Memory | None:
         """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
         return None
+
+    def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
+        """What the engine itself finds of a run before it starts. May read files and ask programs of this machine."""
+        return ()
 
     def recover(self, folder: Path) -> list[int]:
         """Make checkpoints of what a killed process of the engine had saved in the run's folder; their steps. Only the

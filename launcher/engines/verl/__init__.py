@@ -6,7 +6,7 @@ This file decides what verl can train; `words` has its arguments, `driver` runs 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -18,19 +18,18 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
+from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.engines.verl import saved, words
 from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
-from launcher.spec.engine import Engine, Plan, Process
+from launcher.spec.engine import Engine, Plan, Process, RunFacts
 from launcher.spec.run import Optim, RunSpec
 
 TRAINED = (SFT, GRPO, DrGRPO, DAPO, GSPO, PPO)
 """Algorithms that verl has, too. A class that extends one of these has a loss of its own, which verl does not know."""
-PLUGINS = "VERL_USE_EXTERNAL_MODULES"
-"""Variable that names Python modules which every process of verl imports."""
 SCHEDULES = ("constant", "cosine")
 TAKEN = {
     "trainer.resume_mode": "leave it out; rlrun train --resume RUN goes on",
@@ -93,7 +92,7 @@ class Verl(Engine):
         if not isinstance(run.model, Pretrained):
             got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
             yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")
-        if run.hardware.is_cpu and PLUGINS not in self.env:
+        if run.hardware.is_cpu and words.PLUGINS not in self.env:
             got = "verl 0.9.1 has no platform for CPUs"
             yield conflict("hardware", got, "use hardware=gpu, or engine=torch", "engine", "hardware.device")
         if len([*run.reward.leaves()]) > 1 and any(isinstance(leaf, RewardModel) for leaf in run.reward.leaves()):
@@ -115,6 +114,11 @@ class Verl(Engine):
         if words.program(run) == words.SFT_ON_RAY and run.cluster.remote_address:
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
+
+    def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
+        from launcher.engines.verl import checks  # noqa: PLC0415  # it loads Hydra, which training does not need
+
+        return checks.check(self, run, facts, self.python or sys.executable)
 
     def write_policy(self, checkpoint: Path, target: Path) -> None:
         saved.merge(self.python or sys.executable, checkpoint, target)

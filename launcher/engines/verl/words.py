@@ -35,6 +35,8 @@ SFT_DATA_KEY = "messages"
 WORK, SAVED, VALIDATION, STATE = "verl", "saved", "validation", "state"
 """Folder in the run's that holds verl's own files; in it, what it saves and its held-out answers. Folder of a
 checkpoint that holds what verl saved."""
+PLUGINS = "VERL_USE_EXTERNAL_MODULES"
+"""Variable that names Python modules which every process of verl imports."""
 AT_THE_END = 10**9
 """A frequency that comes at the last step only: for verl, -1 and 0 mean never."""
 NEVER = -1

@@ -18,6 +18,7 @@ from launcher.core.user_code import CallFailure, try_call
 from launcher.health.profiles import rule_problems
 from launcher.preflight.checks import (
     disk,
+    engine,
     hardware,
     history,
     learning,
@@ -72,14 +73,15 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
     check_settings, model.check, text.check, rows.check, row_texts.check, reward.check, steps.check, unread.check,
-    learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check, packages.check,
-    check_own,
+    engine.check, learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check,
+    packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
 LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
     reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), learning.check: ("algorithm", "model"),
+    engine.check: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
     hardware.check: ("hardware", "cluster"), packages.check: (), check_own: (),
 }  # fmt: skip
 """Those that are also run where other arguments are wrong, with the config groups that must be known for them."""

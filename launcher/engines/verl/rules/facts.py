@@ -14,7 +14,7 @@ class LaunchFacts:
     """What was found of data, model, cluster and environment; None is not known, and then not judged."""
 
     rows: int | None = None
-    """RlSizes rows, after too long prompts are left out."""
+    """Training rows, after too long prompts are left out."""
     val_rows: int | None = None
     data_sources: frozenset[str] | None = None
     """The values of `data.reward_fn_key` in the rows."""

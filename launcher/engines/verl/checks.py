@@ -1,0 +1,143 @@
+"""What can be known to fail of a run of verl before a GPU is held: its arguments against verl's config, the rules of
+its `validate_config`, and what it finds only later, or never. Neither verl nor torch is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.config.names.table import table
+from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.problems import Problem, error_message
+from launcher.engines.verl import early, late, saved, words
+from launcher.engines.verl.config import compose
+from launcher.engines.verl.defaults import Program, find_files
+from launcher.engines.verl.rules.facts import LaunchFacts
+from launcher.spec.engine import RunFacts
+from launcher.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.engines.verl import Verl
+
+VERSION = "0.9.1"
+REGISTERED = (f"{words.ROLLOUT}.name", f"{words.ACTOR}.policy_loss.loss_mode", "algorithm.adv_estimator")
+"""Names that such a module may add to verl's own."""
+PATIENCE_S = 20.0
+PROBE = """
+import importlib.metadata, importlib.util, json, pkgutil
+names = sorted({module.name for module in pkgutil.iter_modules()})
+try:
+    version = importlib.metadata.version("verl")
+except importlib.metadata.PackageNotFoundError:
+    version = None
+print(json.dumps({"packages": names, "verl": version}))
+"""
+
+
+@dataclass(frozen=True)
+class VerlEnvironment:
+    """The Python that runs verl."""
+
+    version: str | None
+    """Of verl; None where it is not installed there."""
+    packages: frozenset[str]
+    """What can be imported."""
+    files: Path | None
+    """`verl/trainer/config` of the installed package."""
+
+
+def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[CheckResult]:
+    probed = probe(python)
+    if isinstance(probed, Problem) and facts.here:
+        yield from from_problems([probed])
+        return
+    found = None if isinstance(probed, Problem) else probed
+    if found and found.version != VERSION:
+        yield from _versions(found, python, facts.here)
+    arguments = words.arguments(run, engine, facts.folder, 0)
+    program: Program = "ppo" if run.algorithm.sampled else "sft"
+    composed = compose(arguments, program, found.files if found else None)
+    yield from from_problems(map(_named, composed.problems))
+    yield from from_problems(map(_named, composed.notes), "WARN")
+    if composed.problems:
+        return
+    results = list(
+        _rules(composed.config, _launch_facts(engine, run, facts, found), bool(engine.env.get(words.PLUGINS)))
+    )
+    yield from results
+    if not any(result.level == "FAIL" for result in results):
+        where = f"verl {found.version} in {python}" if found and found.version else f"verl {VERSION}"
+        yield CheckResult("OK", "engine", f"{where} accepts its {len(arguments)} arguments")
+
+
+def _versions(found: VerlEnvironment, python: str, here: bool) -> Iterator[CheckResult]:
+    if found.version is None:
+        fix = f"use {python} -m pip install 'verl[vllm]=={VERSION}', or engine.python=PYTHON of its environment"
+        yield CheckResult("FAIL" if here else "WARN", "engine.python", f"{python} has no verl", fix)
+    else:
+        got = f"verl {found.version} is installed; its arguments are checked as those of {VERSION}"
+        yield CheckResult("WARN", "engine.python", got, f"use verl {VERSION}")
+
+
+def _rules(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
+    """Each thing once: a rule of `validate_config` may name what a later one names, too. What `plugins` may register is
+    a warning with them."""
+    first = early.problems(config)
+    yield from from_problems(map(_named, first))
+    for result in late.results(config, facts):
+        if result.problem.where not in {problem.where for problem in first}:
+            level = "WARN" if plugins and result.problem.where in REGISTERED else result.level
+            yield from from_problems([_named(result.problem)], level)
+
+
+def _named(problem: Problem) -> Problem:
+    """With our setting before verl's key, where there is one: that is what was typed."""
+    meanings = table().named.get(problem.where, ())
+    ours = {meaning.ours for meaning in meanings if len(meaning.ours) == 1}
+    if len(ours) != 1:
+        return problem
+    ((setting,),) = ours
+    return problem if setting == problem.where else replace(problem, where=f"{setting} ({problem.where})")
+
+
+def _launch_facts(engine: Verl, run: RunSpec, facts: RunFacts, found: VerlEnvironment | None) -> LaunchFacts:
+    shape, path = run.model.shape, engine.resume_from_path
+    world = next((size for role in (Path(path, "actor"), Path(path)) if (size := saved.world_size(role))), None) if (
+        path) else None  # fmt: skip
+    return LaunchFacts(
+        rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
+        positions=run.model.positions, heads=shape.num_attention_heads if shape else None,
+        kv_heads=shape.num_key_value_heads if shape else None, layers=shape.num_hidden_layers if shape else None,
+        vocabulary=shape.vocab_size if shape else None, checkpoint_world=world,
+        packages=found.packages if found and found.version else None,
+        variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
+    )  # fmt: skip
+
+
+def probe(python: str) -> VerlEnvironment | Problem:
+    """What is installed for a Python of this machine: modules are looked up, none is loaded."""
+    path = shutil.which(python)
+    if path is None:
+        return Problem("engine.python", f"{python} is not there", "use the Python of verl's environment", "not-found")
+    try:
+        ran = subprocess.run(
+            [path, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        node = json.loads(ran.stdout)
+        packages, version = frozenset(map(str, node["packages"])), node["verl"]
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        got = f"{python} does not say what is installed: {error_message(error)}"
+        return Problem("engine.python", got, "use the Python of verl's environment", "bad-file")
+    return VerlEnvironment(version, packages, find_files(Path(path).parents[1]) if version else None)
