@@ -1,6 +1,7 @@
 """Progress bars of tqdm, several on a line or none, with metrics behind them or not:
 
 Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, reward=0.3531]
+1|49|Loss: 1.5: 100%|██████████| 49/49 [10:00<00:00, 10.0s/it]
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher.logs.values import leading_number, unscaled
+from launcher.logs.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
 _LONGEST = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
-_TRAINING = ("train", "epoch", "step", "progress", "episode", "iter")
+_IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})$")
+_TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ def _bar(text: str, begin: int, mark: int) -> Bar | None:
             name, scaled = unscaled(name.strip(), number[0])
             metrics[name] = scaled
     title = text[max(begin, mark - 200) : mark].rstrip("0123456789").rstrip(" :\t")
+    named = _IN_TITLE.search(title)
+    if named and is_measurement(named[1]) and (number := leading_number(named[2])):
+        metrics.setdefault(named[1], number[0])
     return Bar(
         title.strip(), int(count[1]), int(count[2]), _seconds(elapsed), _seconds(left), _pace(rate), metrics,
         mark + 1 + count.end() + len(inside) + len(closed),

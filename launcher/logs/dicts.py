@@ -24,10 +24,38 @@ _PAIR = re.compile(
     r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}"""
     r"""(?:'([^'{}\[\]]{1,80})'|"([^"{}\[\]]{1,80})"|([^'",{}\[\]]{1,80}))"""
 )
-_BESIDE = ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
+BESIDE = dict.fromkeys(
+    ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
+).keys()
+"""Names of a step beside metrics, the surest first."""
+_OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
+_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
+_MOST_LINES = 500  # of a dict with an entry on each
 _OF = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
+
+
+class OpenDict:
+    """Puts the lines of a dict together that has an entry on each, as pprint and `json.dump(indent=4)` write it. One
+    with a dict in it is none: most are settings."""
+
+    def __init__(self) -> None:
+        self._lines = list[str]()
+
+    def take(self, text: str) -> str | None:
+        """The dict, once it is complete; an empty text where it goes on; None where the line is of no such dict."""
+        if self._lines and len(self._lines) < _MOST_LINES and _GOES_ON.fullmatch(text):
+            self._lines.append(text)
+        elif "{" in text and _OPENS.fullmatch(text):
+            self._lines = [text]
+        else:
+            self._lines = []
+            return None
+        if "}" not in text:
+            return ""
+        whole, self._lines = " ".join(self._lines), []
+        return whole
 
 
 def parse(text: str) -> dict[str, Any] | None:
@@ -70,6 +98,14 @@ def _as_float(value: Any) -> float | None:
         return None
 
 
+def flattened(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with those of the dicts in it: `{"train": {"loss": 0.5}}` is `train/loss`."""
+    flat = dict[str, Any]()
+    for name, value in node.items():
+        flat |= {f"{name}/{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
 def step_of(node: dict[str, Any]) -> tuple[int, int] | None:
     """The step that a dict names, and of how many (0 where that is unknown); those entries are taken out of it."""
     for name in _OF:
@@ -77,7 +113,7 @@ def step_of(node: dict[str, Any]) -> tuple[int, int] | None:
         if (step := as_step(done)) is not None:
             node.pop(name)
             return step, as_step(total) or 0
-    for name in _BESIDE:
+    for name in BESIDE:
         if name in node and (step := as_step(node[name])) is not None:
             node.pop(name)
             return step, as_step(node.pop("total_steps", 0)) or 0

@@ -17,17 +17,21 @@ from launcher.logs.values import is_measurement, leading_number
 _LONGEST = 4_000  # characters of a line of steps
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?<![\w/])(?:global[ _])?(?:step|iteration|iter)[ :=#]{0,10}\[?"
+    r"(?<![\w/])(?:global[ _])?(?:step|iteration|iter)(?:\(train\))?[ :=#]{0,10}\[?\s{0,8}"
     rf"{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
+_ROLLOUT = re.compile(rf"(?<![\w/])rollout[ :]{{1,4}}{_COUNT}()", re.IGNORECASE)
 _ENTRY = re.compile(
     r"\s{0,20}[-*•·>]{0,3}\s{0,20}([A-Za-z][\w ./@%()-]{0,80}?)\s{0,40}[:=]\s{0,20}(?=[-+.\d'\"naiNI\w])"
 )
+_PARTS = re.compile(r"[,;] |  |\t")
+_WIDE = re.compile(r"([:=])[ \t]{2,20}")
+"""Blanks before a value that is aligned: `loss:  8.0000  mfu: 1.23%`."""
 _NEXT = re.compile(r"\S{0,20}\s{1,20}([A-Za-z][\w./@%-]{0,80})[:=]\s{0,20}")
 """Behind a value, its unit, and the name of the next where only blanks divide them."""
 _BLOCK = re.compile(
-    r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([A-Za-z][\w ./@%()-]{0,80}?)[*`_]{0,3}"
+    r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
     r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
 )
 _HEADING = re.compile(r"#{1,6}\s.{0,20}\*\*([A-Za-z][\w/]{0,80})\*\*")
@@ -51,7 +55,7 @@ def step_header(text: str) -> tuple[int, int] | None:
 
 def step_before(text: str) -> tuple[int, int] | None:
     """The step, and of how many, that stands before a dict: `Global step 5: {...}`."""
-    found = _STEP.search(text[-_BLOCK_LINE:])
+    found = _STEP.search(text[-_BLOCK_LINE:]) or _ROLLOUT.search(text[-_BLOCK_LINE:])
     return _counts(found) if found else None
 
 
@@ -65,7 +69,7 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
     if found is None:
         return None
     rest = text[found.end() : _LONGEST]
-    parts = rest.split("|") if "|" in rest else re.split(r"[,;] |  |\t", rest)
+    parts = rest.split("|") if "|" in rest else _PARTS.split(_WIDE.sub(r"\1 ", rest))
     metrics = dict[str, float]()
     for part in parts:
         part = part.lstrip(" :-])")

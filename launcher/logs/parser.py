@@ -52,6 +52,7 @@ class LogParser:
         self._samples = samples.SampleReader()
         self._block = loose_lines.BlockReader()
         self._header: int | None = None
+        self._open_dict = dicts.OpenDict()
         self._dict = list[str]()
         self._wrapped = list[str]()
         self._errors = tracebacks.TracebackReader()
@@ -155,6 +156,10 @@ class LogParser:
 
     def _plain(self, text: str) -> Iterator[Event]:
         """A line without a progress bar."""
+        whole = self._open_dict.take(text)
+        if whole == "":
+            return
+        text = whole or text
         opened = text.find("{")
         if opened >= 0 and text.rfind("}") > opened:
             events = self._of_dict(text, opened)
@@ -285,6 +290,8 @@ class LogParser:
             return []
         if not text[:opened].strip() and (event := self._of_json_line(node)):
             return event
+        if not any(map(is_measurement, node)) and not dicts.BESIDE.isdisjoint(node):
+            node = dicts.flattened(node)
         metrics: dict[str, Any] = {name: value for name, value in node.items() if not isinstance(value, dict | list)}
         if not any(is_measurement(str(name)) for name in metrics):
             return []
@@ -292,6 +299,9 @@ class LogParser:
         numbers = dicts.numbers(metrics)
         if not numbers:
             return []
+        header, self._header = self._header, None
+        if named is None and header is not None:
+            named = header, 0
         if named is not None:
             return [*self._counted_of(*named), *self._step("trl", named[0], numbers)]
         self.counted = True

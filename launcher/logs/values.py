@@ -12,6 +12,7 @@ _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+
 NUMBER = re.compile(_NUMBER + r"(?![A-Za-z_])", re.IGNORECASE)
 _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[^()]{{0,100}})?\)", re.IGNORECASE)
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
+_CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
 _LONGEST = 1_000
 _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 
@@ -30,10 +31,12 @@ def to_number(text: str) -> float | None:
 
 
 def leading_number(text: str) -> tuple[float, int] | None:
-    """The number that a text begins with, and where it ends: `0.5```, `3.21s`, `np.float64(0.5)Training`."""
+    """The number that a text begins with, and where it ends: `0.5```, `3.21s`, `np.float64(0.5)Training`. None of a
+    time or date, as `1:02:03` and `2025-05-01`."""
     if match := _WRAPPED.match(text):
         return float(match[1]), match.end()
-    if match := _GROUPED.match(text) or re.match(_NUMBER, text, re.IGNORECASE):
+    match = _GROUPED.match(text) or re.match(_NUMBER, text, re.IGNORECASE)
+    if match and not _CLOCK.match(text, match.end()):
         return float(match[0].replace(",", "")), match.end()
     return None
 
@@ -53,7 +56,7 @@ _MEASURED = frozenset(
 )  # fmt: skip
 _PREFIXES = (
     "eval_", "eval/", "train_loss", "train_runtime", "objective/", "rewards/", "val-core/", "val-aux/", "val/",
-    "actor/", "critic/", "loss/", "test_score/", "train/", "timing_s/",
+    "actor/", "critic/", "loss/", "test_score/", "train/", "timing_s/", "rollout/",
 )  # fmt: skip
 
 

@@ -288,6 +288,50 @@ def test_prime_rl_and_other_lines_with_units():
     assert not steps("Step 2: she sells 9 eggs | total: 18\n")
 
 
+@pytest.mark.parametrize(
+    ("line", "step", "metrics"),
+    [
+        (  # torchtitan
+            "[rank0]:[titan] 2025-05-01 10:00:00,123 - root - INFO - \x1b[31mstep:  1  \x1b[32mloss:  8.0123  "
+            "\x1b[38;2;180;60;0mgrad_norm:  1.2345  \x1b[33mmemory: 12.34GiB(15.43%)  \x1b[34mtps: 1,234  "
+            "\x1b[35mmfu: 1.23%\x1b[39m",
+            1, {"loss": 8.0123, "grad_norm": 1.2345, "memory": 12.34, "tps": 1234.0, "mfu": 1.23},
+        ),
+        (  # mmengine; a time is no number
+            "2025/05/01 10:00:00 - mmengine - INFO - Iter(train) [  10/500]  lr: 1.0e-05  eta: 1:02:03  loss: 1.5",
+            10, {"lr": 1e-05, "loss": 1.5},
+        ),
+        (  # torchtune
+            "1|49|Loss: 1.5123: 100%|██████████| 49/49 [10:00<00:00, 10.0s/it]", 49, {"Loss": 1.5123},
+        ),
+        (  # slime
+            "(A pid=12) [2025-05-01 10:00:00] data.py:123 - rollout 7: {'rollout/rewards': 0.1, 'rollout/x': -0.25}",
+            7, {"rollout/rewards": 0.1, "rollout/x": -0.25},
+        ),
+        ('{"step": 3, "train": {"loss": 0.5, "reward": 0.25}, "time": 3}', 3,
+         {"train/loss": 0.5, "train/reward": 0.25, "time": 3.0}),
+    ],
+)  # fmt: skip
+def test_lines_of_other_programs(line: str, step: int, metrics: dict[str, float]):
+    assert steps(line + "\n") == [(step, metrics)]
+
+
+def test_a_dict_over_several_lines():
+    both = "=== Step 3 ===\n{'loss': 0.5,\n 'reward': np.float64(0.25)}\nstep 4:\n{'loss': 0.25,\n 'reward': 0.5}\n"
+    assert steps(both) == [(3, {"loss": 0.5, "reward": 0.25}), (4, {"loss": 0.25, "reward": 0.5})]
+    results = {"epoch": 3.0, "eval_loss": 1.2, "train_loss": 0.9, "total_flos": 1.2e15}  # all_results.json
+    assert steps(json.dumps(results, indent=4)) == [(0, results)]
+    settings = "{'actor': {'loss': 0.5,\n  'train/loss': 1},\n 'critic/lr': 1}\nstep:1 - critic/score/mean:0.5\n"
+    assert steps(settings) == [(1, {"critic/score/mean": 0.5})]
+    begun = "{'loss': 0.5,\nstep:1 - critic/score/mean:0.5\n{'loss': 0.25, 'step': 2}\n{'loss': 0.1,\n"
+    assert steps(begun) == [(1, {"critic/score/mean": 0.5}), (2, {"loss": 0.25})]
+
+
+def test_a_block_has_names_in_any_language():
+    text = "=== Step 1/3 ===\n- policy_loss: 0.1\n- 奖励: 0.5\n- reward: 0.2\n耗时：3.2s\n"
+    assert steps(text) == [(1, {"policy_loss": 0.1, "奖励": 0.5, "reward": 0.2, "耗时": 3.2})]
+
+
 def test_our_own_event_log():
     text = '{"seq":7,"attempt":1,"kind":"Step","at":1.0,"step":3,"metrics":{"train/loss":"NaN"}}\n'
     ((number, found),) = steps(text)
