@@ -81,7 +81,7 @@ def of_reward() -> dict[str, tuple[Values, Values]]:
         "reward-exploited": (
             {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.2])}, {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.3])},
         ),
-        "no-signal": ({REWARD: [0.0] * 12, ZERO: [1.0] * 12}, {REWARD: [0.0] * 12, ZERO: [0.97] * 12}),
+        "no-signal": ({REWARD: [0.0] * 18, ZERO: [1.0] * 18}, {REWARD: [0.0] * 18, ZERO: [0.97] * 18}),
         "signal-scarce": ({REWARD: mixed, ZERO: [0.6] * 30}, {REWARD: mixed, ZERO: [0.49] * 30}),
         "signal-solved": ({**solved, ZERO: [0.91] * 10}, {**solved, ZERO: [0.89] * 10}),
         "update-without-effect": ({**frozen, LR: [1e-6] * 14}, {**frozen, LR: [0.0] * 14}),
@@ -178,7 +178,7 @@ FOUND = {
     "reward-lost": (70, 68, "critical", REWARD, 0.2167, 0.3958),
     "reward-degraded": (25, 23, "warn", REWARD, 0.3783, 0.4013),
     "reward-exploited": (40, 40, "critical", VAL, 0.2, 0.25),
-    "no-signal": (10, 10, "critical", REWARD, 0.0, None),
+    "no-signal": (16, 16, "critical", REWARD, 0.0, None),
     "signal-scarce": (24, 20, "warn", ZERO, 0.6, 0.5),
     "signal-solved": (7, 5, "info", ZERO, 0.91, 0.9),
     "update-without-effect": (12, 10, "critical", NORM, 0.0, 1e-06),
@@ -287,14 +287,33 @@ def test_a_slow_step_names_the_part_that_took_long():
 
 
 def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_groups_is_unknown():
-    nothing, silent = {REWARD: [0.0] * 8, TOP: [0.0] * 8, BOTTOM: [0.0] * 8}, [0.0] * 30
-    assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 5)]
+    nothing, silent = {REWARD: [0.0] * 12, TOP: [0.0] * 12, BOTTOM: [0.0] * 12}, [0.0] * 30
+    assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 10)]
     unknown = judged(rows({REWARD: [0.0] * 25}))
     assert [(alert.rule, alert.step) for alert in unknown] == [("no-signal", 20)]
     lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}
     assert ("no-signal", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
     once = {REWARD: [0.5, *[0.0] * 12], TOP: [1.0, *[0.0] * 12], BOTTOM: [-1.0, *[0.0] * 12]}
     assert "no-signal" not in [alert.rule for alert in judged(rows(once))], "12 hard prompts in a row may be chance"
+
+
+def test_a_run_without_reward_in_its_first_steps_is_given_time_to_find_one():
+    late = {REWARD: [0.0] * 14 + line(0.02, 0.4, 40), ZERO: [1.0] * 14 + line(0.9, 0.3, 40)}
+    assert not [alert for alert in judged(rows(late)) if alert.level == "critical"]
+
+
+def test_steps_without_a_gradient_count_by_the_groups_that_should_have_had_one():
+    """Where a step is one group, its gradient is 0 as often as a group has equal rewards."""
+
+    def found(steps: int, zero: float | None) -> bool:
+        values = {NORM: [0.0] * steps, SPREAD: [0.4] * steps, LR: [1e-6] * steps}
+        groups = {} if zero is None else {ZERO: [zero] * steps}
+        return "update-without-effect" in [alert.rule for alert in judged(rows(values | groups))]
+
+    assert [found(14, zero) for zero in (0.2, 0.7, 0.95, None)] == [True, False, False, True]
+    assert [found(30, zero) for zero in (0.7, 0.95)] == [True, False]
+    advantages = {NORM: [0.0] * 14, TOP: [1.5] * 14, BOTTOM: [-1.5] * 14, LR: [1e-6] * 14}
+    assert [alert.rule for alert in judged(rows(advantages))] == ["update-without-effect"], "as of verl"
 
 
 # ---- steady, rising and late runs
