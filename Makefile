@@ -127,7 +127,7 @@ hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, t
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seeds, and 12 healthy ones: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py
 
-faults: $(VENV)/ready-dev  ## train runs of our own engine with 11 faults put in at known steps, and 10 healthy ones: steps until a critical alert
+faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
 	$(VENV)/bin/python benchmarks/faults.py
 
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once

@@ -52,6 +52,7 @@ FAULTS: Mapping[str, tuple[str, int]] = {
         " sampler.samples_with_it=false trainer.ppo_epochs=2",
         1,
     ),
+    "sampler with old weights": (f"algorithm=grpo {RL} sampler=old_weights sampler.from_step=30", 30),
 }
 """Arguments, and the first step at which the fault has an effect."""
 HEALTHY: Mapping[str, str] = {

@@ -96,6 +96,19 @@ class OtherTemperature(TorchSampler):
     logprobs_match_trainer = False
 
     def generator(self, run: RunSpec, policy: Policy) -> Generator:
-        from other_temperature import OtherDecoder  # noqa: PLC0415  it loads torch, which settings do not need
+        from faulty_decoders import OtherTemperatureDecoder  # noqa: PLC0415  it loads torch, which settings do not need
 
-        return OtherDecoder(policy.model, self, run.data.max_response_length, policy.parallel)
+        return OtherTemperatureDecoder(policy.model, self, run.data.max_response_length, policy.parallel)
+
+
+@settings
+class OldWeights(TorchSampler):
+    """Gets no weights any more from a step on."""
+
+    from_step: AtLeastOne = 30
+    """The first step that is sampled with the weights of the step before."""
+
+    def generator(self, run: RunSpec, policy: Policy) -> Generator:
+        from faulty_decoders import OldWeightsDecoder  # noqa: PLC0415  it loads torch, which settings do not need
+
+        return OldWeightsDecoder(policy.model, self, run.data.max_response_length, policy.parallel)

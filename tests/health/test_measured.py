@@ -17,6 +17,7 @@ from launcher.health.profiles import read_profile
 RULES = read_profile("measured")
 REWARD, ZERO, HIGH, LOW = "critic/score/mean", "critic/frac_reward_zero_std", "critic/score/max", "critic/score/min"
 TOP, BOTTOM, SPREAD = "critic/advantages/max", "critic/advantages/min", "critic/score/std"
+LOGP = "actor/log_prob_mean"
 ENTROPY, KL, NORM, LR = "actor/entropy", "actor/kl_loss", "actor/grad_norm", "actor/lr"
 LENGTH, CUT, PROMPTS = "response_length/mean", "response_length/clip_ratio", "prompt_length/clip_ratio"
 RATIO, PPO_KL, CLIPPED, ABORTED = "actor/ratio_mean", "actor/ppo_kl", "actor/pg_clipfrac", "response/aborted_ratio"
@@ -121,6 +122,9 @@ def of_policy() -> dict[str, tuple[Values, Values]]:
         "kl-exploded": ({KL: [0.1] * 10 + [1.01] * 4, REWARD: flat}, {KL: [0.1] * 10 + [0.99] * 4, REWARD: flat}),
         "ratio-exploded": ({RATIO: [10.1]}, {RATIO: [9.9]}),
         "old-policy-wrong": ({PPO_KL: [-0.021] * 8}, {PPO_KL: [-0.019] * 8}),
+        "answers-of-another-policy": (
+            {LOGP: [-0.71] * 6, ENTROPY: [0.4] * 6}, {LOGP: [-0.69] * 6, ENTROPY: [0.4] * 6},
+        ),
         "update-too-large": ({PPO_KL: [0.21] * 6}, {PPO_KL: [0.19] * 6}),
         "clipped-often": ({CLIPPED: [0.71] * 8}, {CLIPPED: [0.69] * 8}),
         "gradient-spike": ({NORM: [0.3] * 20 + [3.1]}, {NORM: [0.3] * 20 + [2.9]}),
@@ -195,6 +199,7 @@ FOUND = {
     "kl-exploded": (13, 12, "critical", KL, 1.01, 1.0),
     "ratio-exploded": (1, 1, "critical", RATIO, 10.1, 10.0),
     "old-policy-wrong": (7, 5, "critical", PPO_KL, -0.021, -0.02),
+    "answers-of-another-policy": (5, 3, "critical", LOGP, -0.71, -0.7),
     "update-too-large": (5, 3, "warn", PPO_KL, 0.21, 0.2),
     "clipped-often": (7, 5, "warn", CLIPPED, 0.71, 0.7),
     "gradient-spike": (21, 21, "info", NORM, 3.1, 3.0),
