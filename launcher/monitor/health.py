@@ -25,6 +25,8 @@ from launcher.monitor.run_rules import (
     Rule,
     found,
     level_of,
+    no_groups,
+    no_signal,
     nothing_learnt,
 )
 from launcher.spec.health import HealthRules
@@ -52,6 +54,7 @@ TWINS: Mapping[str, tuple[str, ...]] = {
 """Of a rule that knows the settings, the profile's rules that find the same: what was reported by one is not reported
 again by the other, unless it is worse then."""
 FEW_PROMPTS = 4  # of a step: below, its reward is of these prompts rather than of the policy
+FIRST_SIGNAL = 16  # steps without a reward after which a run that goes on is called lost: it may find one late
 SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 
 
@@ -160,6 +163,8 @@ class Health:
         return [each for each in standing if each.rule not in superfluous]
 
     def _holds(self, rule: Rule, looks: int) -> bool:
+        if rule in (no_signal, no_groups) and not self.seen.over:
+            return self._held[rule] > FIRST_SIGNAL - self.seen.enough
         if rule in FACTS or (rule is nothing_learnt and self.seen.over):  # how far the weights moved is known last
             return True
         if rule in OF_VALIDATIONS:  # they are far apart

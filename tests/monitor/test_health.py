@@ -90,8 +90,8 @@ RUINED = {
     "nothing-learnt": (SFT, losses(around([2.9] * 60, 0.02)), 1e-6),
     "not-finite": (SFT, losses([2.9] * 20, **{"train/skipped_nonfinite": 1.0})),
     "no-gradient": (SFT, losses([2.9] * 20, **{"train/grad_norm": 0.0})),
-    "no-signal": (GRPO, sampled([0.0] * 12, flat=1.0)),
-    "no-groups": (GRPO, sampled(around([0.3] * 12, 0.05), **{"train/groups_kept": 0.0})),
+    "no-signal": (GRPO, sampled([0.0] * 20, flat=1.0)),
+    "no-groups": (GRPO, sampled(around([0.3] * 20, 0.05), **{"train/groups_kept": 0.0})),
     "scores-missing": (GRPO, sampled(around([0.3] * 12, 0.05), **{"reward/faults": 1500.0})),
     "score-fell": (GRPO, sampled(around(FALLING, 0.03))),
     "worse-than-before": (GRPO, sampled(around([0.5] * 60, 0.03), validations={0: 0.57, 30: 0.5, 60: 0.36})),
@@ -188,6 +188,11 @@ def test_a_healthy_run_is_not_called_ruined(healthy: str) -> None:
         assert judged(*HEALTHY[healthy](seed), 0.01) == ([], []), seed  # type: ignore[no-untyped-call]
 
 
+def test_a_run_may_find_its_first_reward_late() -> None:
+    found = [*sampled([0.0] * 12, flat=1.0), *sampled(around([0.02 + 0.5 * x for x in LINE], 0.01), flat=0.4)[1:]]
+    assert judged(GRPO, found) == ([], [])
+
+
 def test_a_run_of_no_steps_says_so() -> None:
     assert judged(SFT, [{}])[1] == ["no-step"]
 
@@ -259,7 +264,7 @@ def test_noise_is_that_of_neighbours() -> None:
 def test_a_fix_of_the_profile_suits_the_run() -> None:
     """Settings that the run does not have, and values that it has, are left out of it."""
     hot = replace(GRPO, sampler=replace(GRPO.sampler, temperature=0.5), trainer=replace(GRPO.trainer, ppo_epochs=2))
-    silent = [{"critic/score/mean": 0.0, "critic/frac_reward_zero_std": 1.0}] * 12
+    silent = [{"critic/score/mean": 0.0, "critic/advantages/max": 0.0, "critic/advantages/min": 0.0}] * 12
     clipped = [{"actor/pg_clipfrac": 0.8}] * 12
 
     def fixes(run: RunSpec, steps: Sequence[Mapping[str, float]]) -> list[str]:
