@@ -292,8 +292,8 @@ def test_a_slow_step_names_the_part_that_took_long():
 
 
 def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_groups_is_unknown():
-    nothing, silent = {REWARD: [0.0] * 12, TOP: [0.0] * 12, BOTTOM: [0.0] * 12}, [0.0] * 30
-    assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 10)]
+    nothing, silent = {REWARD: [0.0] * 18, TOP: [0.0] * 18, BOTTOM: [0.0] * 18}, [0.0] * 30
+    assert [(alert.rule, alert.step) for alert in judged(rows(nothing))] == [("no-signal", 16)]
     unknown = judged(rows({REWARD: [0.0] * 25}))
     assert [(alert.rule, alert.step) for alert in unknown] == [("no-signal", 20)]
     lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}

@@ -264,7 +264,7 @@ def test_noise_is_that_of_neighbours() -> None:
 def test_a_fix_of_the_profile_suits_the_run() -> None:
     """Settings that the run does not have, and values that it has, are left out of it."""
     hot = replace(GRPO, sampler=replace(GRPO.sampler, temperature=0.5), trainer=replace(GRPO.trainer, ppo_epochs=2))
-    silent = [{"critic/score/mean": 0.0, "critic/advantages/max": 0.0, "critic/advantages/min": 0.0}] * 12
+    silent = [{"critic/score/mean": 0.0, "critic/advantages/max": 0.0, "critic/advantages/min": 0.0}] * 18
     clipped = [{"actor/pg_clipfrac": 0.8}] * 12
 
     def fixes(run: RunSpec, steps: Sequence[Mapping[str, float]]) -> list[str]:
