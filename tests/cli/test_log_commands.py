@@ -125,6 +125,18 @@ def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
     assert code == 2 and "no line with metrics" in text
 
 
+def test_what_is_for_runs_alone_says_what_reads_a_log(log, run_root):
+    for command in (["report", log], ["compare", log, "r"], ["track", log, "--to", "file"]):
+        code, text = rlrun(*command, "--root", str(run_root))
+        assert code == 2 and "a file, and no run; use the name of a run; rlrun watch, metrics, samples and" in text
+
+
+def test_a_run_without_a_step_is_not_called_healthy(run_root):
+    (run_root / "p" / "r" / "events.jsonl").write_text("")
+    code, text = rlrun("diagnose", "r", "--profile", "measured", "--root", str(run_root))
+    assert code == 2 and "the run has no step yet" in text
+
+
 def test_secrets_and_control_characters_of_a_log_are_not_printed(tmp_path):
     path = tmp_path / "a.log"
     secret = "hf_" + "a" * 34

@@ -59,7 +59,7 @@ def diagnose(
 
 
 def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None) -> tuple[list[Alert], int]:
-    """The findings, the most serious first, and the last step. Raises `Problems` where a log has neither steps nor
+    """The findings, the most serious first, and the last step. Raises `Problems` where there are neither steps nor
     findings: nothing was judged."""
     if source.log is None and rules is None:
         see = Health(recorded_spec(store.find(name, root))).hear
@@ -73,7 +73,7 @@ def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
             found.append(event)
-    if source.log is not None and last < 0 and not found:
+    if last < 0 and not found:
         raise Problems(no_metrics(source))
     return sorted(found, key=lambda alert: -SERIOUS[alert.level]), max(last, 0)
 

@@ -64,8 +64,10 @@ def samples(
         else:
             found = _latest(source.events())
         if not found:
-            got = "no such answer" if step is not None or search or ranged else "no answers"
-            fix = "use other bounds, or a log with answers: verl prints them with trainer.log_val_generations"
+            chosen = step is not None or search or ranged
+            got = "no such answer" if chosen else "no answers"
+            fix = "a log with answers: verl prints them with trainer.log_val_generations"
+            fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
             raise Problems(Problem(source.title, got, fix, "not-found"))
     if as_json:
         return say_json([asdict(sample) for sample in found[:limit]])
