@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs labelled step-overhead
 
 help:  ## list the targets
@@ -186,8 +186,14 @@ $(VERL)/ready: Makefile
 		pylatexenc==2.11 pybind11==3.1.0 TransferQueue==0.1.11
 	@touch $@
 
-test-verl: $(VERL)/ready  ## read prepared data with verl 0.9.1's dataset classes
+test-verl: $(VERL)/ready  ## read prepared data with verl 0.9.1's dataset classes; our rules against its own
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore -m pytest tests/verl --no-header -p no:cacheprovider
+
+verl-rules: $(VERL)/ready  ## our verdict on 1,500 random configs of verl against its own validate_config, SEED=0
+	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore benchmarks/verl_rules.py 1500 $(SEED)
+
+verl-snapshot: $(VERL)/ready  ## write verl's keys, defaults and fields from its installed package
+	PYTHONPATH=$(CURDIR) $(VERL)/bin/python benchmarks/verl_snapshot.py $$(echo $(VERL)/lib/python3*/site-packages/verl)
 
 $(VLLM)/ready: Makefile pyproject.toml
 	$(PYTHON) -m venv $(VLLM)

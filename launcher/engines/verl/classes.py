@@ -78,6 +78,8 @@ def _accepts(node: ast.expr, value: object) -> bool:
             return value is None or _accepts(inner, value)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
             return value in ast.literal_eval(inner if isinstance(inner, ast.Tuple) else ast.Tuple([inner], ast.Load()))
+        case ast.Subscript(value=ast.Name(id="list"), slice=inner) if isinstance(value, list):
+            return all(_accepts(inner, one) for one in value)
         case ast.Subscript(value=ast.Name(id=name)) | ast.Name(id=name):
             return _is_a(name, value)
     return True

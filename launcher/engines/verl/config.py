@@ -36,6 +36,8 @@ MADE = (
     "critic", "model", "engine", "optim", "checkpoint", "profiler",
 )  # fmt: skip
 """Sections that verl makes dataclasses of: a key that is no field is a TypeError there."""
+OPTIONAL = frozenset(["algorithm.filter_groups", "actor_rollout_ref.model.mtp", "critic.model.mtp", "model.mtp"])
+"""Sections that may be null."""
 WHOLE = frozenset([
     "data.train_batch_size", "data.gen_batch_size", "data.val_batch_size", "data.max_prompt_length",
     "data.max_response_length", "data.micro_batch_size_per_gpu", "data.max_token_len_per_gpu", "data.max_length",
@@ -81,12 +83,17 @@ def compose(words: Sequence[str], program: Program, files: Path | None = None) -
         base = defaults.load(program, CONFIGS[program][0], {}, None)
     made = VerlConfig({}, arguments.problems)
     made.problems += _given_twice(arguments.values)
-    good = _apply(base, arguments.values, program, made)
-    made.config, unresolved = _resolved(base, good)
+    node = _node(base)
+    good = _apply(node, base, arguments.values, program, made)
+    made.config, unresolved = _resolved(node, base)
     made.problems += unresolved
     if wrong := _wrong_values(made.config, base, good):
         made.problems += wrong.values()
-        made.config, _ = _resolved(base, [each for each in good if each.key_or_group not in wrong])
+        node = _node(base)
+        for override in good:
+            if override.key_or_group not in wrong:
+                _update(node, override)
+        made.config, _ = _resolved(node, base)
     return made
 
 
@@ -148,13 +155,17 @@ def _given_twice(values: Iterable[Override]) -> Iterator[Problem]:
         seen[key] = override
 
 
-def _apply(base: Defaults, values: Iterable[Override], program: Program, made: VerlConfig) -> list[Override]:
-    """The values that Hydra can apply, one after another; what is wrong with the others, and notes, go to `made`."""
-    node = _node(base)
+def _apply(
+    node: DictConfig, base: Defaults, values: Iterable[Override], program: Program, made: VerlConfig
+) -> list[Override]:
+    """Applies the values that Hydra can apply, one after another, and returns them; what is wrong with the others, and
+    notes, go to `made`."""
     known: list[str] = []
     good: list[Override] = []
     for override in values:
         try:
+            if override.is_delete() and _has(base.node, override.key_or_group):
+                raise ValueError("verl reads it")
             _update(node, override)
         except _FAULTS as error:
             known = known or sorted(_keys(base.node))
@@ -197,7 +208,7 @@ def _refusal(override: Override, program: Program, known: Sequence[str], node: D
     if override.is_delete() or key in known:
         if override.is_add():
             return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
-        return Problem(key, error_message(error), code="unknown-setting")
+        return Problem(key, error_message(error), "leave ~ out, and give a value", "unknown-setting")
     if isinstance(OmegaConf.select(node, key.rpartition(".")[0], throw_on_missing=False), str | int | float):
         return Problem(key, f"{key.rpartition('.')[0]} has a value, not settings", code="unknown-setting")
     got = "verl has no such key"
@@ -251,10 +262,8 @@ def _first_new(node: dict[str, Any], key: str) -> tuple[str, str]:
     return ".".join(parts[:there]), parts[there]
 
 
-def _resolved(base: Defaults, values: Iterable[Override]) -> tuple[dict[str, Any], list[Problem]]:
-    node = _node(base)
-    for override in values:
-        _update(node, override)
+def _resolved(node: DictConfig, base: Defaults) -> tuple[dict[str, Any], list[Problem]]:
+    """A config without interpolations; where they lead nowhere, the config without any argument and a problem."""
     try:
         return OmegaConf.to_container(node, resolve=True, throw_on_missing=False), []  # type: ignore[return-value]
     except OmegaConfBaseException as error:
@@ -279,28 +288,52 @@ def _wrong_values(config: dict[str, Any], base: Defaults, values: Iterable[Overr
 def _wrong_value(key: str, value: Any, base: Defaults) -> Problem | None:
     parent, _, last = key.rpartition(".")
     default = _at(base.node, key)
-    if isinstance(default, dict) and value is not None:
-        return Problem(key, f"{short_repr(value)} is one value, and this a section", f"use {key}.NAME=")
+    if isinstance(default, dict):
+        return _wrong_section(key, value, default)
     fields = _fields(_at(base.node, parent) if parent else None, base)
     kind = fields.get(last, "Any") if fields else "Any"
-    if kind != "Any" and not is_class(kind):
-        null = value is None and "int" not in kind and kind != "bool"  # it stands for a default in places
-        if accepts(kind, value) or null or (isinstance(default, list) and isinstance(value, str) and "str" in kind):
-            return None
-        return _type_problem(key, value, kind.removeprefix("Optional[").removesuffix("]"))
-    if key in WHOLE:
-        optional = default is None or key.endswith("max_off_policy_threshold")
-        fits = (optional and value is None) or accepts("int", value)
-        return None if fits else _type_problem(key, value, "int")
-    if isinstance(default, bool) and isinstance(value, str):
-        return _type_problem(key, value, "bool")
-    if isinstance(default, int | float) and isinstance(value, str | list) and value != "after_each_epoch":
-        return _type_problem(key, value, "int" if isinstance(default, int) else "float")
-    return None
+    if kind == "Any" or is_class(kind):
+        kind = _kind_of_default(key, default)
+    if accepts(kind, value) or (value is None and last.startswith("clip_ratio")):
+        return None
+    if isinstance(default, list) and isinstance(value, str) and "str" in kind:
+        return None
+    return _type_problem(key, value, kind.removeprefix("Optional[").removesuffix("]"))
+
+
+def _wrong_section(key: str, value: Any, default: dict[str, Any]) -> Problem | None:
+    if value is None and (key in OPTIONAL or ("_target_" not in default and "." in key)):
+        return None
+    return None if isinstance(value, dict) else Problem(
+        key, f"{short_repr(value)} is one value, and this a section", f"use {key}.NAME="
+    )  # fmt: skip
+
+
+def _kind_of_default(key: str, default: Any) -> str:
+    """The type of a setting that no dataclass of verl has, by its default."""
+    last = key.rpartition(".")[2]
+    if key in WHOLE or last.endswith(("_size", "_per_gpu")):
+        return (
+            "int"
+            if default is not None and last not in ("max_off_policy_threshold", "image_patch_size")
+            else "Optional[int]"
+        )
+    if isinstance(default, bool):
+        return "Optional[bool]"
+    if isinstance(default, int | float):
+        return "float | str" if last in ("save_freq", "test_freq") else "float"
+    if isinstance(default, list) or last in ("train_files", "val_files", "logger"):
+        return "Optional[list | str]"
+    if isinstance(default, str) and not default.startswith("${"):
+        return "Optional[str | int | float | bool]"
+    if default is None and last.endswith(("path", "name", "_key", "_dir")):
+        return "Optional[str]"
+    return "Any"
 
 
 def _type_problem(key: str, value: Any, kind: str) -> Problem:
     names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    names |= {"float | str": "a whole number", "list | str": "[A,B]", "list[str]": "[A,B]"}
     better = int(value) if kind == "int" and isinstance(value, float) and value == int(value) else None
     fix = f"use {names.get(kind, kind)}" if better is None else f"use {better}"
     got = f"got {short_repr(value)}, which verl takes and cannot use"
@@ -317,7 +350,7 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for name, inner in value.items():
             yield from _leaves(f"{key}.{name}", inner)
-    elif not isinstance(value, dict):
+    else:
         yield key, value
 
 

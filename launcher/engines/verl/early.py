@@ -35,7 +35,7 @@ def problems(config: dict[str, Any]) -> list[Problem]:
     if "actor_rollout_ref" not in config:
         return []
     run = RlSizes(config)
-    if run.gpus < 1:
+    if run.gpus < 1 and not run.dynamic:
         got = f"{run('trainer.n_gpus_per_node')} on {run('trainer.nnodes')} nodes"
         return [Problem("trainer.n_gpus_per_node", got, "use at least 1 GPU on 1 node")]
     return list(_all(run))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.core.problems import Problem
-from launcher.engines.verl.rules.batches import batches, lora
+from launcher.engines.verl.rules.batches import batches, lora, sizes
 from launcher.engines.verl.rules.cluster import cluster
 from launcher.engines.verl.rules.data import data, multi_turn, rewards
 from launcher.engines.verl.rules.facts import LaunchFacts, Rule, RuleResult
@@ -28,6 +28,8 @@ def results(config: dict[str, Any], facts: LaunchFacts = UNKNOWN) -> list[RuleRe
     if "actor_rollout_ref" not in config:
         return list(dict.fromkeys(sft(config, facts)))
     run = RlSizes(config)
+    if wrong := list(sizes(run)):
+        return wrong
     return list(dict.fromkeys(found for rule in RULES for found in rule(run, facts)))
 
 

@@ -30,6 +30,15 @@ GROUPED = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "reinfor
 """Estimators that compare the answers to one prompt."""
 
 
+def sizes(run: RlSizes) -> Results:
+    """Numbers that everything else is divided by."""
+    where = {"trainer.n_gpus_per_node": run.gpus, f"{ROLLOUT}.n": run.n, "data.train_batch_size": run.batch}
+    where |= {f"{section}.ppo_mini_batch_size": run(f"{section}.ppo_mini_batch_size") for section in _sections(run)}
+    for key, value in where.items():
+        if value < 1:
+            yield fails(key, f"{value}", "use at least 1")
+
+
 def batches(run: RlSizes, facts: LaunchFacts) -> Results:
     uneven = list(_parallel(run))
     yield from uneven
@@ -159,9 +168,7 @@ def _filled(run: RlSizes) -> Results:
 
 def _groups(run: RlSizes) -> Results:
     estimator, where = run("algorithm.adv_estimator"), f"{ROLLOUT}.n"
-    if run.n < 1:
-        yield fails(where, f"{run.n} answers to a prompt", "use 5")
-    elif run.n == 1 and estimator == "grpo_passk":  # core_algos.py:517
+    if run.n == 1 and estimator == "grpo_passk":  # core_algos.py:517
         yield fails(where, "1 answer, and grpo_passk compares two", "use 5", "conflicting-settings")
     elif run.n == 1 and estimator in GROUPED:
         yield warns(where, f"1 answer: {estimator} has nothing to compare it with", "use 5", "conflicting-settings")

@@ -55,9 +55,10 @@ class SftSizes:
 
 def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
     run = SftSizes(config)
-    if run.gpus < 1:
-        yield fails("trainer.n_gpus_per_node", f"{run.gpus} GPUs", "use at least 1")
-        return
+    for key, size in (("trainer.n_gpus_per_node", run.gpus), ("data.train_batch_size", run.batch)):
+        if size < 1:
+            yield fails(key, f"{size}", "use at least 1")
+            return
     for section in ("engine", "optim", "checkpoint", "profiler"):
         yield from (RuleResult("FAIL", one) for one in refused(run(section), section))
     yield from _engine(run)
@@ -171,7 +172,11 @@ def _values(run: SftSizes, facts: LaunchFacts) -> Results:
         elif isinstance(value, str) and value != "after_each_epoch":
             yield RuleResult("FAIL", not_one_of(key, value, ("after_each_epoch",)))
     test = run("trainer.test_freq")
-    if not run("data.val_files") and test not in (None, 0) and (test == "after_each_epoch" or test > 0):
+    if (
+        not run("data.val_files")
+        and test not in (None, 0)
+        and (test == "after_each_epoch" or (isinstance(test, int) and test > 0))
+    ):
         yield fails("trainer.test_freq", f"{test}, without data.val_files", "use -1, or set data.val_files")
     yield from loggers(run("trainer.logger"), facts)
     mode, path = run("trainer.resume_mode"), run("trainer.resume_from_path")
@@ -182,7 +187,7 @@ def _values(run: SftSizes, facts: LaunchFacts) -> Results:
     if mode in ("auto", "resume_path") and facts.checkpoint_world not in (None, run.gpus):
         got = f"the checkpoint is of {facts.checkpoint_world} processes, and the run has {run.gpus}"
         yield fails("trainer.n_gpus_per_node", got, "use as many GPUs, or trainer.resume_mode=disable")
-    interval = run("trainer.profile_interval") or []
+    interval = list(run("trainer.profile_interval") or [])
     start, end = interval if len(interval) == 2 else (0, -1)
     if end < start or (start < 0 <= end):  # sft_trainer.py:154
         yield fails("trainer.profile_interval", f"{interval}", "use [FIRST,LAST], or [-1,-1]")

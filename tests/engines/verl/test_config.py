@@ -1,0 +1,230 @@
+"""verl's config from its arguments: what Hydra would refuse, and what it takes and verl cannot use."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from launcher.core.problems import Problem
+from launcher.engines.verl import defaults, early
+from launcher.engines.verl.classes import accepts
+from launcher.engines.verl.config import VerlConfig, compose
+
+SOURCES = Path(early.__file__).parent
+
+
+def only(made: VerlConfig) -> str:
+    assert len(made.problems) == 1, list(map(str, made.problems))
+    return str(made.problems[0])
+
+
+def test_the_defaults_are_those_of_verl():
+    made = compose([], "ppo")
+    assert (made.problems, made.notes) == ([], [])
+    assert made.config["data"]["train_batch_size"] == 1024
+    assert made.config["actor_rollout_ref"]["rollout"]["name"] == "???"
+    assert made.config["actor_rollout_ref"]["rollout"]["response_length"] == 512
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "key", "value"),
+    [
+        ("ppo", ["model_engine=megatron"], "actor_rollout_ref.actor.strategy", "megatron"),
+        ("ppo", ["--config-name=ppo_megatron_trainer.yaml"], "critic.strategy", "megatron"),
+        ("ppo", ["-cn", "ppo_megatron_trainer", "model_engine=veomni"], "critic.strategy", "veomni"),
+        ("ppo", ["data.train_batch_size=64"], "data.train_batch_size", 64),
+        ("ppo", ["+ray_kwargs.ray_init.num_gpus=1"], "ray_kwargs.ray_init.num_gpus", 1),
+        ("ppo", ["++critic.optim.lr=2e-5"], "critic.optim.lr", 2e-5),
+        ("ppo", ["actor_rollout_ref.actor.ppo_mini_batch_size=32"], "critic.ppo_mini_batch_size", 32),
+        ("ppo", ['trainer.logger=\'["console","file"]\''], "trainer.logger", '["console","file"]'),
+        ("ppo", ["+trainer.total_training_steps=5"], "trainer.total_training_steps", 5),
+        ("ppo", ["hydra.run.dir=/tmp/x"], "trainer.nnodes", 1),
+        ("ppo", ["actor_rollout_ref.actor.clip_ratio_low=null"], "actor_rollout_ref.actor.clip_ratio_low", None),
+        ("sft", ["engine=megatron", "optim=megatron"], "optim._target_", "verl.workers.config.McoreOptimizerConfig"),
+        ("sft", ["trainer.save_freq=after_each_epoch"], "trainer.save_freq", "after_each_epoch"),
+    ],
+)
+def test_arguments_are_applied_as_hydra_does(program, words, key, value):
+    made = compose(words, program)
+    assert made.problems == []
+    found = made.config
+    for part in key.split("."):
+        found = found[part]
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "line"),
+    [
+        ("ppo", "data.train_batch_sise=8",
+         "data.train_batch_sise: verl has no such key; did you mean data.train_batch_size?"),
+        ("ppo", "optim.lr=1e-6", "optim.lr: verl has no such key; use actor_rollout_ref.actor.optim.lr"),
+        ("ppo", "critic.model.fsdp_config.param_offload=True",
+         "critic.model.fsdp_config.param_offload: verl has no such key; use critic.fsdp.param_offload"),
+        ("ppo", "algorithm.beta=0.1", "algorithm.beta: verl has no such key; verl has no DPO; use engine=torch for it"),
+        ("ppo", "reward_model.reward_manager=dapo",
+         "reward_model.reward_manager: composes, but main_ppo does not read it; use reward.reward_manager.name"),
+        ("ppo", "custom_reward_function.path=/r.py",
+         "custom_reward_function.path: composes, but main_ppo does not read it; "
+         "use reward.custom_reward_function.path"),
+        ("ppo", "+trainer.nnodes=2", "trainer.nnodes: + adds a key, and verl has this one; use trainer.nnodes="),
+        ("ppo", "model_engine=megatorn", "model_engine: there is no megatorn; did you mean model_engine=megatron?"),
+        ("ppo", "data.train_batch_size=abc",
+         "data.train_batch_size: got 'abc', which verl takes and cannot use; use a whole number"),
+        ("ppo", "actor_rollout_ref.rollout.n=8.0",
+         "actor_rollout_ref.rollout.n: got 8.0, which verl takes and cannot use; use 8"),
+        ("ppo", "actor_rollout_ref.actor.use_kl_loss=no",
+         "actor_rollout_ref.actor.use_kl_loss: got 'no', which verl takes and cannot use; use true or false"),
+        ("ppo", "actor_rollout_ref.actor.optim=adam",
+         "actor_rollout_ref.actor.optim: 'adam' is one value, and this a section; "
+         "use actor_rollout_ref.actor.optim.NAME="),
+        ("ppo", "+actor_rollout_ref.actor.clip_ratio_hi=0.3",
+         "actor_rollout_ref.actor.clip_ratio_hi: FSDPActorConfig of verl has no field clip_ratio_hi; did you mean actor_rollout_ref.actor.clip_ratio_high?"),
+        ("ppo", "+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
+         "actor_rollout_ref.actor.megatron.tensor_model_parallel_size: FSDPActorConfig of verl has no field megatron; "
+         "leave it out"),
+        ("ppo", "trainer.nnodes=1,2",
+         "trainer.nnodes: several values: verl takes one config; use trainer.nnodes=[...] for a list, or one value"),
+        ("ppo", "--config-name=dpo_trainer",
+         "--config-name: verl has no config dpo_trainer; did you mean ppo_trainer?"),
+        ("ppo", "~trainer.nnodes", "trainer.nnodes: verl reads it; leave ~ out, and give a value"),
+        ("sft", "model.partial_pretrain=x", "model.partial_pretrain: verl has no such key; use model.path"),
+        ("sft", "data.prompt_key=question", "data.prompt_key: verl has no such key; it reads only data.messages_key; "
+         "write rows with a column of messages"),
+        ("sft", "engine=fsdp2", "engine: there is no fsdp2; did you mean engine=fsdp?"),
+    ],
+)  # fmt: skip
+def test_one_wrong_argument_is_one_problem(program, word, line):
+    assert only(compose([word], program)) == line
+
+
+def test_all_problems_are_named_at_once_and_the_rest_is_composed():
+    words = [
+        "data.train_batch_size=x",
+        "a.b=1",
+        "model_engine=no",
+        "trainer.nnodes=1",
+        "trainer.nnodes=2",
+        "data.seed=3",
+    ]
+    made = compose(words, "ppo")
+    assert [problem.where for problem in made.problems] == [
+        "model_engine",
+        "trainer.nnodes",
+        "a.b",
+        "data.train_batch_size",
+    ]
+    assert made.config["data"]["train_batch_size"] == 1024
+    assert made.config["data"]["seed"] == 3
+
+
+def test_the_same_value_twice_is_no_problem():
+    assert compose(["trainer.nnodes=2", "trainer.nnodes=2"], "ppo").problems == []
+
+
+def test_an_unknown_added_key_is_a_note():
+    made = compose(["+mine.x=1", "reward_model.enable=False", "+reward.reward_kwargs.max_resp_len=5"], "ppo")
+    assert made.problems == []
+    assert [note.where for note in made.notes] == ["mine.x", "reward_model.enable"]
+
+
+def test_a_folder_of_configs_needs_verls_files(tmp_path):
+    assert "verl's files are not on this machine" in only(compose([f"--config-path={tmp_path}"], "ppo"))
+
+
+def test_an_interpolation_that_leads_nowhere_is_named():
+    assert "nowhere" in only(compose(["data.seed=${nowhere.x}"], "ppo"))
+
+
+@pytest.mark.parametrize("value", ["null", "0", "-1", "1.5", "x", "[]", "{}", "true", "[1]", "'1'"])
+@pytest.mark.parametrize("program", ["ppo", "sft"])
+def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
+    """Each value that verl cannot use is named, and the default stands in its place."""
+    from launcher.engines.verl import late  # noqa: PLC0415
+
+    keys = ["trainer.nnodes", "trainer.n_gpus_per_node", "data.train_batch_size", "trainer.logger", "data.train_files"]
+    if program == "ppo":
+        actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+        keys += [f"{actor}.ppo_mini_batch_size", f"{actor}.ppo_micro_batch_size_per_gpu", f"{actor}.use_dynamic_bsz"]
+        keys += [
+            f"{rollout}.{name}"
+            for name in ("n", "temperature", "name", "gpu_memory_utilization", "top_p", "max_model_len")
+        ]
+        keys += [
+            "algorithm.adv_estimator",
+            "critic.enable",
+            "reward.reward_manager.name",
+            rollout,
+            actor,
+            "critic",
+            "data",
+        ]
+    for key in keys:
+        made = compose([f"{key}={value}"], program)
+        assert isinstance(early.problems(made.config) + late.problems(made.config), list)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "taken"),
+    [
+        ("int", 3, True), ("int", 3.0, False), ("int", True, False), ("int", None, False), ("float", 3, True),
+        ("Optional[int]", None, True), ("str | float", "a", True), ("str | float", [1], False), ("bool", 1, True),
+        ("bool", "yes", False), ("list[str]", ["a"], True), ("list[str]", [1], False), ("list[str]", "a", False),
+        ("dict[str, Any]", {}, True), ("Literal['a', 'b']", "c", False), ("Literal['a', 'b']", "b", True),
+        ("tuple[float, float]", [0.9, 0.99], True), ("Any", object(), True),
+    ],
+)  # fmt: skip
+def test_types_are_read_from_annotations(annotation, value, taken):
+    assert accepts(annotation, value) is taken
+
+
+def test_neither_torch_nor_verl_is_imported():
+    code = (
+        "import sys; from launcher.engines.verl import early, late; from launcher.engines.verl.config import compose;"
+        "made = compose(['data.train_batch_size=64'], 'ppo'); early.problems(made.config), late.results(made.config);"
+        "print(sorted({'torch', 'verl', 'ray', 'transformers'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def _keys(node: object, place: str = "") -> set[str]:
+    if not isinstance(node, dict):
+        return set()
+    return {f"{place}{key}" for key in node} | {
+        *chain.from_iterable(_keys(node[key], f"{place}{key}.") for key in node)
+    }
+
+
+def test_settings_that_messages_name_are_verls():
+    """Whatever a message tells a person to set is a key of verl's config, or one that verl reads beside it."""
+    known: set[str] = set()
+    for engine in ("dp", "megatron", "torchtitan", "veomni"):
+        known |= _keys(defaults.load("ppo", "ppo_trainer", {"model_engine": engine}, None).node)
+    for engine in ("fsdp", "megatron"):
+        known |= _keys(defaults.load("sft", "sft_trainer_engine", {"engine": engine}, None).node)
+    beside = ("reward.reward_kwargs", "critic.ppo_infer_max_token_len_per_gpu", "override_config", "spec.", "core.")
+    tops = "actor_rollout_ref|critic|trainer|data|algorithm|reward|distillation|engine|optim|ray_kwargs|transfer_queue"
+    unknown = {
+        (file.name, key)
+        for file in [SOURCES / "early.py", *(SOURCES / "rules").glob("*.py")]
+        for key in re.findall(rf"[\"'+ ]((?:{tops})\.[a-z_.0-9]*[a-z_0-9])(?=[\"',; =:])", file.read_text())
+        if key not in known and not key.endswith(".py") and not any(part in key for part in beside)
+    }
+    assert not unknown
+
+
+def test_early_rules_say_what_to_use():
+    words = ["data.train_batch_size=100", "actor_rollout_ref.rollout.n=3", "algorithm.adv_estimator=grpo"]
+    words += ["actor_rollout_ref.actor.ppo_mini_batch_size=120", "actor_rollout_ref.actor.loss_agg_mode=mean"]
+    found = {problem.where: problem for problem in early.problems(compose(words, "ppo").config)}
+    assert found["data.train_batch_size"].fix == "use 96 or 104"
+    assert found["actor_rollout_ref.actor.ppo_mini_batch_size"].value == 100
+    assert found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"].fix == "use a number of answers, such as 4"
+    assert "actor_rollout_ref.actor.loss_agg_mode" in found
+    assert all(isinstance(problem, Problem) and problem.fix for problem in found.values())
