@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 VERSION = "0.9.1"
-REGISTERED = (f"{words.ROLLOUT}.name", f"{words.ACTOR}.policy_loss.loss_mode", "algorithm.adv_estimator")
+REGISTERED = (
+    "trainer.device",
+    f"{words.ROLLOUT}.name",
+    f"{words.ACTOR}.policy_loss.loss_mode",
+    "algorithm.adv_estimator",
+)
 """Names that such a module may add to verl's own."""
 PATIENCE_S = 20.0
 PROBE = """
