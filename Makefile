@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs labelled step-overhead
+	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
+
+import-scripts: $(VENV)/ready-dev  ## read 75 launch scripts in many shell styles, beside bash in a sandbox of stubs: words, environment, CPU time
+	$(VENV)/bin/python benchmarks/import_scripts.py
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))

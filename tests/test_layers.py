@@ -20,6 +20,8 @@ BELOW = {
     "health": "core spec",
     "monitor": "core spec health",
     "rewards.worker": "core spec",
+    "scripts.programs": "scripts.words",
+    "scripts": "scripts.words scripts.programs",
     "clusters.ray": "core clusters.nodes spec clusters.local",
     "rewards": "core hubs spec rewards.worker",
     "text": "core spec models",
@@ -108,6 +110,8 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "trackio": ("trackers/trackio.py",),
     "mlflow": ("trackers/mlflow.py",),
     "swanlab": ("trackers/swanlab.py",),
+    "tree_sitter": ("scripts/",),
+    "tree_sitter_bash": ("scripts/",),
     "verl": (),
 }
 LATE = 60

@@ -1,0 +1,232 @@
+"""Simple commands: assignments, redirects, and what the first word names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from launcher.scripts.programs import starts
+from launcher.scripts.programs.builtins import BUILTINS, declare_names, find_command
+from launcher.scripts.programs.filters import FILTERS
+from launcher.scripts.programs.streams import UnknownOutput, input_text
+from launcher.scripts.words.assignments import assign, assign_array, split_assignment
+from launcher.scripts.words.expand import expand_all, expand_fields, expand_quoted, expand_text
+from launcher.scripts.words.files import normal_path, write_file
+from launcher.scripts.words.lexer import (
+    ASSIGNMENT,
+    ArrayWord,
+    BashWord,
+    Redirect,
+    SimpleCommand,
+    Substitution,
+    UnreadableText,
+    word_parts,
+)
+from launcher.scripts.words.patterns import Undecided
+from launcher.scripts.words.state import FIRST_HEREDOC, BashProcess, ExitScript, InputStream, TextSink, Variable
+
+DECLARES = ("declare", "typeset", "local", "export", "readonly")
+_QUIET = """
+apt apt-get aws chmod chown clear conda cp curl date deactivate df du env export-env file find free gcloud git
+gsutil gunzip gzip hf hostname huggingface-cli id kubectl ln locale logger ls lsof mamba mkdir ml modelscope module
+mv netstat nvidia-smi pip pip3 printenv ps python3-config ray reset rm rsync sacct scancel scontrol sinfo sleep
+spack squeue stat stty sync tar top touch tput uname unzip wandb wget whoami yum
+"""
+QUIET = frozenset(_QUIET.split())
+"""Programs that start nothing here and are taken to succeed without a word about it."""
+Call = Callable[[BashProcess, str, list[str]], int]
+
+
+def run_simple(shell: BashProcess, command: SimpleCommand, line: int, call: Call) -> int:
+    """Runs one simple command; `call` runs a function. Raises nothing but what ends the shell or the reading."""
+    shell.reading.step()
+    shell.line, shell.assumed = line, ""
+    kept = dict(shell.sinks), shell.stdin
+    files: list[tuple[str, TextSink, bool]] = []
+    keep = False
+    try:
+        redirect(shell, command.redirects, files)
+        keep = [word.text for word in command.words if isinstance(word, BashWord)] == ["exec"]
+        return run_words(shell, list(command.words), call)
+    except (UnreadableText, Undecided) as error:
+        shell.report_unread(str(error))
+        return 1
+    finally:
+        if not keep:
+            shell.sinks, shell.stdin = kept
+        for path, output, append in files:
+            write_file(shell, path, output.text, append=append)
+
+
+def redirect(shell: BashProcess, redirects: tuple[Redirect, ...], files: list[tuple[str, TextSink, bool]]) -> None:
+    """Connects input and output; what is written to a file is collected in `files`."""
+    for one in redirects:
+        target = one.target.text
+        if one.operator in ("<", "<<<", "<>", "<&"):
+            if one.descriptor in ("", "0"):
+                shell.stdin = input_stream(shell, one.operator, target)
+            continue
+        if target.startswith((">(", "<(")):
+            sink: TextSink | None = None
+            path = ""
+        else:
+            path = expand_text(shell, target)
+            if one.operator == ">&" and (path.isdigit() or path == "-"):
+                from_descriptor = int(one.descriptor or 1) if one.descriptor.isdigit() or not one.descriptor else 3
+                shell.sinks[from_descriptor] = None if path == "-" else shell.sinks.get(int(path))
+                continue
+            if path in ("/dev/stdout", "/dev/fd/1", "/dev/stderr", "/dev/fd/2"):
+                sink = shell.sinks.get(1 if path in ("/dev/stdout", "/dev/fd/1") else 2)
+            elif path.startswith("/dev/"):
+                sink = None
+            else:
+                sink = TextSink()
+                files.append((path, sink, one.operator in (">>", "&>>")))
+        both = one.operator in ("&>", "&>>") or (one.operator == ">&" and not one.descriptor)
+        for number in (1, 2) if both else (int(one.descriptor) if one.descriptor.isdigit() else 1,):
+            shell.sinks[number] = sink
+
+
+def input_stream(shell: BashProcess, operator: str, target: str) -> InputStream:
+    """What a command reads from `< file`, `<<EOF`, `<<< text` or `< <(commands)`."""
+    if operator == "<<<":
+        return InputStream(expand_text(shell, target) + "\n")
+    if len(target) == 1 and ord(target) >= FIRST_HEREDOC:
+        document = shell.reading.documents[ord(target) - FIRST_HEREDOC]
+        return InputStream(document.text if document.literal else expand_quoted(shell, document.text, document=True))
+    if target.startswith("<("):
+        part = word_parts(target)[0]
+        assert isinstance(part, Substitution)
+        out = TextSink()
+        shell.subshell().run_apart(part.body, out)
+        return InputStream(out.text)
+    path = expand_text(shell, target)
+    if path == "/dev/null":
+        return InputStream("")
+    if operator == "<&":
+        return shell.stdin
+    return InputStream(shell.reading.written.get(shell.reading.visible(normal_path(shell, path))))
+
+
+def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call) -> int:
+    """Assignments, then the command."""
+    count = 0
+    while count < len(words) and (isinstance(words[count], ArrayWord) or ASSIGNMENT.match(words[count].text)):  # type: ignore[union-attr]
+        count += 1
+    before, rest = words[:count], words[count:]
+    if not before and isinstance(rest[0], BashWord) and rest[0].text == "time" and len(rest) > 1:  # a reserved word
+        return run_words(shell, rest[2 if isinstance(rest[1], BashWord) and rest[1].text == "-p" else 1 :], call)
+    if not rest:
+        shell.status = 0
+        for word in before:
+            if isinstance(word, ArrayWord):
+                assign_array(shell, word)
+            else:
+                assign(shell, word.text)
+        return shell.status
+    first = rest[0]
+    if isinstance(first, BashWord) and first.text in DECLARES:
+        return declaration(shell, first.text, rest[1:])
+    for word in rest:
+        if isinstance(word, ArrayWord):
+            raise UnreadableText(f"{word.name}=( after a command")
+    fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)])
+    environment = {}
+    for word in before:
+        if isinstance(word, BashWord):
+            name, _, append, text = split_assignment(word.text)
+            environment[name] = ((shell.get(name) or "") if append else "") + expand_text(shell, text)
+    if not fields:
+        for name, value in environment.items():
+            shell.set(name, value)
+        return shell.status
+    return run_fields(shell, fields, environment, call)
+
+
+def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]) -> int:
+    """declare, local, export, readonly: assignments in it are not split."""
+    flags = {"export": "x", "readonly": "r"}.get(name, "")
+    local = name == "local" or (name in ("declare", "typeset") and bool(shell.calls))
+    shell.status = 0
+    for word in words:
+        if isinstance(word, ArrayWord):
+            variable = shell.declare(word.name, local=local)
+            declare_names(shell, [word.name], flags.replace("r", ""), local=local)
+            if not word.append:
+                variable.values = {}
+            assign_array(shell, word)
+            declare_names(shell, [word.name], flags, local=local)
+            continue
+        if ASSIGNMENT.match(word.text):
+            target, subscript, append, text = split_assignment(word.text)
+            value = expand_text(shell, text)
+            where = f"{target}[{subscript}]" if subscript is not None else target
+            declare_names(shell, [f"{where}{'+' * append}={value}"], flags, local=local)
+            continue
+        for field in expand_fields(shell, word.text):
+            if field[:1] in ("-", "+") and len(field) > 1:
+                if "p" in field or "F" in field or (name == "export" and "n" in field) or "f" in field:
+                    return 0
+                flags += field[1:] if field[0] == "-" else ""
+                local = local and "g" not in flags
+            else:
+                declare_names(shell, [field], flags, local=local)
+    return 0
+
+
+def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str], call: Call) -> int:
+    """The command that expanded words name."""
+    name, *words = fields
+    while name in ("command", "builtin", "exec") and name not in shell.functions:
+        if name == "command" and words[:1] in (["-v"], ["-V"]):
+            return find_command(shell, words[1:])
+        if not words:
+            return 0
+        if name == "exec":
+            while words and words[0].startswith("-"):
+                words = words[2 if words[0] == "-a" else 1 :]
+            status = run_fields(shell, words, environment, call) if words else 0
+            raise ExitScript(status)
+        if words[0] == "-p":
+            words = words[1:]
+        name, *words = words or [":"]
+    if name in shell.functions or name in BUILTINS:
+        shell.scopes.append({key: Variable({0: value}, exported=True) for key, value in environment.items()})
+        depth = len(shell.scopes)
+        try:
+            if name in shell.functions:
+                return call(shell, name, words)
+            shell.unset_seen = name not in ("[", "test")
+            return BUILTINS[name](shell, words)
+        finally:
+            shell.unset_seen = True
+            del shell.scopes[depth - 1 :]
+    if name in FILTERS:
+        try:
+            return FILTERS[name](shell, words)
+        except UnknownOutput:
+            shell.write_unknown()
+            shell.assumed = f"{name} is assumed to succeed"
+            return 0
+    if name == "tee":
+        return tee(shell, words)
+    if starts.starts_something(shell, [name, *words]) or "/" in name or name.endswith((".sh", ".py")):
+        return starts.start(shell, [name, *words], environment)
+    shell.write_unknown()
+    if name not in QUIET:
+        shell.assumed = f"{shell.reading.visible(name)} is assumed to succeed"
+    return 0
+
+
+def tee(shell: BashProcess, words: list[str]) -> int:
+    """Hands on its input, and writes it to files."""
+    try:
+        text: str | None = input_text(shell)
+    except UnknownOutput:
+        text = None
+        shell.write_unknown()
+    for word in words:
+        if not word.startswith("-"):
+            write_file(shell, word, text, append="-a" in words)
+    if text is not None:
+        shell.write(text)
+    return 0

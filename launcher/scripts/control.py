@@ -1,0 +1,240 @@
+"""if, while, until, for, case. Of a condition that only running could tell, one branch is taken, and named."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from launcher.scripts.programs.builtins import arithmetic_status
+from launcher.scripts.programs.conditions import pattern_matches
+from launcher.scripts.source import ScriptSource, ends_script, launches
+from launcher.scripts.walk import HANDLERS, block
+from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
+from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
+from launcher.scripts.words.state import ITERATIONS, BashProcess, LeaveLoop, StopReading
+
+
+def condition(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
+    """Runs what stands after if, elif, while."""
+    shell.inside_condition += 1
+    try:
+        return block(shell, source, nodes)
+    finally:
+        shell.inside_condition -= 1
+
+
+def if_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """Branches in order; of a condition that only running could tell, the branch that goes on is taken, and named."""
+    clauses: list[tuple[list[Node], list[Node]]] = []
+    otherwise: list[Node] = []
+    _clauses(node, clauses)
+    for child in node.children:
+        if child.type == "elif_clause":
+            _clauses(child, clauses)
+        elif child.type == "else_clause":
+            otherwise = child.children
+    for number, (tested, body) in enumerate(clauses):
+        shell.assumed = ""
+        status = condition(shell, source, tested)
+        shell.status = status
+        if shell.assumed:
+            rest = [part for _, later in clauses[number + 1 :] for part in later] + otherwise
+            status = decided(shell, source, status, tested, body, rest)
+        if status == 0:
+            return block(shell, source, body)
+    shell.assumed = ""
+    return block(shell, source, otherwise) if otherwise else 0
+
+
+def _clauses(node: Node, clauses: list[tuple[list[Node], list[Node]]]) -> None:
+    tested: list[Node] = []
+    body: list[Node] = []
+    into: list[Node] | None = None
+    for child in node.children:
+        if child.type in ("if", "elif"):
+            into = tested
+        elif child.type == "then":
+            into = body
+        elif child.type in ("elif_clause", "else_clause", "fi"):
+            break
+        elif into is not None:
+            into.append(child)
+    clauses.append((tested, body))
+
+
+def decided(
+    shell: BashProcess, source: ScriptSource, status: int, tested: list[Node], body: list[Node], rest: list[Node]
+) -> int:
+    """The status to go on with where it is only assumed: not into a branch that ends the script or starts nothing."""
+    why = shell.assumed
+    taken, other = (body, rest) if status == 0 else (rest, body)
+    if ends_script(shell, source, *taken) and not launches(source, *taken):
+        status, why = int(not status), "the other branch ends the script"
+    elif launches(source, *other) and not launches(source, *taken):
+        status, why = int(not status), "the other branch starts nothing"
+    text = " ".join(source.text_of(one) for one in tested if one.is_named)
+    shell.line = source.line_at(source.start(tested[0])) if tested else shell.line
+    shell.report_open(text, "", f"{why}; taken as {'true' if status == 0 else 'false'}")
+    shell.assumed = ""
+    return status
+
+
+def loop_body(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> bool:
+    """Runs the body once; whether the loop goes on."""
+    shell.loops += 1
+    try:
+        block(shell, source, nodes)
+    except LeaveLoop as leave:
+        if leave.levels > 1:
+            raise LeaveLoop(leave.levels - 1, leave.again) from leave
+        return leave.again
+    finally:
+        shell.loops -= 1
+    return True
+
+
+def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """while and until; a condition that only running could tell ends the loop."""
+    until = node.children[0].type == "until"
+    body = node.child_by_field_name("body")
+    assert body is not None
+    tested = [child for child in node.children[1:] if child.id != body.id]
+    line = source.line_at(source.start(node))
+    begun = len(shell.reading.launches)
+    for _ in range(ITERATIONS):
+        shell.reading.step()
+        shell.assumed = ""
+        status = condition(shell, source, tested)
+        if shell.assumed:
+            shell.line = line
+            text = " ".join(source.text_of(one) for one in tested if one.is_named)
+            shell.report_open(text, "", f"{shell.assumed}; the loop is left there")
+            shell.assumed = ""
+            return 0
+        if (status == 0) == until:
+            return 0
+        if not loop_body(shell, source, body.children):
+            return 0
+        if len(shell.reading.launches) > begun + 20 and status == 0:
+            break
+    shell.line = line
+    raise StopReading(f"a loop that does not end within {ITERATIONS:,} rounds or 20 launches")
+
+
+def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """for name in words, and select (its first word)."""
+    name = node.child_by_field_name("variable")
+    body = node.child_by_field_name("body")
+    assert name is not None and body is not None
+    keyword = next((child for child in node.children if child.type == "in"), None)
+    if keyword is None:
+        values = list(shell.arguments)
+    else:
+        command = simple_command(source.text, source.end(keyword))
+        values = expand_all(shell, [word for word in command.words if isinstance(word, BashWord)])
+        for word in command.words:
+            if (
+                isinstance(word, BashWord)
+                and any(mark in word.text for mark in "*?")
+                and "'" not in word.text
+                and '"' not in word.text
+                and not word.text.startswith(("$", "{"))
+            ):
+                shell.report_open(word.text, "", "which files match is known only where it runs; taken as it is")
+    if node.children[0].type == "select":
+        shell.report_open(source.text_of(node).splitlines()[0], "", "a choice of a person; the first one is taken")
+        values = values[:1]
+    if len(values) > ITERATIONS:
+        raise StopReading(f"a loop over more than {ITERATIONS:,} words")
+    for value in values:
+        shell.set(source.text_of(name), value)
+        if not loop_body(shell, source, body.children):
+            break
+    return shell.status if values else 0
+
+
+def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """for (( begin; condition; step ))."""
+    opening = next(child for child in node.children if child.type == "((")
+    closing = next(child for child in node.children if child.type == "))")
+    body = node.child_by_field_name("body")
+    assert body is not None
+    parts = source.text[source.end(opening) : source.start(closing)].split(";")
+    if len(parts) != 3:
+        raise UnreadableText("for (( )): three parts were expected")
+    line = source.line_at(source.start(node))
+    arithmetic_status(shell, [expand_quoted(shell, parts[0])])
+    for _ in range(ITERATIONS):
+        shell.reading.step()
+        shell.assumed = ""
+        if parts[1].strip() and arithmetic_status(shell, [expand_quoted(shell, parts[1])]):
+            return 0
+        if shell.assumed:
+            shell.line = line
+            shell.report_open(parts[1].strip(), "", f"{shell.assumed}; the loop is read once")
+            loop_body(shell, source, body.children)
+            return 0
+        if not loop_body(shell, source, body.children):
+            return 0
+        arithmetic_status(shell, [expand_quoted(shell, parts[2])])
+    shell.line = line
+    raise StopReading(f"a loop that does not end within {ITERATIONS:,} rounds")
+
+
+def case_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """The first item whose pattern matches."""
+    begin = skip_blanks(source.text, source.end(node.children[0]), lines=True)
+    value = expand_text(shell, source.text[begin : word_end(source.text, begin)])
+    going = False
+    status = 0
+    for item in node.children:
+        if item.type != "case_item":
+            continue
+        patterns, bracket = _case_patterns(source, item)
+        if not going and not _case_matches(shell, source, value, patterns, item):
+            continue
+        end = next((child.type for child in reversed(item.children) if child.type in (";;", ";&", ";;&")), ";;")
+        status = block(
+            shell, source, [child for child in item.children if source.start(child) >= bracket and child.type != end]
+        )
+        if end == ";;":
+            return status
+        going = end == ";&"
+    return status
+
+
+def _case_patterns(source: ScriptSource, item: Node) -> tuple[list[str], int]:
+    """The patterns of an item, and the place after its bracket."""
+    text, at = source.text, source.start(item)
+    at = skip_blanks(text, at + 1) if text[at] == "(" else at
+    found = []
+    while True:
+        end = word_end(text, at, patterns=True)
+        found.append(text[at:end])
+        if end == at:
+            raise UnreadableText("a pattern of case")
+        at = skip_blanks(text, end)
+        if at >= len(text) or text[at] not in "|)":
+            raise UnreadableText("a pattern of case")
+        if text[at] == ")":
+            return found, at + 1
+        at = skip_blanks(text, at + 1, lines=True)
+
+
+def _case_matches(shell: BashProcess, source: ScriptSource, value: str, patterns: list[str], item: Node) -> bool:
+    for text in patterns:
+        truth = pattern_matches(shell, value, expand_pattern(shell, text))
+        if truth.assumed:
+            shell.line = source.line_at(source.start(item))
+            shell.report_open(f"case {shell.reading.visible(value)} in {text})", "", truth.assumed)
+        if truth.value:
+            return True
+    return False
+
+
+HANDLERS.update(
+    if_statement=if_statement,
+    while_statement=while_statement,
+    for_statement=for_statement,
+    c_style_for_statement=c_style_for,
+    case_statement=case_statement,
+)

@@ -1,0 +1,95 @@
+"""Text of a script with its tree, as the grammar tree-sitter-bash reads it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import lru_cache
+
+from tree_sitter import Language, Node, Parser
+from tree_sitter_bash import language
+
+from launcher.scripts.words.state import BashProcess
+
+_STARTS = """
+accelerate bash deepspeed docker env exec mpirun nohup python python3 ray sbatch sh srun ssh torchrun
+"""
+STARTS = frozenset(_STARTS.split())
+"""Commands that may start a program."""
+
+
+class ScriptSource:
+    """Text of a script with its tree; offsets count characters."""
+
+    def __init__(self, text: str, file: str, line: int) -> None:
+        self.text, self.file, self.line = text, file, line
+        content = text.encode("utf-8", "replace")
+        self.root = Parser(Language(language())).parse(content).root_node
+        self.characters: list[int] | None = None
+        if len(content) != len(text):
+            self.characters = []
+            for place, character in enumerate(text):
+                self.characters += [place] * len(character.encode("utf-8", "replace"))
+            self.characters.append(len(text))
+        self.line_starts = [0]
+        for place, character in enumerate(text):
+            if character == "\n":
+                self.line_starts.append(place + 1)
+
+    def start(self, node: Node) -> int:
+        """Where a node begins."""
+        return self.characters[node.start_byte] if self.characters else node.start_byte
+
+    def end(self, node: Node) -> int:
+        """The place after a node."""
+        return self.characters[node.end_byte] if self.characters else node.end_byte
+
+    def text_of(self, node: Node) -> str:
+        """As it is written."""
+        return self.text[self.start(node) : self.end(node)]
+
+    def line_at(self, place: int) -> int:
+        """The number of its line in the file."""
+        return self.line + bisect_right(self.line_starts, place) - 1
+
+
+@lru_cache(maxsize=256)
+def parsed(text: str, file: str, line: int) -> ScriptSource:
+    """The tree of a text; loops read the same one again and again."""
+    return ScriptSource(text, file, line)
+
+
+def matters(source: ScriptSource, node: Node) -> bool:
+    """Whether a command does more than `true` or a message."""
+    return source.text_of(node).split()[:1] not in (["true"], [":"], ["echo"])
+
+
+def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator[str]:
+    """Names of all commands in a node."""
+    left = [node]
+    while left and limit:
+        limit -= 1
+        one = left.pop()
+        if one.type == "command_name":
+            yield source.text_of(one)
+        elif one.type not in ("function_definition", "command_substitution"):
+            left += one.children
+
+
+def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> bool:
+    """Whether a branch ends the script: `exit`, or a function that does."""
+    for node in nodes:
+        for name in commands_in(source, node):
+            if name == "exit":
+                return True
+            if name in shell.functions and depth < 3:
+                inner, body, _ = shell.functions[name]
+                assert isinstance(inner, ScriptSource) and isinstance(body, Node)
+                if ends_script(shell, inner, body, depth=depth + 1):
+                    return True
+    return False
+
+
+def launches(source: ScriptSource, *nodes: Node) -> bool:
+    """Whether a branch starts programs."""
+    return any(name.rpartition("/")[2] in STARTS for node in nodes for name in commands_in(source, node))

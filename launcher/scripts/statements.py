@@ -1,0 +1,160 @@
+"""Lists, pipelines, redirects, functions, subshells and groups."""
+
+from __future__ import annotations
+
+from tree_sitter import Node
+
+from launcher.scripts import control
+from launcher.scripts.commands import redirect
+from launcher.scripts.programs.builtins import arithmetic_status
+from launcher.scripts.programs.conditions import DoubleBracket
+from launcher.scripts.source import ScriptSource, ends_script, matters
+from launcher.scripts.walk import HANDLERS, SIMPLE, block, run_text, simple, statement
+from launcher.scripts.words.expand import expand_quoted
+from launcher.scripts.words.files import write_file
+from launcher.scripts.words.lexer import simple_command
+from launcher.scripts.words.state import BashProcess, ExitScript, InputStream, TextSink
+
+__all__ = ["control", "run_text"]
+
+
+def run_list(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """`left && right`, `left || right`."""
+    parts = [child for child in node.children if child.type != "comment"]
+    left, operator, right = parts[0], parts[1].type, parts[-1]
+    shell.inside_condition += 1
+    try:
+        status = statement(shell, source, left)
+    finally:
+        shell.inside_condition -= 1
+    shell.status = status
+    if shell.assumed:
+        why = shell.assumed
+        if ends_script(shell, source, right):
+            status = 0 if operator == "||" else 1
+        if matters(source, right):
+            runs = "is read" if (status == 0) == (operator == "&&") else "is left out"
+            shell.report_open(source.text_of(left), "", f"{why}; what follows {operator} {runs}")
+        shell.assumed = ""
+    if (status == 0) != (operator == "&&"):
+        shell.exempt = True
+        return status
+    return statement(shell, source, right)
+
+
+def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """Each command in a subshell, with the output of the one before."""
+    stages = [child for child in node.children if child.is_named and child.type != "comment"]
+    statuses = []
+    stream = shell.stdin
+    negated = False
+    assumed = ""
+    for number, stage in enumerate(stages):
+        if number == 0 and stage.type == "negated_command":
+            negated, stage = True, stage.children[-1]
+        inner = shell.subshell()
+        inner.stdin = stream
+        inner.inside_condition += 1
+        out = TextSink()
+        if number < len(stages) - 1:
+            inner.sinks = {**inner.sinks, 1: out}
+        try:
+            statuses.append(statement(inner, source, stage))
+        except ExitScript as end:
+            statuses.append(end.status)
+        assumed = inner.assumed
+        stream = InputStream(out.text)
+        if inner.consumed_source is source:
+            shell.consumed, shell.consumed_source = max(inner.consumed, shell.consumed), source
+    shell.pipe_status = statuses
+    shell.assumed = assumed
+    status = statuses[-1]
+    if "pipefail" in shell.options:
+        status = next((one for one in reversed(statuses) if one), 0)
+    shell.exempt = negated
+    return int(not status) if negated else status
+
+
+def negated_command(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    shell.inside_condition += 1
+    try:
+        status = statement(shell, source, node.children[-1])
+    finally:
+        shell.inside_condition -= 1
+    shell.exempt = True
+    return int(not status)
+
+
+def redirected(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """A statement with redirects: of a simple command they are read with its words."""
+    body = node.child_by_field_name("body")
+    if body is None or body.type in SIMPLE or (body.type == "test_command" and body.children[0].type == "["):
+        return simple(shell, source, node)
+    command = simple_command(source.text, source.end(body))
+    kept = dict(shell.sinks), shell.stdin
+    files: list[tuple[str, TextSink, bool]] = []
+    shell.line = source.line_at(source.end(body))
+    try:
+        redirect(shell, command.redirects, files)
+        status = statement(shell, source, body)
+    finally:
+        shell.sinks, shell.stdin = kept
+        for path, output, append in files:
+            write_file(shell, path, output.text, append=append)
+    shell.consumed, shell.consumed_source = command.end, source
+    return status
+
+
+def function_definition(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+    assert name is not None and body is not None
+    shell.functions[source.text_of(name)] = (source, body, shell.file)
+    return 0
+
+
+def subshell(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    inner = shell.subshell()
+    try:
+        status = block(inner, source, node.children)
+    except ExitScript as end:
+        status = end.status
+    shell.assumed = inner.assumed
+    return status
+
+
+def compound(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """`{ ... }` and `(( ... ))`."""
+    if node.children[0].type != "((":
+        return block(shell, source, node.children)
+    text = source.text[source.start(node) + 2 : source.end(node) - 2]
+    shell.assumed = ""
+    return arithmetic_status(shell, [expand_quoted(shell, text)])
+
+
+def double_bracket(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    opening, closing = node.children[0].type, node.children[-1]
+    text = source.text[source.start(node) + 2 : source.start(closing)]
+    shell.assumed = ""
+    if opening == "((":
+        return arithmetic_status(shell, [expand_quoted(shell, text)])
+    shell.unset_seen = False
+    try:
+        truth = DoubleBracket(shell, text).truth()
+    finally:
+        shell.unset_seen = True
+    shell.assumed = truth.assumed
+    return 0 if truth.value else 1
+
+
+HANDLERS.update(
+    list=run_list,
+    pipeline=pipeline,
+    negated_command=negated_command,
+    redirected_statement=redirected,
+    function_definition=function_definition,
+    subshell=subshell,
+    compound_statement=compound,
+    test_command=double_bracket,
+    do_group=lambda shell, source, node: block(shell, source, node.children),
+    comment=lambda shell, source, node: 0,
+)

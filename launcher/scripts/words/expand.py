@@ -1,0 +1,447 @@
+"""Expands words as bash does: braces, tilde, parameters, commands, arithmetic, splitting into fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from launcher.scripts.words import parameters, patterns
+from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
+from launcher.scripts.words.fields import FieldList, FieldPiece
+from launcher.scripts.words.lexer import (
+    Arithmetic,
+    BashWord,
+    Parameter,
+    Part,
+    PlainText,
+    Substitution,
+    UnreadableText,
+    quoted_parts,
+    skip_expansion,
+    word_parts,
+)
+from launcher.scripts.words.parameters import ParameterText, read_parameter
+from launcher.scripts.words.state import (
+    FIELDS,
+    VALUE_CHARACTERS,
+    BashProcess,
+    ExitScript,
+    StopReading,
+    TextSink,
+    is_open,
+)
+
+NOT_SET = "not set in the script; empty as in a clean shell"
+
+
+def expand_fields(shell: BashProcess, text: str) -> list[str]:
+    """The fields that one word of a command becomes."""
+    fields = []
+    for word in patterns.expand_braces(text):
+        fields += _fields(shell, with_tilde(shell, word_parts(word), assignment=_assigns(word)))
+    return fields
+
+
+def _assigns(word: str) -> bool:
+    return re.match(r"[A-Za-z_]\w*=", word) is not None
+
+
+def _fields(shell: BashProcess, parts: Iterable[Part]) -> list[str]:
+    separators = shell.get("IFS")
+    out = FieldList(" \t\n" if separators is None else separators)
+    for piece in pieces(shell, parts):
+        if not piece.many:
+            if piece.quoted:
+                out.add(piece.values[0])
+            else:
+                out.split(piece.values[0])
+            continue
+        for number, value in enumerate(piece.values):
+            if number:
+                out.end()
+            if piece.quoted:
+                out.add(value)
+            else:
+                out.split(value)
+    out.end()
+    return out.fields
+
+
+def expand_all(shell: BashProcess, words: Iterable[BashWord]) -> list[str]:
+    """The fields of all words."""
+    fields: list[str] = []
+    for word in words:
+        fields += expand_fields(shell, word.text)
+        shell.reading.step()
+        if len(fields) > FIELDS:
+            raise StopReading("too many words in one command")
+    return fields
+
+
+def expand_text(shell: BashProcess, text: str) -> str:
+    """One value, not split: what stands after `name=`, in `case`, in a redirect."""
+    return _joined(shell, pieces(shell, with_tilde(shell, word_parts(text), assignment=True)))
+
+
+def expand_quoted(shell: BashProcess, text: str, *, document: bool = False) -> str:
+    """One value as between double quotes: here-documents, arithmetic."""
+    return _joined(shell, pieces(shell, quoted_parts(text, document=document)))
+
+
+def _joined(shell: BashProcess, found: Iterable[FieldPiece]) -> str:
+    value = "".join(" ".join(piece.values) if piece.many else piece.values[0] for piece in found)
+    if len(value) > VALUE_CHARACTERS:
+        raise StopReading(f"a value longer than {VALUE_CHARACTERS:,} characters")
+    shell.reading.step(1 + len(value) // 2000)
+    return value
+
+
+def expand_pattern(shell: BashProcess, text: str) -> str:
+    """A pattern in which quoted characters follow a backslash."""
+    return _pattern(pieces(shell, word_parts(text)))
+
+
+def _pattern(found: Iterable[FieldPiece]) -> str:
+    out = []
+    for piece in found:
+        value = " ".join(piece.values)
+        out.append(re.sub(r"([^\w\U000f0000-\U000ffffd])", r"\\\1", value, flags=re.DOTALL) if piece.quoted else value)
+    return "".join(out)
+
+
+def with_tilde(shell: BashProcess, parts: tuple[Part, ...], *, assignment: bool = False) -> tuple[Part, ...]:
+    """Home for `~` at the beginning of a word, and in assignments after `=` and `:`."""
+    if not parts or not isinstance(parts[0], PlainText) or parts[0].quoted or "~" not in parts[0].value:
+        return parts
+    where = r"(^|[=:])~(?=/|:|$)" if assignment else r"(^)~(?=/|$)"
+    if len(parts) > 1:
+        where = where.replace("|$)", ")")
+    home = shell.get("HOME") or shell.open_value("~", "{HOME}")
+    return (PlainText(re.sub(where, lambda found: found[1] + home, parts[0].value), False), *parts[1:])
+
+
+def pieces(shell: BashProcess, parts: Iterable[Part]) -> Iterator[FieldPiece]:
+    """The values of the parts of a word."""
+    for part in parts:
+        if isinstance(part, PlainText):
+            yield FieldPiece((part.value,), part.quoted or not part.value)
+        elif isinstance(part, Arithmetic):
+            yield FieldPiece((arithmetic_value(shell, part.expression, part.text),), part.quoted)
+        elif isinstance(part, Substitution):
+            yield FieldPiece((substituted(shell, part),), part.quoted)
+        else:
+            yield from parameter_pieces(shell, part)
+            continue
+
+
+def arithmetic_value(shell: BashProcess, expression: str, text: str) -> str:
+    """The value of `$(( ))`."""
+    try:
+        value = evaluate(shell, expand_quoted(shell, expression))
+    except BadArithmetic as error:
+        raise UnreadableText(f"arithmetic: {error}") from error
+    return str(value) if value is not None else shell.open_value(text, "{" + " ".join(expression.split()) + "}")
+
+
+def substituted(shell: BashProcess, part: Substitution) -> str:
+    """What the commands of a substitution write, where nothing needs to run for that."""
+    body = " ".join(part.body.split())
+    if part.operator != "$":
+        return shell.open_value(part.text, "{" + f"{part.operator}({body})" + "}")
+    out = TextSink()
+    inner = shell.subshell()
+    before = len(shell.reading.open)
+    inner.run_apart(part.body, out)
+    shell.status, shell.assumed = inner.status, inner.assumed
+    if out.text is not None:
+        return out.text.rstrip("\n")
+    for key in list(shell.reading.open)[before:]:
+        if not key[2]:  # a condition inside it is no more than a part of what is open
+            del shell.reading.open[key]
+    return shell.open_value(part.text, "{" + body + "}")
+
+
+def parameter_pieces(shell: BashProcess, part: Parameter) -> Iterator[FieldPiece]:
+    """The values of `$name` and `${...}`."""
+    try:
+        yield from _parameter(shell, read_parameter(part.inner), part)
+    except patterns.Undecided:
+        yield FieldPiece((shell.open_value(part.text, "{" + part.inner + "}"),), part.quoted)
+
+
+def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Iterator[FieldPiece]:
+    if asked.prefix == "!names":
+        names = sorted(name for name in shell.visible_variables() if name.startswith(asked.name))
+        yield FieldPiece(tuple(names), part.quoted, many=True)
+        return
+    if asked.prefix == "!" and asked.subscript in ("@", "*"):
+        yield _many(shell, asked, part, [str(key) for key in keys(shell, asked.name)])
+        return
+    if asked.prefix == "!":
+        target = value_of(shell, asked.name, asked.subscript)
+        if target is None or is_open(target) or not re.match(r"[A-Za-z_0-9@*]", target):
+            yield FieldPiece((shell.open_value(part.text, "{" + part.inner + "}") if target else "",), part.quoted)
+            return
+        inner = read_parameter(target)
+        asked = ParameterText(inner.name, inner.subscript, "", asked.operator, asked.argument)
+    many = asked.name in "@*" or asked.subscript in ("@", "*")
+    if many:
+        values = elements(shell, asked.name)
+        if asked.prefix == "#":
+            yield FieldPiece((str(len(values)),), part.quoted)
+        else:
+            yield from _with_many(shell, asked, part, values)
+        return
+    defaults = asked.operator.lstrip(":") in ("-", "=", "+", "?") and asked.operator
+    value = value_of(shell, asked.name, asked.subscript, plain=not defaults)
+    if asked.prefix == "#":
+        length = str(len(value or ""))
+        yield FieldPiece(
+            (shell.open_value(part.text, "{" + part.inner + "}") if is_open(value or "") else length,), part.quoted
+        )
+    elif defaults:
+        yield from _default(shell, asked, part, [] if value is None else [value])
+    else:
+        if value is None:
+            value = not_set(shell, asked, part)
+        yield FieldPiece((changed(shell, asked, value),), part.quoted)
+
+
+def not_set(shell: BashProcess, asked: ParameterText, part: Parameter) -> str:
+    """The value of a variable that is not set: empty, and named; the end under `set -u`."""
+    label = f"${asked.name}" if asked.name.isdigit() else asked.name
+    if "nounset" in shell.options:
+        shell.report_unread(f"{label} is not set, and set -u ends the script there; give it a value")
+        raise ExitScript(1)
+    if shell.unset_seen and asked.name != "_":
+        shell.report_open(part.text, "", NOT_SET)
+    return ""
+
+
+def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> Iterator[FieldPiece]:
+    """`"${array[@]}"` with its operators, each applied to every element."""
+    if asked.operator.lstrip(":") in ("-", "=", "+", "?") and asked.operator:
+        if asked.operator.startswith(":") and not "".join(values):
+            values = []
+        yield from _default(shell, asked, part, values, many=True)
+        return
+    if asked.operator == ":":
+        values = sliced(shell, asked, values)
+    else:
+        values = [changed(shell, asked, value) for value in values]
+    yield _many(shell, asked, part, values)
+
+
+def _many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> FieldPiece:
+    if part.quoted and "*" in (asked.name, asked.subscript):
+        separators = shell.get("IFS")
+        return FieldPiece(((" " if separators is None else separators[:1]).join(values),), True)
+    return FieldPiece(tuple(values), part.quoted, many=True)
+
+
+def _default(
+    shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str], *, many: bool = False
+) -> Iterator[FieldPiece]:
+    """`:-`, `:=`, `:+`, `:?` and the same without `:`."""
+    use = bool(values) and (bool(values[0]) or many or not asked.operator.startswith(":"))
+    sign = asked.operator[-1]
+    if sign == "+":
+        if use:
+            yield from argument_pieces(shell, asked.argument, part.quoted)
+        else:
+            yield FieldPiece(("",), False)
+        return
+    if use:
+        yield _many(shell, asked, part, values) if many else FieldPiece((values[0],), part.quoted)
+        return
+    if sign == "-":
+        yield from argument_pieces(shell, asked.argument, part.quoted)
+        return
+    value = _joined(shell, argument_pieces(shell, asked.argument, True))
+    if sign == "?":
+        label = f"${asked.name}" if asked.name.isdigit() else asked.name
+        shell.report_unread(f"{label} is not set, and {part.text} ends the script there; give it a value")
+        raise ExitScript(1)
+    key = None if asked.subscript is None else element_key(shell, asked.name, asked.subscript)
+    shell.set(asked.name, value, key=key)
+    yield FieldPiece((value,), part.quoted)
+
+
+def argument_pieces(shell: BashProcess, argument: str, quoted: bool) -> Iterator[FieldPiece]:
+    """The word after `:-` and its like; in double quotes, `'` is a character there."""
+    if not quoted:
+        yield from pieces(shell, with_tilde(shell, word_parts(argument)))
+        return
+    if not argument:
+        yield FieldPiece(("",), True)
+    if '"' not in argument:
+        yield from pieces(shell, quoted_parts(argument))
+        return
+    begin, at, inside = 0, 0, False
+    while at <= len(argument):
+        if at == len(argument) or argument[at] == '"':
+            yield from pieces(shell, quoted_parts(argument[begin:at]))
+            begin, inside = at + 1, not inside
+            at += 1
+        elif argument[at] in "$`":
+            at = skip_expansion(argument, at, 0)
+        else:
+            at += 2 if argument[at] == "\\" else 1
+
+
+def changed(shell: BashProcess, asked: ParameterText, value: str) -> str:
+    """The value after an operator that takes a part of it or replaces in it."""
+    sign = asked.operator
+    if not sign:
+        return value
+    shell.reading.step(1 + len(value) // 200)
+    if sign == ":":
+        return substring(shell, asked, value)
+    if sign[0] in "#%":
+        return parameters.removed(value, _pattern(pieces(shell, word_parts(asked.argument))), sign)
+    if sign[0] == "/":
+        pattern, by = parameters.split_replacement(asked.argument)
+        expression = _pattern(pieces(shell, word_parts(pattern)))
+        if is_open(value) or is_open(expression):
+            raise patterns.Undecided("an open part")
+        at = sign[1:] if sign[1:] in ("#", "%") else ""
+        return patterns.replaced(
+            value, expression, _joined(shell, pieces(shell, word_parts(by))), everywhere=sign == "//", at=at
+        )
+    if is_open(value):
+        raise patterns.Undecided("an open part")
+    if sign[0] in "^,":
+        return parameters.with_case(value, sign, expand_pattern(shell, asked.argument))
+    if sign == "@" and asked.argument in ("Q", "U", "L", "u", "E", "P"):
+        if asked.argument == "Q":
+            return parameters.shell_quoted(value)
+        if asked.argument in "UL":
+            return value.upper() if asked.argument == "U" else value.lower()
+        if asked.argument == "u":
+            return value[:1].upper() + value[1:]
+    raise UnreadableText(f"${{{asked.name}{sign}{asked.argument}}} is not known")
+
+
+def bounds(shell: BashProcess, argument: str) -> list[int]:
+    """Offset and length of a slice. Raises Undecided where they are open."""
+    found = []
+    for text in parameters.split_slice(argument):
+        try:
+            number = evaluate(shell, expand_quoted(shell, text))
+        except BadArithmetic as error:
+            raise UnreadableText(f"arithmetic: {error}") from error
+        if number is None:
+            raise patterns.Undecided("an open number")
+        found.append(number)
+    return found
+
+
+def substring(shell: BashProcess, asked: ParameterText, value: str) -> str:
+    """`${name:offset:length}`."""
+    numbers = bounds(shell, asked.argument)
+    begin = numbers[0]
+    if is_open(value):
+        first_open = next(at for at, character in enumerate(value) if is_open(character))
+        if len(numbers) == 2 and begin >= 0 and numbers[1] >= 0 and begin + numbers[1] <= first_open:
+            return value[begin : begin + numbers[1]]
+        if begin != 0 or len(numbers) == 2:
+            raise patterns.Undecided("an open part")
+    begin = begin if begin >= 0 else len(value) + begin
+    if begin < 0 or begin > len(value):
+        return ""
+    if len(numbers) == 1:
+        return value[begin:]
+    end = begin + numbers[1] if numbers[1] >= 0 else len(value) + numbers[1]
+    return value[begin : max(end, begin)]
+
+
+def sliced(shell: BashProcess, asked: ParameterText, values: list[str]) -> list[str]:
+    """`${array[@]:offset:length}`; of the arguments, number 0 is the script."""
+    numbers = bounds(shell, asked.argument)
+    if asked.name in "@*":
+        values = [shell.name, *values]
+        places = list(range(len(values)))
+    else:
+        variable = shell.variable(asked.name)
+        indexed = variable is not None and variable.kind != "associative"
+        places = sorted(key for key in variable.values if isinstance(key, int)) if variable and indexed else []
+        places = places or list(range(len(values)))
+    begin = numbers[0] if numbers[0] >= 0 else (places[-1] + 1 if places else 0) + numbers[0]
+    if begin < 0 or not places:
+        return []
+    chosen = [value for place, value in zip(places, values, strict=True) if place >= begin]
+    return chosen if len(numbers) == 1 else chosen[: max(numbers[1], 0)]
+
+
+def keys(shell: BashProcess, name: str) -> list[int | str]:
+    """Keys of an array, in order."""
+    variable = shell.variable(name)
+    if variable is None:
+        return []
+    return list(variable.values) if variable.kind == "associative" else sorted(variable.values)
+
+
+def elements(shell: BashProcess, name: str) -> list[str]:
+    """All values: of the arguments, or of an array."""
+    if name in ("@", "*"):
+        return list(shell.arguments)
+    if name == "BASH_SOURCE":
+        return [shell.file]
+    if name == "FUNCNAME":
+        return list(reversed(shell.calls))
+    if name == "PIPESTATUS":
+        return [str(status) for status in shell.pipe_status]
+    variable = shell.variable(name)
+    return [] if variable is None else [variable.values[key] for key in keys(shell, name)]
+
+
+def element_key(shell: BashProcess, name: str, subscript: str) -> int | str:
+    """The key that a subscript means."""
+    variable = shell.variable(name)
+    if variable is not None and variable.kind == "associative":
+        return expand_text(shell, subscript)
+    try:
+        number = evaluate(shell, expand_quoted(shell, subscript))
+    except BadArithmetic as error:
+        raise UnreadableText(f"{name}[{subscript}]: {error}") from error
+    if number is None:
+        raise patterns.Undecided("an open subscript")
+    if number < 0 and variable is not None and variable.values:
+        number += max(key for key in variable.values if isinstance(key, int)) + 1
+    return number
+
+
+def value_of(shell: BashProcess, name: str, subscript: str | None = None, *, plain: bool = True) -> str | None:
+    """The value of a variable, an element or an argument; None where it is not set.
+
+    What only a cluster sets counts as not set where a default is given (`plain` is False)."""
+    if subscript is not None:
+        if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS"):
+            found = elements(shell, name)
+            place = element_key(shell, name, subscript)
+            return found[place] if isinstance(place, int) and place < len(found) else None
+        variable = shell.variable(name)
+        key = element_key(shell, name, subscript)
+        return None if variable is None else variable.values.get(key)
+    if name.isdigit():
+        number = int(name[:9])
+        if number == 0:
+            return shell.name
+        return shell.arguments[number - 1] if number <= len(shell.arguments) else None
+    special = {"#": str(len(shell.arguments)), "?": str(shell.status), "LINENO": str(shell.line)}
+    if name in special:
+        return special[name]
+    value = shell.get(name)
+    if value is not None:
+        return value
+    if name == "PWD":
+        return shell.folder
+    if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS"):
+        return next(iter(elements(shell, name)), None)
+    if name == "-":
+        return "hB"
+    if name in "$!":
+        return shell.open_value("$" + name, "{$" + name + "}")
+    if shell.variable(name) is None and shell.is_open_name(name) and (plain or not shell.is_cluster_name(name)):
+        return shell.open_value("$" + name, "{" + name + "}")
+    return None

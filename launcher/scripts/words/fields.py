@@ -1,0 +1,62 @@
+"""Fields: what a word splits into where it is not quoted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from launcher.scripts.words.state import FIELDS, StopReading
+
+
+@dataclass(frozen=True)
+class FieldPiece:
+    """A part of a word with its value; `many`: each value is a field of its own, as in "$@"."""
+
+    values: tuple[str, ...]
+    quoted: bool
+    many: bool = False
+
+
+class FieldList:
+    """Fields of a word, while its pieces are added."""
+
+    def __init__(self, separators: str) -> None:
+        self.fields: list[str] = []
+        self.current: list[str] | None = None
+        self.white = "".join(c for c in separators if c in " \t\n")
+        self.marks = "".join(c for c in separators if c not in " \t\n")
+        self.after_white = False
+
+    def add(self, text: str) -> None:
+        """Characters of the current field."""
+        self.current = [text] if self.current is None else [*self.current, text]
+        self.after_white = False
+
+    def end(self) -> None:
+        """Ends the current field, if there is one."""
+        if self.current is not None:
+            self.fields.append("".join(self.current))
+            self.current = None
+            if len(self.fields) > FIELDS:
+                raise StopReading("too many words")
+
+    def split(self, value: str) -> None:
+        """Adds a value that is not quoted."""
+        if not self.white and not self.marks:
+            if value:
+                self.add(value)
+            return
+        for run in re.findall(
+            f"[{re.escape(self.white + self.marks)}]|[^{re.escape(self.white + self.marks)}]+", value
+        ):
+            if run in self.white:
+                if self.current is not None:
+                    self.end()
+                    self.after_white = True
+            elif run in self.marks:
+                if self.current is None and not self.after_white:
+                    self.current = []
+                self.end()
+                self.after_white = False
+            else:
+                self.add(run)

@@ -1,0 +1,423 @@
+"""What a launch script has set so far: variables, functions, options, and what is known only where it runs.
+
+A part of a value that is known only when the script runs (a date, an answer of nvidia-smi) is one character of the
+private use area of Unicode in every value here; `Reading.visible` writes its placeholder instead, such as `{date +%F}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+FILE_BYTES = 1 << 20  # the longest launch scripts of people have 50 KB
+VALUE_CHARACTERS = 1 << 17  # what Linux allows for one argument
+STEPS = 60_000  # commands and expansions in all: a few seconds
+ITERATIONS = 2_000  # of one loop: what counts to more does no launching
+LAUNCHES = 300  # a sweep of that many is a mistake
+DEPTH = 30  # functions, substitutions and files within each other; each takes about 20 Python frames
+FILES = 50  # other scripts read
+FIELDS = 10_000  # words of one command: the longest real ones have 300
+OPEN_VALUES = 5_000  # each is one character of a private use area of 65,534
+
+FIRST_OPEN, FIRST_HEREDOC = 0xF0000, 0x100000
+IS_OPEN = re.compile("[\U000f0000-\U000ffffd]")
+PRIVATE = re.compile("[\U000f0000-\U000ffffd\U00100000-\U0010fffd]")
+
+_MACHINE = """
+BASHPID BASH_VERSION EPOCHREALTIME EPOCHSECONDS EUID HOME HOSTNAME HOSTTYPE LOGNAME MACHTYPE OSTYPE PATH PPID RANDOM
+SECONDS SHELL SRANDOM TERM UID USER
+"""
+MACHINE = frozenset(_MACHINE.split())
+"""Variables that every shell has, each with another value."""
+CLUSTER = re.compile(
+    r"(SLURM|MLP|PET|ARNOLD|KUBERNETES|VC|PBS|LSB|OMPI|PMI|MPI|SENSECORE|DLC|AWS_BATCH|SM|PADDLE|TASK|METIS)_\w+"
+    r"|MASTER_ADDR|MASTER_PORT|MASTER_IP|RANK|NODE_RANK|LOCAL_RANK|WORLD_SIZE|GROUP_RANK|HOST_IP|POD_IP|POD_NAME|NODE_IP"
+)
+"""Variables that schedulers and launchers of processes set."""
+
+Kind = Literal["scalar", "indexed", "associative"]
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """Something that only running the script could tell."""
+
+    line: str
+    """`file:line`."""
+    text: str
+    """As the script has it: `$(date +%F)`, or a condition."""
+    placeholder: str
+    """What stands for it in the words: `{date +%F}`; empty where no word holds it."""
+    note: str = ""
+    """What was assumed instead: which branch was taken and why."""
+
+
+@dataclass(frozen=True)
+class UnreadPart:
+    """What could not be read, and why."""
+
+    line: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A command that starts the program: torchrun, srun, `ray job submit`, ..."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its options without dashes: `nnodes`, `nproc-per-node`; an empty value is a flag."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One program that the script starts."""
+
+    line: str
+    """`file:line` of the command."""
+    program: str
+    """The module (`verl.trainer.main_ppo`) or file (`recipe/dapo/main_dapo.py`)."""
+    words: tuple[str, ...]
+    """Its arguments, as bash would hand them over."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Exported variables, those before the command, of `env` and of Ray's runtime environment."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """From the outermost to the innermost."""
+    folder: str = ""
+    """The working folder, as far as the script sets it."""
+
+
+class StopReading(Exception):
+    """The script cannot be read any further: a limit, or a construct that would make all that follows wrong."""
+
+
+class ExitScript(Exception):
+    """`exit`, or an error that ends the shell."""
+
+    def __init__(self, status: int = 0) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class ReturnFromFunction(ExitScript):
+    """`return` of a function or a sourced file."""
+
+
+class LeaveLoop(Exception):
+    """`break` and `continue`, of so many loops."""
+
+    def __init__(self, levels: int, again: bool) -> None:
+        super().__init__(levels)
+        self.levels, self.again = levels, again
+
+
+@dataclass
+class Variable:
+    """A variable; a scalar has its value at 0."""
+
+    values: dict[int | str, str]
+    kind: Kind = "scalar"
+    exported: bool = False
+    readonly: bool = False
+    integer: bool = False
+    case: Literal["", "upper", "lower"] = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class HereDocument:
+    """Text after `<<`; `literal` where its delimiter is quoted."""
+
+    operator: str
+    text: str
+    literal: bool
+    line: int
+
+
+@dataclass
+class InputStream:
+    """What a command reads; `text` is None where only running could tell."""
+
+    text: str | None = ""
+    position: int = 0
+    read: bool = False
+
+
+@dataclass
+class TextSink:
+    """What commands wrote; `known` is False once one of them wrote what only running could tell."""
+
+    parts: list[str] = field(default_factory=list)
+    known: bool = True
+    size: int = 0
+
+    def write(self, text: str) -> None:
+        self.size += len(text)
+        if self.size > VALUE_CHARACTERS:
+            raise StopReading(f"output longer than {VALUE_CHARACTERS:,} characters")
+        self.parts.append(text)
+
+    @property
+    def text(self) -> str | None:
+        return "".join(self.parts) if self.known else None
+
+
+@dataclass
+class Reading:
+    """What all shells of one reading share: the limits, and what was found."""
+
+    root: Path
+    """Folder of the script; files that it names are looked for here too."""
+    steps: int = 0
+    depth: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    others: list[Launch] = field(default_factory=list)
+    open: dict[tuple[str, str, str], OpenPart] = field(default_factory=dict)
+    refused: dict[UnreadPart, None] = field(default_factory=dict)
+    placeholders: list[str] = field(default_factory=list)
+    documents: list[HereDocument] = field(default_factory=list)
+    written: dict[str, str | None] = field(default_factory=dict)
+    """Files that the script writes, never written here; None where the text is not known."""
+    files: int = 0
+    stopped_at: str = ""
+    """`file:line` where a limit ended the reading."""
+
+    def step(self, cost: int = 1) -> None:
+        """Counts work."""
+        self.steps += cost
+        if self.steps > STEPS:
+            raise StopReading(f"takes more than {STEPS:,} steps")
+
+    def visible(self, text: str) -> str:
+        """`text` with the placeholder of each open part, and with `<<` for each here-document."""
+        if text.isascii():
+            return text
+        parts = []
+        for character in text:
+            number = ord(character)
+            if FIRST_OPEN <= number < FIRST_HEREDOC:
+                parts.append(self.placeholders[number - FIRST_OPEN])
+            elif number >= FIRST_HEREDOC:
+                parts.append(self.documents[number - FIRST_HEREDOC].operator[1:])
+            else:
+                parts.append(character)
+        return "".join(parts)
+
+    def add_document(self, document: HereDocument) -> str:
+        """The character that stands for it."""
+        if len(self.documents) >= OPEN_VALUES:
+            raise StopReading(f"more than {OPEN_VALUES:,} here-documents")
+        self.documents.append(document)
+        return chr(FIRST_HEREDOC + len(self.documents) - 1)
+
+
+def is_open(text: str) -> bool:
+    """Whether a part of it is known only when the script runs."""
+    return not text.isascii() and IS_OPEN.search(text) is not None
+
+
+Run = Callable[["BashProcess", str, str, int], int]
+
+
+@dataclass
+class BashProcess:
+    """One shell: what a subshell copies and a new shell begins without."""
+
+    reading: Reading
+    run_text: Run
+    """Runs text as a script in the given shell: (shell, text, name, first line) -> status."""
+    name: str
+    """`$0`."""
+    file: str
+    """The file whose text runs, for messages and BASH_SOURCE."""
+    arguments: list[str] = field(default_factory=list)
+    scopes: list[dict[str, Variable]] = field(default_factory=lambda: [{}])
+    functions: dict[str, tuple[object, object, str]] = field(default_factory=dict)
+    """Name -> (source, node of the body, file)."""
+    calls: list[str] = field(default_factory=list)
+    options: set[str] = field(default_factory=set)
+    folder: str = ""
+    line: int = 1
+    status: int = 0
+    pipe_status: list[int] = field(default_factory=lambda: [0])
+    assumed: str = ""
+    """Why the last status is only assumed; empty where it is known."""
+    inside_condition: int = 0
+    """> 0 where a failing command does not end the shell under `set -e`."""
+    loops: int = 0
+    stdin: InputStream = field(default_factory=lambda: InputStream(None))
+    sinks: dict[int, TextSink | None] = field(default_factory=lambda: {1: None, 2: None})
+    on_slurm: bool = False
+    getopts_column: int = 0
+    wrappers: tuple[Wrapper, ...] = ()
+    unset_seen: bool = True
+    """Whether variables that are not set are named."""
+    exempt: bool = False
+    """Whether the last status ends no shell under `set -e`: it came before `&&`, or after `!`."""
+    consumed: int = 0
+    """Where the last simple command of `consumed_source` ended, which may be beyond its node."""
+    consumed_source: object = None
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.file}:{self.line}"
+
+    def run_apart(self, text: str, sink: TextSink) -> None:
+        """Runs text as a substitution does: in this shell, which is a copy, with its output in `sink`."""
+        self.sinks, self.wrappers = {1: sink, 2: None}, ()
+        self.options.discard("errexit")
+        try:
+            self.status = self.run_text(self, text, self.file, self.line)
+        except ExitScript as end:
+            self.status = end.status
+
+    def subshell(self) -> BashProcess:
+        """A copy that changes nothing here."""
+        self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 50)
+        scopes = [
+            {name: replace(variable, values=dict(variable.values)) for name, variable in scope.items()}
+            for scope in self.scopes
+        ]
+        return replace(
+            self,
+            scopes=scopes,
+            arguments=list(self.arguments),
+            functions=dict(self.functions),
+            calls=list(self.calls),
+            options=set(self.options),
+            sinks=dict(self.sinks),
+            loops=0,
+        )
+
+    def new_shell(self, name: str, file: str, arguments: list[str], *, exported: bool = True) -> BashProcess:
+        """What `bash file` begins with: exported variables alone."""
+        kept = {
+            key: Variable(dict(variable.values), exported=True)
+            for key, variable in self.visible_variables().items()
+            if exported and variable.exported and variable.kind == "scalar"
+        }
+        return BashProcess(
+            self.reading, self.run_text, name, file, arguments, [kept],
+            folder=self.folder, stdin=self.stdin, sinks=dict(self.sinks), on_slurm=self.on_slurm,
+            wrappers=self.wrappers,
+        )  # fmt: skip
+
+    def visible_variables(self) -> dict[str, Variable]:
+        """Every variable by name, inner scopes first."""
+        return {name: variable for scope in self.scopes for name, variable in scope.items()}
+
+    def exported(self) -> dict[str, str]:
+        """What a program that is started here finds in its environment."""
+        return {
+            name: variable.values[0]
+            for name, variable in self.visible_variables().items()
+            if variable.exported and variable.kind == "scalar" and 0 in variable.values
+        }
+
+    def variable(self, name: str) -> Variable | None:
+        """The variable of that name, through references (`declare -n`)."""
+        for _ in range(8):
+            found = next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+            if found is None or not found.reference:
+                return found
+            name = found.reference
+        return None
+
+    def get(self, name: str) -> str | None:
+        """The scalar value (element 0 of an array); None where it is not set."""
+        found = self.variable(name)
+        if found is None:
+            return None
+        return found.values.get("0" if found.kind == "associative" else 0)
+
+    def set(self, name: str, value: str, *, key: int | str | None = None, append: bool = False) -> None:
+        """Sets a variable, or one element of an array."""
+        self.reading.step(1 + len(value) // 2000)
+        variable = self.variable(name)
+        if variable is None:
+            variable = self.scopes[0].setdefault(name, Variable({}, exported="allexport" in self.options))
+        if variable.readonly:
+            self.report_unread(f"{name} is readonly")
+            raise ExitScript(1)
+        if key is not None and variable.kind == "scalar":
+            variable.kind = "indexed"
+        at: int | str = key if key is not None else ("0" if variable.kind == "associative" else 0)
+        value = variable.values.get(at, "") + value if append else value
+        if variable.case:
+            value = value.upper() if variable.case == "upper" else value.lower()
+        if len(value) > VALUE_CHARACTERS:
+            raise StopReading(f"the value of {name} is longer than {VALUE_CHARACTERS:,} characters")
+        if at not in variable.values and len(variable.values) >= FIELDS:
+            raise StopReading(f"{name} has more than {FIELDS:,} elements")
+        variable.values[at] = value
+
+    def declare(self, name: str, *, local: bool) -> Variable:
+        """The variable of that name; a new one of the innermost function where `local`."""
+        scope = self.scopes[-1] if local else self.scopes[0]
+        if local and name not in scope:
+            scope[name] = Variable({})
+        return (
+            scope.setdefault(name, Variable({}))
+            if local
+            else self.variable(name) or scope.setdefault(name, Variable({}))
+        )
+
+    def unset(self, name: str) -> None:
+        """Removes the innermost variable of that name."""
+        for scope in reversed(self.scopes):
+            if name in scope:
+                del scope[name]
+                return
+
+    def is_open_name(self, name: str) -> bool:
+        """Whether the machine or the cluster sets the variable."""
+        return name in MACHINE or CLUSTER.fullmatch(name) is not None
+
+    def is_cluster_name(self, name: str) -> bool:
+        """Whether only a cluster sets the variable, and this script is not one of Slurm's own."""
+        return name not in MACHINE and not (self.on_slurm and name.startswith("SLURM_"))
+
+    def write(self, text: str) -> None:
+        """Output of a command."""
+        sink = self.sinks.get(1)
+        if sink is not None:
+            sink.write(text)
+
+    def write_unknown(self) -> None:
+        """Output that only running could tell."""
+        sink = self.sinks.get(1)
+        if sink is not None:
+            sink.known = False
+
+    def open_value(self, text: str, placeholder: str, note: str = "") -> str:
+        """The character that stands for a value that only running could tell; it is named."""
+        reading = self.reading
+        placeholder = reading.visible(placeholder)
+        if len(placeholder) > 200:
+            placeholder = placeholder[:196] + "...}"
+        self.report_open(text, placeholder, note)
+        if placeholder in reading.placeholders:
+            return chr(FIRST_OPEN + reading.placeholders.index(placeholder))
+        if len(reading.placeholders) >= OPEN_VALUES:
+            raise StopReading(f"more than {OPEN_VALUES:,} values that only running could tell")
+        reading.placeholders.append(placeholder)
+        return chr(FIRST_OPEN + len(reading.placeholders) - 1)
+
+    def report_open(self, text: str, placeholder: str = "", note: str = "") -> None:
+        """Names what only running could tell."""
+        text = self.reading.visible(text)
+        part = OpenPart(self.place, text[:500], placeholder, self.reading.visible(note))
+        if len(self.reading.open) < OPEN_VALUES:
+            self.reading.open.setdefault((part.line, part.text, part.placeholder), part)
+
+    def report_unread(self, reason: str) -> None:
+        """Names what could not be read."""
+        if len(self.reading.refused) < OPEN_VALUES:
+            self.reading.refused.setdefault(UnreadPart(self.place, self.reading.visible(reason)))

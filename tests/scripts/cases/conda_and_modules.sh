@@ -1,0 +1,12 @@
+#!/bin/bash
+#SBATCH --partition=gpu
+module purge
+module load cuda/12.4
+source ~/miniconda3/etc/profile.d/conda.sh
+conda activate verl
+ulimit -n 65535
+set +e
+pip install -e . > /dev/null 2>&1
+pkill -9 ray
+ray stop --force || true
+conda run -n verl --no-capture-output python -m verl.trainer.main_ppo trainer.nnodes=1

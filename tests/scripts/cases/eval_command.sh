@@ -1,0 +1,5 @@
+CMD="python3 -m verl.trainer.main_ppo"
+CMD="$CMD trainer.nnodes=2 trainer.logger='[\"console\"]'"
+CMD+=" name=\"x y\""
+echo "$CMD"
+eval "$CMD"

@@ -1,0 +1,9 @@
+export NCCL_DEBUG=WARN
+export VLLM_ATTENTION_BACKEND=FLASH_ATTN WANDB_MODE="offline mode"
+export PYTHONPATH=$PWD:$PYTHONPATH
+NOT_EXPORTED=1
+declare -x DECLARED=yes
+LATER=2
+export LATER
+unset WANDB_MODE
+python3 -m verl.trainer.main_ppo a=$NOT_EXPORTED b=$LATER

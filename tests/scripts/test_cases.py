@@ -1,0 +1,21 @@
+"""Our reading of launch scripts beside bash itself, which runs each in a folder where every program is a stub."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from script_truth import compare
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.sh"))
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="bash is what the reading is compared with")
+
+
+@pytest.mark.parametrize("script", CASES, ids=lambda path: path.stem)
+def test_the_words_are_those_that_bash_hands_over(script):
+    found = compare(script)
+    assert not found.missing, (found.reading, found.errors)
+    assert not found.extra, (found.reading, found.errors)
+    assert not found.environment

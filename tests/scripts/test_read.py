@@ -1,0 +1,153 @@
+"""What a reading says beside the words: open parts, refusals, wrappers, environment, files."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.scripts.read import read_script
+from launcher.scripts.words.state import Wrapper
+
+TRAIN = "python3 -m verl.trainer.main_ppo"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def one(text, *arguments, **environment):
+        path = tmp_path / "run.sh"
+        path.write_text(text)
+        return read_script(path, arguments, environment)
+
+    return one
+
+
+def test_a_command_that_must_run_is_open(read):
+    found = read(f"\nNAME=run_$(date +%F)\n{TRAIN} trainer.experiment_name=$NAME \\\n  x=1\n")
+    launch = found.launches[0]
+    assert launch.words == ("trainer.experiment_name=run_{date +%F}", "x=1")
+    assert launch.line.endswith("run.sh:3")
+    part = found.open[0]
+    assert (part.line.rpartition(":")[2], part.text, part.placeholder) == ("2", "$(date +%F)", "{date +%F}")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a=$HOME/x", "{HOME}/x"),
+    ("a=$(basename $HOME/models/Qwen3-8B)", "Qwen3-8B"),
+    ("a=$(dirname $HOME/models/Qwen3-8B)", "{HOME}/models"),
+    ("b=$HOME/models/Qwen3-8B; a=${b##*/}", "Qwen3-8B"),
+    ("b=$(date +%F).tar.gz; a=${b%.gz}", "{date +%F}.tar"),
+    ("b=$(date +%F); a=${b//-/}", "{b//-/}"),
+    ("n=$(nproc); a=$((n * 2))", "{n * 2}"),
+    ("a=${SLURM_NNODES:-1}", "1"),
+    ("a=$SLURM_NNODES", "{SLURM_NNODES}"),
+    ("a=$PWD/x", "{PWD}/x"),
+    ("cd /work; a=$PWD/x", "/work/x"),
+    ("cd sub/../other; a=$(pwd)", "{PWD}/other"),
+    ("a=~/x", "{HOME}/x"),
+    ("a=$$", "{$$}"),
+    ("a=$(python3 -c 'print(1)')", "{python3 -c 'print(1)'}"),
+    ("a=$(git rev-parse --short HEAD | head -c 6)", "{git rev-parse --short HEAD | head -c 6}"),
+    ("a=$(cat version.txt)", "{cat version.txt}"),
+    ("echo 3 > version.txt; a=$(cat version.txt)", "3"),
+])  # fmt: skip
+def test_what_only_running_could_tell_has_a_placeholder(read, text, words):
+    assert read(f"{text}\n{TRAIN} x=$a\n").launches[0].words == (f"x={words}",)
+
+
+def test_the_environment_given_counts(read):
+    found = read(
+        f'{TRAIN} home=$HOME n=${{SLURM_NNODES:-1}} d=$PWD "$@"\n', "q=1", HOME="/h", SLURM_NNODES="4", PWD="/w"
+    )
+    assert found.launches[0].words == ("home=/h", "n=4", "d=/w", "q=1")
+    assert not found.open
+
+
+def test_a_variable_that_is_never_set_is_named(read):
+    found = read(f"{TRAIN} x=$NEVER\n")
+    assert found.launches[0].words == ("x=",)
+    assert [(part.text, part.placeholder) for part in found.open] == [("$NEVER", "")]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("if [ -f /data/x ]; then A=1; else A=2; fi", "2"),
+    ("if [ ! -f /data/x ]; then echo missing; exit 1; fi; A=3", "3"),
+    ("[ -d /data ] || { echo missing; exit 1; }; A=4", "4"),
+    ("if command -v nvidia-smi > /dev/null; then A=5; else A=6; fi", "5"),
+    ('if [ "$(hostname)" == head ]; then A=7; else A=8; fi', "8"),
+    ("die() { echo $1; exit 1; }\nnvidia-smi || die no; A=9", "9"),
+])  # fmt: skip
+def test_a_condition_of_the_machine_takes_the_branch_that_goes_on_and_is_named(read, text, words):
+    found = read(f"{text}\n{TRAIN} a=$A\n")
+    assert found.launches[0].words == (f"a={words}",)
+    assert found.open[-1].note
+
+
+def test_the_branch_that_launches_is_taken(read):
+    found = read(f'if [ "$(hostname)" = head ]; then\n  {TRAIN} a=1\nelse\n  sleep 5\nfi\n')
+    assert found.launches[0].words == ("a=1",)
+    assert "starts nothing" in found.open[-1].note
+
+
+def test_wrappers_with_their_options(read):
+    found = read(
+        "#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n#SBATCH -J name\n"
+        "srun -N 4 --ntasks-per-node=1 torchrun --nnodes 4 --nproc_per_node=8 -m verl.trainer.sft_trainer a=1\n"
+    )
+    assert found.launches[0].program == "verl.trainer.sft_trainer"
+    assert found.launches[0].wrappers == (
+        Wrapper("sbatch", {"nodes": "4", "gpus-per-node": "8", "J": "name"}),
+        Wrapper("srun", {"N": "4", "ntasks-per-node": "1"}),
+        Wrapper("torchrun", {"nnodes": "4", "nproc-per-node": "8"}),
+    )
+
+
+def test_ray_job_submit(read):
+    found = read(
+        "ray job submit --address http://h:8265 --runtime-env-json "
+        """'{"working_dir": "/w", "env_vars": {"A": "b"}}' -- """
+        f"{TRAIN} a=1\n"
+    )
+    launch = found.launches[0]
+    assert launch.wrappers == (Wrapper("ray job submit", {"address": "http://h:8265", "working-dir": "/w"}),)
+    assert launch.environment == {"A": "b"}
+
+
+def test_the_environment_of_a_launch(read):
+    found = read(f"export A=1\nB=2\nC=3 env D=4 {TRAIN} x=1\n")
+    assert found.launches[0].environment == {"A": "1", "C": "3", "D": "4"}
+
+
+def test_other_programs_are_no_launches(read):
+    found = read(f"python3 prepare.py --out /data\npython3 -c 'print(1)'\npip install x\n{TRAIN} a=1\n")
+    assert [launch.program for launch in found.launches] == ["verl.trainer.main_ppo"]
+    assert [launch.program for launch in found.other_programs] == ["prepare.py"]
+
+
+def test_files_that_are_not_there_are_open(read):
+    found = read(f"source /opt/env.sh\nbash other.sh\n./third.sh\n{TRAIN} a=1\n")
+    assert [(part.line.rpartition(":")[2], part.text) for part in found.open] == [
+        ("1", "source /opt/env.sh"),
+        ("2", "bash other.sh"),
+        ("3", "./third.sh"),
+    ]
+    assert len(found.launches) == 1
+
+
+def test_sourced_files_are_read_from_a_relative_path_too(tmp_path, monkeypatch):
+    folder = tmp_path / "examples"
+    folder.mkdir()
+    (folder / "env.sh").write_text("A=1\n")
+    (folder / "run.sh").write_text(f'DIR=$(cd "$(dirname "$0")" && pwd)\n. $DIR/env.sh\n{TRAIN} a=$A d=$DIR\n')
+    monkeypatch.chdir(tmp_path)
+    found = read_script((folder / "run.sh").relative_to(tmp_path))
+    assert found.launches[0].words == ("a=1", "d={PWD}/examples")
+
+
+def test_files_that_the_script_writes_are_kept(read):
+    found = read("cat > conf.yaml <<EOF\na: $(date)\nb: $1\nEOF\nnproc > n.txt\n", "two")
+    assert found.written == {"{PWD}/conf.yaml": "a: {date}\nb: two\n", "{PWD}/n.txt": None}
+
+
+def test_launches_and_refusals_together(read):
+    found = read(f"{TRAIN} a=1\n{TRAIN} b=$((1 / 0))\n{TRAIN} c=1\nif true\n")
+    assert [launch.words for launch in found.launches] == [("a=1",), ("c=1",)]
+    assert [part.line.rpartition(":")[2] for part in found.refused] == ["2", "4"]
