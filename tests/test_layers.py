@@ -31,7 +31,7 @@ BELOW = {
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
-    "config": "core spec runs config.names",
+    "config": "core spec runs config.names engines.verl",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
     "engines.verl": "core config.names spec algorithms data logs models rewards engines engines.verl.rules",

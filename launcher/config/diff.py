@@ -16,7 +16,7 @@ from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import RunRequest, SourcedOverride, options_apart
-from launcher.config.resolve import config_files, resolve
+from launcher.config.resolve import config_files, resolve_request
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.files import read_file
@@ -144,12 +144,12 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
 
 
 def _resolved(name: str, by: RunRequest) -> Side:
-    try:
-        run = resolve(by.texts, by.config_dir)
-    except Problems as problem:
+    found = resolve_request(by)
+    if found.problems or not found.run:
         of = f"(of {short_repr(name)})"
-        found = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in problem.problems]
-        raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
+        problems = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in found.problems]
+        raise Problems([*problems, *(Problem("", note) for note in by.notes)])
+    run, by = found.run, found.request
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by, config_files(by.texts, by.config_dir)), by.notes, classes)
 

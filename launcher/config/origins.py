@@ -18,9 +18,10 @@ from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
 from launcher.config.recipe import RunRequest, SourcedOverride, run_request
-from launcher.config.resolve import config_files, resolve
+from launcher.config.resolve import config_files, resolve_request
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.core.files import conf_dir
+from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -49,8 +50,10 @@ def origins(overrides: Sequence[str], config_dir: Path | None = None, recipe: st
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
     """
     from_all = run_request(overrides, config_dir, recipe)
-    run = resolve(from_all.texts, from_all.config_dir)
-    return origins_of(run, from_all, config_files(from_all.texts, from_all.config_dir))
+    found = resolve_request(from_all)
+    if found.problems or not found.run:
+        raise Problems(found.problems)
+    return origins_of(found.run, found.request, config_files(found.request.texts, found.request.config_dir))
 
 
 def origins_of(run: RunSpec, by: RunRequest, files: Sequence[tuple[Path, str]]) -> dict[str, Origin]:

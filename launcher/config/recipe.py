@@ -86,17 +86,17 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
         made, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
         typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in made]
     if recipe is None or files:
-        return RunRequest(_last_choices(typed), config_dir)
+        return RunRequest(last_choices(typed), config_dir)
     command = one(recipe)
     if overrides and not command.passes_on:
         raise Problems(
             Problem(command.name, f"passes no overrides on, got {short_repr(overrides[0])}", 'add "$@" at its end')
         )
     own = command.request
-    return replace(own, overrides=_last_choices([*own.overrides, *typed]), config_dir=config_dir or own.config_dir)
+    return replace(own, overrides=last_choices([*own.overrides, *typed]), config_dir=config_dir or own.config_dir)
 
 
-def _last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
+def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
     """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
     such as the batch size, stay."""
     chosen = {word.text.partition("=")[0] for word in overrides if word.source == "command line"} & {*groups()}

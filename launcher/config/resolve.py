@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from launcher.config.compose import base_overrides, choices, compose_chosen, con
 from launcher.config.explain import build
 from launcher.config.nodes import flat, walk
 from launcher.config.options import separate_options
+from launcher.config.recipe import RunRequest, SourcedOverride
 from launcher.core.classes import add_code_dir
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
@@ -25,6 +26,7 @@ from launcher.spec.run import RunSpec
 
 if TYPE_CHECKING:
     from launcher.config.repair import Repair
+    from launcher.config.translate import Taken
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Resolution:
     repair: Repair | None = None
     given: frozenset[str] = frozenset()
     """Settings that arguments or config files set."""
+    request: RunRequest = field(default_factory=lambda: RunRequest([]))
+    """What was asked for, in settings of ours."""
+    taken: tuple[Taken, ...] = ()
+    """Arguments in another spelling, and what they were taken as."""
 
     def follows(self, problem: Problem) -> bool:
         """Whether a problem of `run` may be there only because of what was left out."""
@@ -56,12 +62,26 @@ def resolve(overrides: Iterable[str], config_dir: Path | None = None) -> RunSpec
 
 def try_resolve(overrides: Iterable[str], config_dir: Path | None = None) -> Resolution:
     """The run of these overrides as `resolve` makes it, or everything that is wrong with them."""
-    problems = []
+    return resolve_request(
+        RunRequest([SourcedOverride(word, f"command line: {word}") for word in overrides], config_dir)
+    )
+
+
+def resolve_request(by: RunRequest) -> Resolution:
+    """The same of overrides of which it is known where they stand."""
+    if len(by.overrides) > guard.WORDS:  # to answer them all would take minutes
+        return Resolution(None, guard.separate(by.texts)[1], request=by)
+    found = _resolution(by, translate=True)
+    return found if found.taken else replace(found, request=by)
+
+
+def _resolution(by: RunRequest, *, translate: bool) -> Resolution:
+    problems, config_dir = list[Problem](), by.config_dir
     if config_dir and not config_dir.is_dir():
         got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
         problems.append(Problem("--config-dir", got, fix, "not-found"))
         config_dir = None
-    overrides, options = separate_options(list(overrides))
+    overrides, options = separate_options(by.texts)
     accepted, refused = guard.separate([*overrides, *(option.argument for option in options)])
     taken = {*accepted}
     if len(overrides) + len(options) > guard.WORDS:
@@ -84,9 +104,22 @@ def try_resolve(overrides: Iterable[str], config_dir: Path | None = None) -> Res
             return Resolution(build(composed.node, arguments.texts), [], given=given)
         except ValidationError:
             pass  # all that is wrong is found below
+    if translate and (found := _translated(replace(by, config_dir=config_dir), readable)):
+        return found
     from launcher.config import diagnose  # noqa: PLC0415  # late: names of other projects, every class of every choice
 
     return Resolution(*diagnose.diagnose(arguments, composed, problems, config_dir), given)
+
+
+def _translated(by: RunRequest, readable: Sequence[str]) -> Resolution | None:
+    """The run of what these overrides stand for in our words; None where all of them are ours, or nobody's."""
+    from launcher.config import translate  # noqa: PLC0415  # late: as diagnosing
+
+    if not (made := translate.translated(by, readable)):
+        return None
+    found = _resolution(made.request, translate=False)
+    problems = [*made.problems, *map(made.named, found.problems)]
+    return replace(found, problems=list(dict.fromkeys(problems)), request=made.request, taken=made.taken)
 
 
 def config_files(overrides: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:

@@ -96,7 +96,7 @@ class Suggester:
     def _value_of_others(self, one: Unknown) -> str:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
         known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
-        words = next((to_type(meaning, one.value, self._run_context()) for meaning in known), None)
+        words = next((to_type(meaning, one.value, self.run_context()) for meaning in known), None)
         return f"use {shell_text(words)}" if words and words[0].partition("=")[0] == one.plain else ""
 
     # ---- names of other projects
@@ -108,7 +108,7 @@ class Suggester:
 
     def _by_part_of_name(self, one: Unknown) -> Suggestion | None:
         name, meanings = self._find(one.plain.lower())
-        if not meanings or (self._same_elsewhere(one) and not any(map(self._fits, meanings))):
+        if not meanings or (self._same_elsewhere(one) and not any(map(self.fits, meanings))):
             return None
         found = self._translated(one, name, meanings)
         own = self._setting_of_run(one)
@@ -127,11 +127,11 @@ class Suggester:
 
     def _translated(self, one: Unknown, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
-        usable = [meaning for meaning in meanings if self._fits(meaning)]
+        usable = [meaning for meaning in meanings if self.fits(meaning)]
         meaning = (usable or meanings)[0]
         if meaning.ours[:1] == (one.plain,) and not meaning.instead:
             return None
-        words = to_type(meaning, _readable(one.value), self._run_context())
+        words = to_type(meaning, readable(one.value), self.run_context())
         if words == [f"{one.plain}={one.value}"]:
             return None
         whose = "" if name in self.holders else table().owner(name)
@@ -140,7 +140,7 @@ class Suggester:
         if not words:
             return Suggestion(Problem(one.shown, got, self._without_words(one, meaning, words), "unknown-setting"))
         words, certain = self._with_choices(words)
-        if lacking := self._lacking(words):
+        if lacking := self.lacking(words):
             typed = False
             if lacking.partition(".")[0] not in self.missing_groups:
                 fix = LEAVE_OUT if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
@@ -162,7 +162,7 @@ class Suggester:
             return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
         if meaning.instead:
             return meaning.instead
-        if lacking := self._lacking([meaning.ours[0]]):
+        if lacking := self.lacking([meaning.ours[0]]):
             return LEAVE_OUT if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
         return f"use {meaning.ours[0]}=VALUE"
 
@@ -180,7 +180,7 @@ class Suggester:
                 found.append(word)
         return found, certain
 
-    def _lacking(self, words: Sequence[str]) -> str:
+    def lacking(self, words: Sequence[str]) -> str:
         """The first setting of these words that the run has not, with the choices that are among the words."""
         names = [word.partition("=")[0] for word in words]
         return next((name for name in names if name.partition(".")[0] not in names and not self._is_there(name)), "")
@@ -192,7 +192,7 @@ class Suggester:
             return set(self.holders.get(name, ())) == set(self.files[top])
         return "." not in name or has_setting(self.node, name)
 
-    def _fits(self, meaning: Translation) -> bool:
+    def fits(self, meaning: Translation) -> bool:
         """Whether the run has the setting, or gets it by the choice that is typed with it."""
         name = next(iter(meaning.ours), "")
         return "." not in name or f"{name.partition('.')[0]}=" in meaning.use or has_setting(self.node, name)
@@ -202,7 +202,8 @@ class Suggester:
         shown = ", ".join(choices[:4]) + (", ..." if len(choices) > 4 else "")
         return f"of {top}={shown}" if choices else ""  # empty where every run has it
 
-    def _run_context(self) -> RunContext:
+    def run_context(self) -> RunContext:
+        """What is known of the run for all that is typed."""
         typed = {**self.typed, **{one.plain: one.value for one in self.unknown}}
         hardware, algorithm = self.node.get("hardware") or {}, _algorithm(self.node)
         gpus = _count(hardware.get("n_gpus_per_node"))
@@ -257,7 +258,7 @@ class Suggester:
             return None
         groups = (*self.files, *PLAIN)
         if place in ("", *groups, *SECTIONS) or has_setting(self.node, place) or nearest(place, groups, cutoff=0.75):
-            words = (f"{here[0]}={_readable(one.value)}",)
+            words = (f"{here[0]}={readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
             return Suggestion(Problem(one.shown, got, f"use {shell_text(words)}", "unknown-setting"), words, True)
         if of_others:
@@ -271,7 +272,7 @@ class Suggester:
         if not same or (same != [one.plain] and nearest(rest, of_group, cutoff=0.85)):
             return None
         if choice := CHOICE_OF_SETTING.get(same[0]):
-            fix = f"use {shell_text([choice, f'{same[0]}={_readable(one.value)}'])}"
+            fix = f"use {shell_text([choice, f'{same[0]}={readable(one.value)}'])}"
             return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"))
         fix = f"{same[0]} is a setting {self._of_choices(same[0])}"
         if expected := self._expected(same[0], one):
@@ -330,7 +331,7 @@ class Suggester:
             return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"), found.overrides)
         if not setting:
             return None
-        words = (f"{setting}={_readable(one.value)}",)
+        words = (f"{setting}={readable(one.value)}",)
         return Suggestion(
             Problem(one.shown, self._unknown(one), f"did you mean {shell_text(words)}?", "unknown-setting"), words
         )
@@ -433,7 +434,7 @@ def _count(value: Any, otherwise: int = 0) -> int:
     return value if isinstance(value, int) and value > 0 else otherwise
 
 
-def _readable(value: str) -> str:
+def readable(value: str) -> str:
     """A value as Hydra reads it: quoted where it is no plain name, number or list."""
     if not value or value[0] in "'\"[{" or re.fullmatch(r"[\w.+/:%@-]*", value, re.ASCII):
         return value

@@ -11,7 +11,7 @@ from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import RunRequest, run_request
-from launcher.config.resolve import Resolution, config_files, try_resolve
+from launcher.config.resolve import Resolution, config_files, resolve_request, try_resolve
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
@@ -54,15 +54,16 @@ def plan(
         by = run_request(overrides, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
-    found = try_resolve(by.texts, by.config_dir)
+    found = resolve_request(by)
+    by, taken = found.request, [CheckResult("OK", one.typed.text, one.message) for one in found.taken]
     if found.problems or not (run := found.run):
-        return Page(None, from_problems([*found.problems, *_others(found, here=here)]))
+        return Page(None, [*taken, *from_problems([*found.problems, *_others(found, here=here)])])
     files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
     context = fit_settings(Context(run, here or run.hardware.is_cpu), found.given)
     run = context.asked
     made = _page(context)
-    results = [*made.results, *_given_twice(by)]
+    results = [*taken, *made.results, *_given_twice(by)]
     return replace(made, results=results, choices=choices, origins=origins_of(run, by, files), notes=by.notes)
 
 
@@ -88,6 +89,8 @@ class Ready:
     warnings: list[CheckResult]
     given: Collection[str] = frozenset(REASONS)
     """Settings that arguments or config files set."""
+    notes: tuple[str, ...] = ()
+    """What arguments in another spelling were taken as."""
 
 
 def ready(run: RunSpec) -> Ready:
@@ -103,24 +106,29 @@ def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe:
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""
     by = run_request(overrides, config_dir, recipe)
-    found = try_resolve(by.texts, by.config_dir)
+    found = resolve_request(by)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
     checked = _ready(fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given))
-    return replace(checked, warnings=[*_given_twice(by), *checked.warnings], given=found.given)
+    warnings = [*_given_twice(found.request), *checked.warnings]
+    return replace(checked, warnings=warnings, given=found.given, notes=tuple(one.line for one in found.taken))
 
 
 def _given_twice(by: RunRequest) -> list[CheckResult]:
-    """A warning for each setting that was typed with two values; of a file, arguments take the place."""
-    typed = dict[str, list[str]]()
+    """A warning for each setting that was typed with two values, in whatever spelling; of a file, arguments take the
+    place."""
+    typed = dict[str, dict[str, str]]()  # setting -> value -> as it was typed
     for word in by.overrides:
         if word.source == "command line":
-            typed.setdefault(word.text.lstrip("+").partition("=")[0], []).append(word.text.partition("=")[2])
-    twice = {key: values for key, values in typed.items() if len({*values}) > 1}
-    return [
-        CheckResult("WARN", key, f"is given {len(values)} times: {shortened(', '.join(values))}", "give it once")
-        for key, values in twice.items()
-    ]
+            key, _, value = word.text.lstrip("+").partition("=")
+            typed.setdefault(key, {})[value] = word.where.removeprefix("command line: ")
+    found = []
+    for key, values in typed.items():
+        if len(values) > 1:
+            same = all(text.lstrip("+").partition("=")[0] == key for text in values.values())
+            shown = shortened(", ".join(values if same else values.values()), 200)
+            found.append(CheckResult("WARN", key, f"is given {len(values)} times: {shown}", "give it once"))
+    return found
 
 
 def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:

@@ -29,7 +29,7 @@ class Mistake:
 MISTAKES = [
     # names of other projects, and with dashes
     Mistake(("num_train_epochs=3",), "num_train_epochs: is Hugging Face's name; use trainer.total_epochs=3", "epochs"),
-    Mistake(("actor_rollout_ref.rollout.temperature=0.7",), "actor_rollout_ref.rollout.temperature: is verl's", "temp"),
+    Mistake(("actor_rollout_ref.model.use_liger=true",), "actor_rollout_ref.model.use_liger: is verl's", "liger"),
     Mistake(("--learning_rate", "5e-6"), "--learning_rate: is Hugging Face's name; use optim.lr=5e-6", "lr"),
     Mistake(("algorithm.kl_ctrl.kl_coef=0.1",), "algorithm.kl_ctrl.kl_coef: is verl's name", "kl"),
     Mistake(("report_to=wandb",), "report_to: is Hugging Face's name", "report"),

@@ -111,7 +111,9 @@ def test_a_meaning_names_what_there_is(meaning: Translation) -> None:
     assert all(name in guide().holders or name in (*GROUPS, *PLAIN) for name in meaning.ours), meaning.ours
     assert all(known(word) for words in words_of(meaning) for word in words) or not meaning.ours
     assert not meaning.convert or meaning.convert in RULES
-    assert set(meaning.unless + meaning.switch) <= {*table().named, *guide().holders}
+    assert set(meaning.unless + meaning.switch) <= {*table().named, *guide().holders, *GROUPS}
+    pieces = [word for text in meaning.verl_engine.values() for word in (text or "").split()]
+    assert all(known(word) for word in pieces if word != "engine.extra")
     for names in meaning.names.values():
         assert len(set(names)) == len(names)
 

@@ -17,8 +17,9 @@ OFFLOAD = "fsdp_config.param_offload"
 def fixes(algorithm: str, words: list[str]) -> list[str]:
     """What is expected of each of these words, in their order, without notes."""
     given = [] if algorithm in ("sft", "dpo", "ppo") else ["sampler.n=4"]
-    found = try_resolve([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words]).problems
-    found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*|'", "", problem.fix) for problem in found}
+    found = try_resolve([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words])
+    found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*|'", "", problem.fix) for problem in found.problems}
+    found_fixes |= {one.key: f"use {' '.join(one.words)}" if one.words else OUT for one in found.taken}
     return [found_fixes.get(word.partition("=")[0].lstrip("-"), "") for word in words]
 
 
@@ -41,7 +42,8 @@ OUT = "leave it out"
         ("grpo", f"{ACTOR}.use_dynamic_bsz=False {ACTOR}.ppo_max_token_len_per_gpu=24000", (OUT, OUT)),
         ("grpo", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4 {ROLLOUT}.log_prob_micro_batch_size_per_gpu=32",
          ("use trainer.micro_batch_size_per_gpu=4",
-          "one size holds for all passes, trainer.micro_batch_size_per_gpu; leave it out")),
+          "one size holds for all passes, trainer.micro_batch_size_per_gpu; leave it out, or use engine=verl, which takes"
+          " it")),
         ("grpo", f"{ROLLOUT}.val_kwargs.do_sample=True {ROLLOUT}.val_kwargs.temperature=0.6",
          (OUT, "use sampler.val_temperature=0.6")),
         ("grpo", f"{ROLLOUT}.val_kwargs.do_sample=False {ROLLOUT}.val_kwargs.temperature=0.6",

@@ -99,6 +99,8 @@ def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_st
 
 
 def _start(checked: Ready, overrides: list[str]) -> Outcome:
+    for note in checked.notes:
+        err.print(Text(printable(note), "dim"), soft_wrap=True)
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:

@@ -52,6 +52,10 @@ class RunContext:
         """Whether one of them is typed with a value that does not switch it off."""
         return any(name in self.given and _plain(self.given[name]) not in _OFF for name in names)
 
+    def says_better(self, meaning: Translation) -> bool:
+        """Whether another name that is typed says it, or switches it off."""
+        return self.is_off(*meaning.switch) or self.is_on(*meaning.unless)
+
     def is_off(self, *names: str) -> bool:
         return any(_plain(self.given[name]) in (*_OFF, *_OTHER_WAY) for name in names if name in self.given)
 
@@ -109,7 +113,7 @@ def to_type(meaning: Translation, value: str, known: RunContext) -> list[str] | 
     if own is None and plain in _UNSET:
         return []
     if known.is_off(*meaning.switch) or (plain not in _OFF and known.is_on(*meaning.unless)):
-        return []  # another typed name says it
+        return []  # as `says_better` tells
     if meaning.convert:
         return RULES[meaning.convert](value, known)
     if meaning.values is not None:
@@ -134,6 +138,11 @@ def is_off(value: str) -> bool:
     return _ALIASES.get(plain, plain) in ("false", "null") or number(plain) == 0
 
 
+def is_unset(value: str) -> bool:
+    """Whether a value says nothing: `null`, an empty text or list."""
+    return _plain(value) in _UNSET
+
+
 def number(text: str) -> float | None:
     try:
         found = float(text.strip("'\""))
@@ -147,7 +156,8 @@ def _plain(value: str) -> str:
 
 
 def _looked_up(values: Mapping[str, str], plain: str) -> str | None:
-    spellings = (plain, _ALIASES.get(plain, plain), plain.rpartition(".")[2])  # torch.bfloat16
+    last = plain if number(plain) is not None else plain.rpartition(".")[2]  # torch.bfloat16, and not 1.0
+    spellings = (plain, _ALIASES.get(plain, plain), last)
     return next((values[each] for each in spellings if each in values), None)
 
 
@@ -303,15 +313,17 @@ def _algorithm(value: str, known: RunContext) -> list[str] | None:
     plain, filtered = _plain(value), known.is_on("algorithm.filter_groups.enable")
     estimator = _plain(known.given.get("algorithm.adv_estimator", ""))
     loss = _plain(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
-    if plain == "gae" or (estimator == "gae" and plain in ("true", "vanilla")):
+    if plain == "gae":
         return ["algorithm=ppo"]
-    if plain not in ("grpo", "grpo_vectorized", "gspo", "true", "vanilla"):
-        return [] if plain in _OFF else None
+    if plain in (*_OFF, "vanilla"):
+        return []
+    if plain not in ("grpo", "grpo_vectorized", "gspo", "true") or estimator not in ("", "grpo", "grpo_vectorized"):
+        return None  # also a critic, or another estimator, with this loss or filter
     if "gspo" in (plain, loss):
-        return ["algorithm=gspo"]
-    if filtered or plain == "true":
-        return ["algorithm=dapo"]
-    return ["algorithm=grpo"] if plain != "vanilla" else []
+        return ["algorithm=gspo"] if plain != "true" else None
+    if plain == "true" and known.given.get("algorithm", "grpo") not in ("grpo", "dapo"):
+        return None
+    return ["algorithm=dapo"] if filtered or plain == "true" else ["algorithm=grpo"]
 
 
 def _clip(value: str, known: RunContext) -> list[str]:
@@ -379,8 +391,9 @@ def _fraction(value: str, known: RunContext, setting: str) -> list[str]:
 
 
 def _warmup(value: str, known: RunContext) -> list[str]:
-    """None is the default: 0 says that a ratio has the word."""
-    return [] if number(value) == 0 else _fraction(value, known, "optim.lr_warmup_steps")
+    """None is the default: 0, and verl's -1, say that a ratio has the word."""
+    given = number(value)
+    return [] if given is not None and given <= 0 else _fraction(value, known, "optim.lr_warmup_steps")
 
 
 def _functions(value: str, known: RunContext) -> list[str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class Project:
     """The same here."""
     defaults: Mapping[str, str]
     """What it does where nothing is typed, and what to type here for the same."""
+    typed: str = ""
+    """What becomes of a name of it that is typed; by default it is answered with what to type."""
     like: str = ""
     """Key of the project whose names it has, too."""
 
@@ -56,6 +58,18 @@ class Translation:
     note: str = ""
     instead: str = ""
     """What to do where there is nothing of that kind, or of that value."""
+    verl_engine: Mapping[str, str | None] = field(default_factory=dict)
+    """With engine=verl: their value -> what to type, `*` any other; `engine.extra` in it passes the argument on, None
+    refuses it."""
+
+    def with_verl(self, value: str) -> str | None:
+        """What stands for a value where engine=verl is chosen. Raises `KeyError` where nothing is said of it."""
+        plain = value.strip("'\" ").lower()
+        return self.verl_engine[plain if plain in self.verl_engine else "*"]
+
+    def tells_verl(self, value: str) -> bool:
+        """Whether `with_verl` has this value."""
+        return "*" in self.verl_engine or value.strip("'\" ").lower() in self.verl_engine
 
     def projects_of(self, name: str) -> list[str]:
         """Keys of the projects that have this name."""

@@ -10,6 +10,7 @@ from launcher.config.reference import groups as handbook
 from launcher.core.problems import Problem, Problems, suggest
 
 NOTHING = "Not here"
+EXTRA = "engine.extra"
 
 
 def pages() -> dict[str, Project]:
@@ -43,7 +44,7 @@ def here(meaning: Translation, *, code: str = "`") -> str:
     """What to type, or to do, in a few words."""
 
     if not meaning.ours:
-        return meaning.instead
+        return "; ".join(filter(None, (meaning.instead, _with_verl(meaning, code))))
     if meaning.convert:
         text = " and ".join(f"{code}{name}{code}" for name in meaning.ours)
     elif meaning.values is not None:
@@ -56,16 +57,33 @@ def here(meaning: Translation, *, code: str = "`") -> str:
     else:
         text = f"{code}{meaning.ours[0]}=VALUE{code}" if not meaning.instead else ""
     more = f"otherwise {meaning.instead}" if meaning.instead and text else meaning.instead
-    return "; ".join(filter(None, (text, meaning.note, more)))
+    return "; ".join(filter(None, (text, meaning.note, more, _with_verl(meaning, code))))
+
+
+def _with_verl(meaning: Translation, code: str) -> str:
+    """What differs with engine=verl."""
+    if not meaning.verl_engine:
+        return ""
+    of_words = dict[str, list[str]]()
+    for theirs, ours in meaning.verl_engine.items():
+        text = "refused" if ours is None else marked(ours, code) or "left out"
+        text = text.replace(f" {code}{EXTRA}{code}", " and passed on").replace(f"{code}{EXTRA}{code}", "passed on")
+        of_words.setdefault(text, []).append("others" if theirs == "*" else f"{code}{theirs}{code}")
+    if [*of_words.values()] == [["others"]]:
+        return f"with {code}engine=verl{code} {next(iter(of_words))}".replace("{}", "VALUE")
+    each = "; ".join(f"{', '.join(theirs)}: {text}" for text, theirs in of_words.items())
+    return f"with {code}engine=verl{code} {each}".replace("{}", "VALUE")
 
 
 def page(of: Project) -> str:
     """The page as Markdown."""
     parts = [
         f"# Coming from {of.name}\n",
-        f"{of.text}\n"
-        f"Written by `make settings` from the table of rlrun's own messages: a name of {of.name} on the command"
-        " line is answered with\nwhat to type instead, and its value.\n",
+        f"{of.text}\nWritten by `make settings` from the table of rlrun's own messages: "
+        + (
+            of.typed
+            or f"a name of {of.name} on the command line is answered with\nwhat to type instead, and its value.\n"
+        ),
         f"```text\n{of.theirs.rstrip()}\n```\n\nis here\n\n```bash\n{of.ours.rstrip()}\n```\n",
         f"## What differs where nothing is typed\n\n| {of.name} | the same here |\n|---|---|\n"
         + "".join(f"| {theirs} | {marked(ours)} |\n" for theirs, ours in of.defaults.items()),
