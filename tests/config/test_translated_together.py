@@ -42,8 +42,8 @@ OUT = "leave it out"
         ("grpo", f"{ACTOR}.use_dynamic_bsz=False {ACTOR}.ppo_max_token_len_per_gpu=24000", (OUT, OUT)),
         ("grpo", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4 {ROLLOUT}.log_prob_micro_batch_size_per_gpu=32",
          ("use trainer.micro_batch_size_per_gpu=4",
-          "one size holds for all passes, trainer.micro_batch_size_per_gpu; leave it out, or use engine=verl, which takes"
-          " it")),
+          "one size holds for all passes, trainer.micro_batch_size_per_gpu; leave it out, or use engine=verl, which"
+          " takes it")),
         ("grpo", f"{ROLLOUT}.val_kwargs.do_sample=True {ROLLOUT}.val_kwargs.temperature=0.6",
          (OUT, "use sampler.val_temperature=0.6")),
         ("grpo", f"{ROLLOUT}.val_kwargs.do_sample=False {ROLLOUT}.val_kwargs.temperature=0.6",

@@ -140,10 +140,12 @@ def names(
     if as_markdown:
         return typer.echo(coming_from.page(of), nl=False)
     if as_json:
-        return say_json([{"name": name, "ours": each.ours, "here": coming_from.here(each)} for name, each in found])
+        return say_json(
+            [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
+        )
     table = make_table(of.name, "here", whole=())
     for name, meaning in found:
-        table.add_row(Text(name, "bold"), Text(coming_from.here(meaning, code="")))
+        table.add_row(Text(name, "bold"), Text(coming_from.here(meaning, of.key, code="")))
     wide().print(table)
     return None
 

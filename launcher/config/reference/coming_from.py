@@ -40,11 +40,12 @@ def marked(text: str, code: str = "`") -> str:
     return " ".join(f"{code}{word}{code}" for word in text.split())
 
 
-def here(meaning: Translation, *, code: str = "`") -> str:
-    """What to type, or to do, in a few words."""
+def here(meaning: Translation, of: str = "", *, code: str = "`") -> str:
+    """What to type, or to do, in a few words; `of` is the key of the project that is asked about."""
+    with_verl = _with_verl(meaning, code) if of == "verl" else ""
 
     if not meaning.ours:
-        return "; ".join(filter(None, (meaning.instead, _with_verl(meaning, code))))
+        return "; ".join(filter(None, (meaning.instead, with_verl)))
     if meaning.convert:
         text = " and ".join(f"{code}{name}{code}" for name in meaning.ours)
     elif meaning.values is not None:
@@ -57,7 +58,7 @@ def here(meaning: Translation, *, code: str = "`") -> str:
     else:
         text = f"{code}{meaning.ours[0]}=VALUE{code}" if not meaning.instead else ""
     more = f"otherwise {meaning.instead}" if meaning.instead and text else meaning.instead
-    return "; ".join(filter(None, (text, meaning.note, more, _with_verl(meaning, code))))
+    return "; ".join(filter(None, (text, meaning.note, more, with_verl)))
 
 
 def _with_verl(meaning: Translation, code: str) -> str:
@@ -96,7 +97,7 @@ def page(of: Project) -> str:
     for top, names, meaning in rows(of):
         theirs = ", ".join(f"`{name}`" for name in names)
         same = names == [*meaning.ours] and not (meaning.use or meaning.values or meaning.convert)
-        found.setdefault(top, []).append(f"| {theirs} | {'the same' if same else _cell(here(meaning))} |")
+        found.setdefault(top, []).append(f"| {theirs} | {'the same' if same else _cell(here(meaning, of.key))} |")
     order = [*(group.name for group in handbook.overview()), *handbook.PLAIN, NOTHING]
     for top in sorted(found, key=order.index):
         parts.append(f"## {top}\n\n| {of.name} | rlrun |\n|---|---|\n" + "\n".join(found[top]) + "\n")
