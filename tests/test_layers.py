@@ -34,7 +34,7 @@ BELOW = {
     "config": "core spec runs config.names engines.verl",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
-    "engines.verl": "core config.names spec algorithms data logs models rewards engines engines.verl.rules",
+    "engines.verl": "core clusters.ray config.names spec algorithms data logs models rewards engines engines.verl.rules",
     "reports": "core spec monitor runs config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (

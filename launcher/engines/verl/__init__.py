@@ -18,6 +18,7 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
+from launcher.clusters.ray import Ray
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
@@ -92,6 +93,9 @@ class Verl(Engine):
         if not isinstance(run.model, Pretrained):
             got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
             yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")
+        if isinstance(run.cluster, Ray) and run.cluster.address is None:
+            got = "verl starts a Ray cluster of its own on one machine"
+            yield conflict("cluster", got, "use cluster=local, or cluster.address=auto for a running one", "engine")
         if run.hardware.is_cpu and words.PLUGINS not in self.env:
             got = "verl 0.9.1 has no platform for CPUs"
             yield conflict("hardware", got, "use hardware=gpu, or engine=torch", "engine", "hardware.device")

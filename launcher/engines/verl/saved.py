@@ -161,9 +161,9 @@ def merge(python: str, checkpoint: Path, target: Path) -> None:
         got = f"{python} cannot be started: {error_message(error)}"
         raise Problems(Problem("engine.python", got, "use the Python of verl's environment", "not-found")) from error
     if ran.returncode or not (target / "config.json").is_file():
-        said = [line for line in ran.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        got = f"verl's merger ended with exit code {ran.returncode}: {said[-1].strip()}"
-        raise Problems(Problem(str(role), got, f"see what {shlex.join(command)} says", "bad-file"))
+        printed = [line for line in ran.stderr.splitlines() if line.strip()] or ["it printed nothing"]
+        got = f"verl's merger ended with exit code {ran.returncode}: {printed[-1].strip()}"
+        raise Problems(Problem(str(role), got, f"run {shlex.join(command)} to see more", "bad-file"))
 
 
 def retain(folder: Path, last: int, best: int, metric: str | None, sealed: int) -> None:

@@ -46,7 +46,7 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
     assert metrics["critic/score/mean"] == 0.3
     assert metrics["val-core/sums/reward/mean@1"] == 0.3, "by our name, which every view looks for"
     assert metrics["perf/max_memory_allocated_gb"] == 1.5
-    assert metrics["a/name/nobody/has"] == 7.0, "a metric that nobody knows is kept under verl's name"
+    assert metrics["a/name/nobody/has"] == 7.0, "a metric without an alias is kept under verl's name"
     samples = events(run, Sample)
     assert len(samples) == 4 * 7, "trainer.log_val_generations of each validation"
     assert (samples[0].prompt, samples[0].response, samples[0].score) == ("0+1=", "1", 1.0)
