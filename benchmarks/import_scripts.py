@@ -7,17 +7,21 @@ Ends with a table: scripts, launches, words that are equal, scripts with open pa
 from __future__ import annotations
 
 import argparse
+import random
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from script_truth import Comparison, compare
 
+from launcher.scripts.read import read_script
+
 CASES = Path(__file__).parents[1] / "tests" / "scripts" / "cases"
 
 COLUMNS = (
-    "scripts", "words equal", "of them with open parts", "refused", "wrong", "launches", "words", "environment equal",
-    "CPU ms a script",
+    "scripts", "words equal", "of them with open parts", "open condition", "refused", "wrong", "launches", "words",
+    "environment equal", "CPU ms a script",
 )  # fmt: skip
 
 
@@ -36,11 +40,63 @@ def show(one: Comparison) -> None:
         print("  stderr  " + one.errors.strip()[:500].replace("\n", "\n          "))
 
 
+PIECES = (
+    *"\n \"'`)}&|\\$#!*=(<>\t\r\0\ufeff\U000f0000é%/[]",
+    "$(", "${", "((", "))", "[[", "]]", "if ", "then\n", "fi\n", "done\n", "do\n", "case x in ", "esac\n", ";;",
+    "<<EOF\n", "EOF\n", "&&", "||", "\\\n", "$@", "${a[@]}", "{1..9}", "{a,b}", "while :; do ", "f() { f; }\n", "eval ", "$((",
+)  # fmt: skip
+"""What mutations put into scripts."""
+
+
+def mutated(text: str, others: list[str], chance: random.Random) -> str:
+    """A script with some characters removed, moved, cut off or replaced, or with a part of another script."""
+    for _ in range(chance.choice((1, 1, 2, 3, 8))):
+        at = chance.randrange(len(text) + 1)
+        end = min(len(text), at + chance.choice((0, 1, 1, 5, 40)))
+        kind = chance.randrange(5)
+        if kind == 0:
+            text = text[:at]
+        elif kind == 1:
+            text = text[:at] + text[end:]
+        elif kind == 2:
+            other = chance.choice(others)
+            begin = chance.randrange(len(other) + 1)
+            text = text[:at] + other[begin : begin + chance.choice((3, 20, 200))] + text[end:]
+        else:
+            text = text[:at] + chance.choice(PIECES) + text[end:]
+    return text
+
+
+def read_mutated(folder: Path, count: int, seed: int) -> None:
+    """Reads changed copies of the scripts, and prints how many were refused and the slowest; an exception ends it."""
+    chance = random.Random(seed)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sh"))]
+    slowest, refused, began = 0.0, 0, time.process_time()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "run.sh"
+        for _ in range(count):
+            text = mutated(chance.choice(texts), texts, chance)
+            path.write_text(text, encoding="utf-8")
+            before = time.process_time()
+            refused += bool(read_script(path).refused)
+            took = time.process_time() - before
+            slowest = max(slowest, took)
+    seconds = time.process_time() - began
+    print(
+        f"{count:,} changed copies: no exception, {refused:,} with refusals, slowest {slowest:.2f} s, {seconds:.0f} s"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, default=[CASES])
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--mutations", type=int, default=0, help="read so many changed copies instead")
+    parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
+    if asked.mutations:
+        read_mutated(asked.folders[0], asked.mutations, asked.seed)
+        return
     print(" | ".join(("| folder", *COLUMNS)) + " |")
     print("|---|" + "--:|" * len(COLUMNS))
     failed = False
@@ -50,12 +106,22 @@ def main() -> None:
         began = time.process_time()
         found = [compare(script) for script in scripts]
         took = 1000 * (time.process_time() - began) / max(len(found), 1)
-        counts = {name: sum(one.outcome == name for one in found) for name in ("equal", "refused", "wrong")}
+        counts = {name: sum(one.outcome == name for one in found) for name in ("equal", "open", "refused", "wrong")}
         opened = sum(one.equal and any(part.placeholder for part in one.reading.open) for one in found)
         launches = sum(len(one.truth) for one in found)
         words = sum(len(started.words) for one in found for started in one.truth)
         environment = sum(one.equal and not one.environment for one in found)
-        row = (len(found), counts["equal"], opened, counts["refused"], counts["wrong"], launches, words, environment)
+        row = (
+            len(found),
+            counts["equal"],
+            opened,
+            counts["open"],
+            counts["refused"],
+            counts["wrong"],
+            launches,
+            words,
+            environment,
+        )
         print(f"| {folder.name} | {' | '.join(map(str, row))} | {took:.0f} |")
         shown += [one for one in found if not one.equal or one.environment or asked.verbose]
         failed |= counts["wrong"] > 0

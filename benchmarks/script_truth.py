@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from launcher.scripts.read import ScriptReading, read_script
+from launcher.scripts.words.expand import NOT_SET
 from launcher.scripts.words.state import Launch
 
 REAL = re.findall(
@@ -59,7 +60,9 @@ ANSWERS = {
     "whoami": "tester",
 }
 STARTS = f"({'|'.join([*RECORDS, *PASSES, 'bash', 'sh', 'env', 'nohup', 'timeout', 'nice', 'stdbuf'])})"
-BASE = frozenset(["PATH", "HOME", "USER", "PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TERM"])
+BASE = frozenset(
+    ["PATH", "HOME", "USER", "PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TERM", "LD_PRELOAD", "_STDBUF_O", "_STDBUF_E"]
+)
 SECONDS = 20
 
 RECORD = """#!{bash}
@@ -73,14 +76,21 @@ echo "stub of ${{0##*/}}"
 """
 PASS = """#!{bash}
 name="${{0##*/}}"
-if [ "$name" = ray ] && [ "$1 $2" != "job submit" ]; then exit 0; fi
+if [ "$name" = ray ] && [ "$1 $2" != "job submit" ]; then printf 'node_a\\nnode_b\\n'; exit 0; fi
 while [ $# -gt 0 ]; do
+  if [[ "$1" == --export=* ]]; then IFS=, read -ra given <<< "${{1#*=}}"; for one in "${{given[@]}}"; do
+    if [[ "$one" == *=* ]]; then export "$one"; fi; done; fi
   if [[ "${{1##*/}}" =~ ^{starts}$ || "$1" == *.sh ]]; then exec "$@"; fi
   if [[ "$1" == *" "* && "$1" =~ ^[^\\ ]*{starts}\\  ]]; then exec {bash} -c "$1"; fi
   if [[ "$1" =~ ^[A-Z_]+=  && $name == sudo ]]; then export "$1"; fi
   shift
 done
 """
+LOGIN = """#!{bash}
+case "$1" in -l|--login) shift;; -*l*) first="${{1/l/}}"; shift; set -- "$first" "$@";; esac
+exec {bash} "$@"
+"""
+"""A login shell would read the machine's profile, and take its PATH."""
 SSH = """#!{bash}
 while [[ $# -gt 0 && "$1" == -* ]]; do case "$1" in -[iplo]) shift 2;; *) shift;; esac; done
 shift
@@ -117,6 +127,9 @@ def make_stubs(folder: Path) -> None:
         executable(programs / name, RECORD.format(bash=bash, cat=cat, records=records))
     for name in PASSES:
         executable(programs / name, PASS.format(bash=bash, starts=STARTS))
+    for name in ("bash", "sh"):
+        (programs / name).unlink()
+        executable(programs / name, LOGIN.format(bash=bash))
     executable(programs / "ssh", SSH.format(bash=bash, env=env))
     for name in QUIET:
         executable(programs / name, f"#!{bash}\nexit 0\n")
@@ -242,8 +255,11 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        """equal, refused (with its line), or wrong."""
-        return "equal" if self.equal else "refused" if self.reading.refused else "wrong"
+        """equal; refused (with its line); open (a condition of the machine is named, which may decide); or wrong."""
+        if self.equal:
+            return "equal"
+        conditions = any(part.note and not part.placeholder and part.note != NOT_SET for part in self.reading.open)
+        return "refused" if self.reading.refused else "open" if conditions else "wrong"
 
 
 def compare(script: Path) -> Comparison:

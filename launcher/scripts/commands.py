@@ -26,10 +26,9 @@ from launcher.scripts.words.state import FIRST_HEREDOC, BashProcess, ExitScript,
 
 DECLARES = ("declare", "typeset", "local", "export", "readonly")
 _QUIET = """
-apt apt-get aws chmod chown clear conda cp curl date deactivate df du env export-env file find free gcloud git
-gsutil gunzip gzip hf hostname huggingface-cli id kubectl ln locale logger ls lsof mamba mkdir ml modelscope module
-mv netstat nvidia-smi pip pip3 printenv ps python3-config ray reset rm rsync sacct scancel scontrol sinfo sleep
-spack squeue stat stty sync tar top touch tput uname unzip wandb wget whoami yum
+apt apt-get aws chmod chown clear conda cp date deactivate env export-env gcloud gsutil gunzip gzip hf hostname
+huggingface-cli id ln locale logger mamba mkdir ml modelscope module mv pip pip3 printenv python3-config ray reset
+rm rsync scancel scontrol sleep spack stty sync tar top touch tput uname unzip wandb whoami yum
 """
 QUIET = frozenset(_QUIET.split())
 """Programs that start nothing here and are taken to succeed without a word about it."""
@@ -113,7 +112,7 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     while count < len(words) and (isinstance(words[count], ArrayWord) or ASSIGNMENT.match(words[count].text)):  # type: ignore[union-attr]
         count += 1
     before, rest = words[:count], words[count:]
-    if not before and isinstance(rest[0], BashWord) and rest[0].text == "time" and len(rest) > 1:  # a reserved word
+    if not before and len(rest) > 1 and isinstance(rest[0], BashWord) and rest[0].text == "time":  # a reserved word
         return run_words(shell, rest[2 if isinstance(rest[1], BashWord) and rest[1].text == "-p" else 1 :], call)
     if not rest:
         shell.status = 0

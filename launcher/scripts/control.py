@@ -6,7 +6,7 @@ from tree_sitter import Node
 
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import pattern_matches
-from launcher.scripts.source import ScriptSource, ends_script, launches
+from launcher.scripts.source import ScriptSource, ends_script, launches, leaves_loop
 from launcher.scripts.walk import HANDLERS, block
 from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
@@ -69,6 +69,8 @@ def decided(
     taken, other = (body, rest) if status == 0 else (rest, body)
     if ends_script(shell, source, *taken) and not launches(source, *taken):
         status, why = int(not status), "the other branch ends the script"
+    elif shell.loops and leaves_loop(source, *other) and not leaves_loop(source, *taken):
+        status, why = int(not status), "the other branch stays in the loop"
     elif launches(source, *other) and not launches(source, *taken):
         status, why = int(not status), "the other branch starts nothing"
     text = " ".join(source.text_of(one) for one in tested if one.is_named)

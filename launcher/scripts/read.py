@@ -85,8 +85,7 @@ def first_shell(
     shell = BashProcess(reading, run_text, name, name, arguments, [variables])
     folder = environment.get("PWD")
     if folder is None:
-        shell.folder = chr(0xF0000)
-        reading.placeholders.append("{PWD}")
+        shell.folder = reading.open_character("{PWD}")
     else:
         shell.folder = folder
     directives = SBATCH.findall(text)

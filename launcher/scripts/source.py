@@ -90,6 +90,11 @@ def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: i
     return False
 
 
+def leaves_loop(source: ScriptSource, *nodes: Node) -> bool:
+    """Whether a branch leaves the loop around it."""
+    return any(name in ("break", "return", "exit") for node in nodes for name in commands_in(source, node))
+
+
 def launches(source: ScriptSource, *nodes: Node) -> bool:
     """Whether a branch starts programs."""
     return any(name.rpartition("/")[2] in STARTS for node in nodes for name in commands_in(source, node))

@@ -372,6 +372,11 @@ def shell_option(shell: BashProcess, words: list[str]) -> int:
     return 0
 
 
+def assumed(shell: BashProcess, words: list[str]) -> int:
+    shell.assumed = "whether a process still runs is known only where the script runs"
+    return 0
+
+
 def nothing(shell: BashProcess, words: list[str]) -> int:
     return 0
 
@@ -383,7 +388,7 @@ BUILTINS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "mapfile": mapfile, "popd": popd, "pushd": pushd, "pwd": pwd, "read": read, "readarray": mapfile,
     "return": come_back, "set": set_options, "shift": shift, "shopt": shell_option, "source": source, "test": test,
     "true": nothing, "type": find_command, "unset": unset, "which": find_command,
-    **dict.fromkeys(("alias", "bg", "disown", "fg", "jobs", "kill", "trap", "ulimit", "umask", "unalias"), nothing),
-    "wait": nothing,
+    **dict.fromkeys(("alias", "bg", "disown", "fg", "jobs", "trap", "ulimit", "umask", "unalias"), nothing),
+    "kill": assumed, "wait": nothing,
 }  # fmt: skip
 """By name: (shell, expanded words) -> status."""

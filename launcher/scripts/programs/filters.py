@@ -54,7 +54,7 @@ def format_text(form: str, words: list[str]) -> str:
 
 def _converted(piece: str, word: str) -> str:
     kind, flags = piece[-1], piece[:-1]
-    if "*" in piece:
+    if "*" in piece or any(int(number) > FIELDS for number in re.findall(r"\d+", piece)):
         raise UnknownOutput
     if flags == "%" and kind in "sdibc" and is_open(word):
         return word

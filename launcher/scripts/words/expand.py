@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from launcher.scripts.words import parameters, patterns
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
@@ -51,7 +52,7 @@ def _fields(shell: BashProcess, parts: Iterable[Part]) -> list[str]:
     out = FieldList(" \t\n" if separators is None else separators)
     for piece in pieces(shell, parts):
         if not piece.many:
-            if piece.quoted:
+            if piece.quoted or piece.literal:
                 out.add(piece.values[0])
             else:
                 out.split(piece.values[0])
@@ -61,6 +62,8 @@ def _fields(shell: BashProcess, parts: Iterable[Part]) -> list[str]:
                 out.end()
             if piece.quoted:
                 out.add(value)
+            elif not value and not out.white and out.marks and number < len(piece.values) - 1:
+                out.add("")
             else:
                 out.split(value)
     out.end()
@@ -113,7 +116,7 @@ def with_tilde(shell: BashProcess, parts: tuple[Part, ...], *, assignment: bool 
     """Home for `~` at the beginning of a word, and in assignments after `=` and `:`."""
     if not parts or not isinstance(parts[0], PlainText) or parts[0].quoted or "~" not in parts[0].value:
         return parts
-    where = r"(^|[=:])~(?=/|:|$)" if assignment else r"(^)~(?=/|$)"
+    where = r"(^|[=:])~(?=/|:|$)" if assignment else r"(^)~(?=/|:|$)"
     if len(parts) > 1:
         where = where.replace("|$)", ")")
     home = shell.get("HOME") or shell.open_value("~", "{HOME}")
@@ -123,15 +126,15 @@ def with_tilde(shell: BashProcess, parts: tuple[Part, ...], *, assignment: bool 
 def pieces(shell: BashProcess, parts: Iterable[Part]) -> Iterator[FieldPiece]:
     """The values of the parts of a word."""
     for part in parts:
+        shell.reading.step()
         if isinstance(part, PlainText):
-            yield FieldPiece((part.value,), part.quoted or not part.value)
+            yield FieldPiece((part.value,), part.quoted or not part.value, literal=True)
         elif isinstance(part, Arithmetic):
             yield FieldPiece((arithmetic_value(shell, part.expression, part.text),), part.quoted)
         elif isinstance(part, Substitution):
             yield FieldPiece((substituted(shell, part),), part.quoted)
         else:
             yield from parameter_pieces(shell, part)
-            continue
 
 
 def arithmetic_value(shell: BashProcess, expression: str, text: str) -> str:
@@ -179,9 +182,10 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
         return
     if asked.prefix == "!":
         target = value_of(shell, asked.name, asked.subscript)
-        if target is None or is_open(target) or not re.match(r"[A-Za-z_0-9@*]", target):
-            yield FieldPiece((shell.open_value(part.text, "{" + part.inner + "}") if target else "",), part.quoted)
-            return
+        if target is not None and is_open(target):
+            raise patterns.Undecided("an open name")
+        if target is None or not re.match(r"[A-Za-z_0-9@*]", target):
+            raise UnreadableText(f"{part.text}: {asked.name} holds no name")
         inner = read_parameter(target)
         asked = ParameterText(inner.name, inner.subscript, "", asked.operator, asked.argument)
     many = asked.name in "@*" or asked.subscript in ("@", "*")
@@ -202,9 +206,8 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
     elif defaults:
         yield from _default(shell, asked, part, [] if value is None else [value])
     else:
-        if value is None:
-            value = not_set(shell, asked, part)
-        yield FieldPiece((changed(shell, asked, value),), part.quoted)
+        new = not_set(shell, asked, part) if value is None else changed(shell, asked, value)
+        yield FieldPiece((new,), part.quoted)
 
 
 def not_set(shell: BashProcess, asked: ParameterText, part: Parameter) -> str:
@@ -249,7 +252,7 @@ def _default(
         if use:
             yield from argument_pieces(shell, asked.argument, part.quoted)
         else:
-            yield FieldPiece(("",), False)
+            yield FieldPiece(("",), part.quoted)
         return
     if use:
         yield _many(shell, asked, part, values) if many else FieldPiece((values[0],), part.quoted)
@@ -257,7 +260,7 @@ def _default(
     if sign == "-":
         yield from argument_pieces(shell, asked.argument, part.quoted)
         return
-    value = _joined(shell, argument_pieces(shell, asked.argument, True))
+    value = _joined(shell, argument_pieces(shell, asked.argument, part.quoted))
     if sign == "?":
         label = f"${asked.name}" if asked.name.isdigit() else asked.name
         shell.report_unread(f"{label} is not set, and {part.text} ends the script there; give it a value")
@@ -270,10 +273,12 @@ def _default(
 def argument_pieces(shell: BashProcess, argument: str, quoted: bool) -> Iterator[FieldPiece]:
     """The word after `:-` and its like; in double quotes, `'` is a character there."""
     if not quoted:
-        yield from pieces(shell, with_tilde(shell, word_parts(argument)))
+        for piece in pieces(shell, with_tilde(shell, word_parts(argument))):
+            yield replace(piece, literal=False)
         return
     if not argument:
         yield FieldPiece(("",), True)
+    argument = re.sub(r"\\(.)", lambda found: "}" if found[1] == "}" else found[0], argument, flags=re.DOTALL)
     if '"' not in argument:
         yield from pieces(shell, quoted_parts(argument))
         return
@@ -298,16 +303,20 @@ def changed(shell: BashProcess, asked: ParameterText, value: str) -> str:
     if sign == ":":
         return substring(shell, asked, value)
     if sign[0] in "#%":
-        return parameters.removed(value, _pattern(pieces(shell, word_parts(asked.argument))), sign)
+        pattern = _pattern(pieces(shell, word_parts(asked.argument)))
+        return parameters.removed(value, pattern, sign, extended="extglob" in shell.options)
     if sign[0] == "/":
         pattern, by = parameters.split_replacement(asked.argument)
         expression = _pattern(pieces(shell, word_parts(pattern)))
         if is_open(value) or is_open(expression):
             raise patterns.Undecided("an open part")
         at = sign[1:] if sign[1:] in ("#", "%") else ""
-        return patterns.replaced(
-            value, expression, _joined(shell, pieces(shell, word_parts(by))), everywhere=sign == "//", at=at
+        new = "".join(
+            " ".join(piece.values) if piece.quoted else " ".join(piece.values).replace("&", patterns.MATCHED)
+            for piece in pieces(shell, word_parts(by))
         )
+        extended = "extglob" in shell.options
+        return patterns.replaced(value, expression, new, everywhere=sign == "//", at=at, extended=extended)
     if is_open(value):
         raise patterns.Undecided("an open part")
     if sign[0] in "^,":
@@ -352,7 +361,9 @@ def substring(shell: BashProcess, asked: ParameterText, value: str) -> str:
     if len(numbers) == 1:
         return value[begin:]
     end = begin + numbers[1] if numbers[1] >= 0 else len(value) + numbers[1]
-    return value[begin : max(end, begin)]
+    if end < begin:
+        raise UnreadableText(f"${{{asked.name}:{asked.argument}}}: a length below 0")
+    return value[begin:end]
 
 
 def sliced(shell: BashProcess, asked: ParameterText, values: list[str]) -> list[str]:

@@ -10,11 +10,14 @@ from launcher.scripts.words.state import FIELDS, StopReading
 
 @dataclass(frozen=True)
 class FieldPiece:
-    """A part of a word with its value; `many`: each value is a field of its own, as in "$@"."""
+    """A part of a word with its value.
+
+    `many`: each value is a field of its own, as in "$@"; `literal`: it stands in the script, and is not split."""
 
     values: tuple[str, ...]
     quoted: bool
     many: bool = False
+    literal: bool = False
 
 
 class FieldList:
@@ -29,7 +32,9 @@ class FieldList:
 
     def add(self, text: str) -> None:
         """Characters of the current field."""
-        self.current = [text] if self.current is None else [*self.current, text]
+        if self.current is None:
+            self.current = []
+        self.current.append(text)
         self.after_white = False
 
     def end(self) -> None:

@@ -106,11 +106,11 @@ def split_slice(argument: str) -> list[str]:
     return [argument]
 
 
-def removed(value: str, pattern: str, operator: str) -> str:
+def removed(value: str, pattern: str, operator: str, *, extended: bool) -> str:
     """`${value#pattern}` and its like. Raises Undecided where an open part of the value decides the result."""
     suffix, longest = operator[0] == "%", len(operator) == 2
     if not is_open(value) and not is_open(pattern):
-        return patterns.removed(value, pattern, suffix=suffix, longest=longest)
+        return patterns.removed(value, pattern, suffix=suffix, longest=longest, extended=extended)
     parts = re.split(r"(?<=[\U000f0000-\U000ffffd])|(?=[\U000f0000-\U000ffffd])", value)
     head, tail = ("" if is_open(parts[0]) else parts[0]), ("" if is_open(parts[-1]) else parts[-1])
     if is_open(pattern):

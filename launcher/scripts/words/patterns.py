@@ -19,15 +19,17 @@ class Undecided(Exception):
 
 
 @lru_cache(maxsize=2048)
-def compiled_pattern(pattern: str) -> regex.Pattern[str]:
-    """The pattern, in which quoted characters follow a backslash, as a regular expression."""
+def compiled_pattern(pattern: str, *, extended: bool = True) -> regex.Pattern[str]:
+    """The pattern, in which quoted characters follow a backslash, as a regular expression.
+
+    `extended`: `@(a|b)` is more than its characters."""
     try:
-        return regex.compile(_translated(pattern), regex.DOTALL)
+        return regex.compile(_translated(pattern, extended), regex.DOTALL)
     except regex.error as error:
         raise Undecided(str(error)) from error
 
 
-def _translated(pattern: str) -> str:
+def _translated(pattern: str, extended: bool) -> str:
     out, at, closers = [], 0, []
     while at < len(pattern):
         character = pattern[at]
@@ -35,7 +37,7 @@ def _translated(pattern: str) -> str:
         if character == ESCAPE and at < len(pattern):
             out.append(regex.escape(pattern[at]))
             at += 1
-        elif character in "@?*+!" and pattern.startswith("(", at):
+        elif extended and character in "@?*+!" and pattern.startswith("(", at):
             out.append("(?:(?!(?:" if character == "!" else "(?:")
             closers.append(character)
             at += 1
@@ -80,9 +82,9 @@ def search_extended(expression: str, text: str) -> list[str] | None:
     return None if found is None else [found[0], *(group or "" for group in found.groups())]
 
 
-def removed(value: str, pattern: str, *, suffix: bool, longest: bool) -> str:
+def removed(value: str, pattern: str, *, suffix: bool, longest: bool, extended: bool) -> str:
     """`value` without what matches at its beginning or end."""
-    expression = compiled_pattern(pattern)
+    expression = compiled_pattern(pattern, extended=extended)
     lengths = range(len(value), -1, -1) if longest else range(len(value) + 1)
     if len(value) > 5_000:
         raise Undecided("a value too long for a pattern")
@@ -96,15 +98,23 @@ def removed(value: str, pattern: str, *, suffix: bool, longest: bool) -> str:
     return value
 
 
-def replaced(value: str, pattern: str, by: str, *, everywhere: bool, at: str = "") -> str:
+MATCHED = "\x00"
+"""In a replacement: what matched, which bash writes as `&`."""
+
+
+def replaced(value: str, pattern: str, by: str, *, everywhere: bool, at: str, extended: bool) -> str:
     """`value` with matches of the pattern replaced; `at`: only at its beginning (`#`) or end (`%`)."""
     if not pattern and not at:
         return value
-    expression = _translated(pattern)
+    expression = _translated(pattern, extended)
     expression = rf"\A(?:{expression})" if at == "#" else rf"(?:{expression})\Z" if at == "%" else expression
     try:
         found = regex.compile(expression, regex.DOTALL)
-        return found.sub(lambda _: by, value, count=0 if everywhere else 1, timeout=SECONDS)
+
+        def new(match: regex.Match[str]) -> str:
+            return by.replace(MATCHED, match[0]) if match[0] or not value or at else ""
+
+        return found.sub(new, value, count=0 if everywhere else 1, timeout=SECONDS)
     except (regex.error, TimeoutError) as error:
         raise Undecided("a pattern that cannot be read") from error
 
@@ -151,6 +161,8 @@ def _next_brace(text: str, at: int) -> tuple[int, int, list[int]] | None:
                 at = skip_double(text, at + 1)
             elif text.startswith("$'", at):
                 at = skip_ansi(text, at + 2)
+            elif text.startswith("${", at):
+                at = _after_parameter(text, at + 2)
             elif character in "$`":
                 at = skip_expansion(text, at, 0)
             else:
@@ -168,6 +180,19 @@ def _next_brace(text: str, at: int) -> tuple[int, int, list[int]] | None:
     except UnreadableText:
         return best
     return best
+
+
+def _after_parameter(text: str, at: int) -> int:
+    """The place after `${...}`, where braces inside it count."""
+    level = 1
+    while at < len(text) and level:
+        character = text[at]
+        if character == '"':
+            at = skip_double(text, at + 1)
+            continue
+        level += (character == "{") - (character == "}")
+        at += 2 if character == "\\" else 1
+    return at
 
 
 def sequence(text: str) -> list[str]:

@@ -180,7 +180,9 @@ class Reading:
     others: list[Launch] = field(default_factory=list)
     open: dict[tuple[str, str, str], OpenPart] = field(default_factory=dict)
     refused: dict[UnreadPart, None] = field(default_factory=dict)
-    placeholders: list[str] = field(default_factory=list)
+    placeholders: dict[str, int] = field(default_factory=dict)
+    """Each with its number, in the order of the characters that stand for them."""
+    placeholder_names: list[str] = field(default_factory=list)
     documents: list[HereDocument] = field(default_factory=list)
     written: dict[str, str | None] = field(default_factory=dict)
     """Files that the script writes, never written here; None where the text is not known."""
@@ -202,12 +204,21 @@ class Reading:
         for character in text:
             number = ord(character)
             if FIRST_OPEN <= number < FIRST_HEREDOC:
-                parts.append(self.placeholders[number - FIRST_OPEN])
+                parts.append(self.placeholder_names[number - FIRST_OPEN])
             elif number >= FIRST_HEREDOC:
                 parts.append(self.documents[number - FIRST_HEREDOC].operator[1:])
             else:
                 parts.append(character)
         return "".join(parts)
+
+    def open_character(self, placeholder: str) -> str:
+        """The character that stands for a placeholder."""
+        if placeholder not in self.placeholders:
+            if len(self.placeholder_names) >= OPEN_VALUES:
+                raise StopReading(f"more than {OPEN_VALUES:,} values that only running could tell")
+            self.placeholders[placeholder] = len(self.placeholder_names)
+            self.placeholder_names.append(placeholder)
+        return chr(FIRST_OPEN + self.placeholders[placeholder])
 
     def add_document(self, document: HereDocument) -> str:
         """The character that stands for it."""
@@ -280,7 +291,7 @@ class BashProcess:
 
     def subshell(self) -> BashProcess:
         """A copy that changes nothing here."""
-        self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 50)
+        self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 10)
         scopes = [
             {name: replace(variable, values=dict(variable.values)) for name, variable in scope.items()}
             for scope in self.scopes
@@ -403,12 +414,7 @@ class BashProcess:
         if len(placeholder) > 200:
             placeholder = placeholder[:196] + "...}"
         self.report_open(text, placeholder, note)
-        if placeholder in reading.placeholders:
-            return chr(FIRST_OPEN + reading.placeholders.index(placeholder))
-        if len(reading.placeholders) >= OPEN_VALUES:
-            raise StopReading(f"more than {OPEN_VALUES:,} values that only running could tell")
-        reading.placeholders.append(placeholder)
-        return chr(FIRST_OPEN + len(reading.placeholders) - 1)
+        return reading.open_character(placeholder)
 
     def report_open(self, text: str, placeholder: str = "", note: str = "") -> None:
         """Names what only running could tell."""
