@@ -84,8 +84,8 @@ def test_arguments_are_applied_as_hydra_does(program, words, key, value):
          "actor_rollout_ref.actor.optim: 'adam' is one value, and this a section; "
          "use actor_rollout_ref.actor.optim.NAME="),
         ("ppo", "+actor_rollout_ref.actor.clip_ratio_hi=0.3",
-         "actor_rollout_ref.actor.clip_ratio_hi: FSDPActorConfig of verl has no field clip_ratio_hi; did you mean "
-         "actor_rollout_ref.actor.clip_ratio_high?"),
+         "actor_rollout_ref.actor.clip_ratio_hi: FSDPActorConfig of verl has no field clip_ratio_hi; "
+         "did you mean actor_rollout_ref.actor.clip_ratio_high?"),
         ("ppo", "+actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2",
          "actor_rollout_ref.actor.megatron.tensor_model_parallel_size: FSDPActorConfig of verl has no field megatron; "
          "leave it out"),

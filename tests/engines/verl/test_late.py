@@ -55,3 +55,17 @@ def test_each_case_is_named_once():
         problems, _ = judged(case["base"], case.get("words", []), case.get("facts", {}))
         keys = [problem.where for problem in problems]
         assert len(keys) == len({*keys}), keys
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['where']}-{case['evidence']}")
+def test_a_value_that_is_named_is_one_to_use(case):
+    """With it the setting is not named again."""
+    words = case.get("words", [])
+    for problem in judged(case["base"], words, case.get("facts", {}))[0]:
+        if problem.value is None:
+            continue
+        key = problem.where.lstrip("+")
+        changed = [word for word in words if word.partition("=")[0].lstrip("+") != key]
+        changed.append(f"{'+' if problem.where.startswith('+') else ''}{key}={problem.value}")
+        left = judged(case["base"], changed, case.get("facts", {}))[0]
+        assert key not in {one.where.lstrip("+") for one in left}, [str(problem), *map(str, left)]

@@ -158,8 +158,9 @@ def _checkpoint(run: RlSizes, facts: LaunchFacts) -> Results:
     if resumes and facts.checkpoint_world is not None and facts.checkpoint_world != run.gpus:
         got = f"the checkpoint is of {facts.checkpoint_world} processes, and the run has {run.gpus}"
         nodes = int(run("trainer.nnodes"))
-        fits = facts.checkpoint_world % nodes == 0
-        fix = [facts.checkpoint_world // nodes] if fits else "use as many GPUs, or trainer.resume_mode=disable"
+        per_node, most = facts.checkpoint_world // nodes, facts.gpus_per_node or facts.checkpoint_world
+        fits = facts.checkpoint_world % nodes == 0 and per_node <= most
+        fix = [per_node] if fits else "use as many GPUs on more nodes, or trainer.resume_mode=disable"
         yield fails("trainer.n_gpus_per_node", got, fix, "conflicting-settings")
     folder = str(run("trainer.default_local_dir") or "")
     if int(run("trainer.nnodes")) > 1 and not PurePath(folder).is_absolute() and "://" not in folder:

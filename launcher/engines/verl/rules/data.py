@@ -28,6 +28,7 @@ def data(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from _rows(run, facts)
     yield from _columns(run, facts)
     yield from _models(run, facts)
+    yield from own_class(run)
     truncation, allowed = run("data.truncation"), ("left", "right", "middle", "error")
     if truncation not in allowed:
         yield RuleResult("WARN", not_one_of("data.truncation", truncation, allowed))
@@ -49,6 +50,12 @@ def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: Laun
                 yield fails(key, f"there is no {shortened(path)}", "use a file that all nodes see", "not-found")
 
 
+def own_class(run: Any) -> Results:
+    """dataset_utils: the class is loaded by the file and its name."""
+    if is_set(run("data.custom_cls.path")) and not is_set(run("data.custom_cls.name")):
+        yield fails("data.custom_cls.name", "not set, with data.custom_cls.path", "use the name of the class")
+
+
 def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
     """trainer_base.py:450, 765: an epoch of no step is a division by zero."""
     if facts.rows == 0:
@@ -61,6 +68,11 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
     if facts.val_rows is not None and facts.val_rows < 1:
         got = "no row is left: verl stops where it validates"
         yield fails("data.val_files", got, "use at least 1 row", "not-enough")
+    steps = facts.rows // run.batch * run("trainer.total_epochs") if facts.rows is not None else None
+    warmup, total = run("trainer.critic_warmup") or 0, run("trainer.total_training_steps") or steps
+    if run.needs_critic and total is not None and warmup >= total > 0:  # trainer_base.py:608
+        got = f"{warmup} of {total} steps train the critic alone: the actor stays as it is"
+        yield warns("trainer.critic_warmup", got, [total // 10])
     limit = run("data.max_prompt_length")
     if facts.longest_prompt is not None and facts.longest_prompt > limit and not run("data.filter_overlong_prompts"):
         got = f"a prompt has {facts.longest_prompt} tokens: longer ones are cut, or end the run"

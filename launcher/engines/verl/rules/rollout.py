@@ -5,6 +5,7 @@ Numbers are lines of verl 0.9.1.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
@@ -121,19 +122,19 @@ def _heads(run: RlSizes, facts: LaunchFacts) -> Results:
     tp = product(run(ROLLOUT), TP)
     if facts.heads % tp:
         got = f"{facts.heads} attention heads cannot be shared by {tp} GPUs"
-        yield fails(f"{ROLLOUT}.{TP}", got, divisors(facts.heads, tp), "conflicting-settings")
+        yield fails(f"{ROLLOUT}.{TP}", got, divisors(gcd(facts.heads, run.gpus), tp), "conflicting-settings")
     kind, engine = engine_of(run(ACTOR))
     if kind == "fsdp":
         parallel = run.sequence_parallel()
         shared = facts.kv_heads is None or facts.kv_heads % parallel == 0 or parallel % facts.kv_heads == 0
         if run.gpus % parallel == 0 and (facts.heads % parallel or not shared):
             got = f"{facts.heads} attention heads ({facts.kv_heads} of keys) cannot be shared by {parallel} ranks"
-            yield fails(f"{ACTOR}.ulysses_sequence_parallel_size", got, divisors(facts.heads, parallel))
+            yield fails(f"{ACTOR}.ulysses_sequence_parallel_size", got, divisors(gcd(facts.heads, run.gpus), parallel))
     if kind == "megatron":
         parallel, stages = product(engine, TP), product(engine, "pipeline_model_parallel_size")
         if facts.heads % parallel:
             got = f"{facts.heads} attention heads cannot be shared by {parallel} GPUs"
-            yield fails(f"{ACTOR}.megatron.{TP}", got, divisors(facts.heads, parallel))
+            yield fails(f"{ACTOR}.megatron.{TP}", got, divisors(gcd(facts.heads, run.gpus), parallel))
         uneven = any("pipeline" in name for name in engine.get("override_transformer_config") or {})
         if facts.layers is not None and facts.layers % stages and not uneven:
             got = f"{facts.layers} layers cannot be shared by {stages} stages"
@@ -157,6 +158,11 @@ def _sampling(run: RlSizes) -> Results:
             yield fails(f"{place}.top_k", f"{top_k}", "use -1 for all tokens")
     if run(f"{ROLLOUT}.val_kwargs.n", 1) < 1:
         yield fails(f"{ROLLOUT}.val_kwargs.n", f"{run(f'{ROLLOUT}.val_kwargs.n')} answers", "use 1")
+    if run(f"{ROLLOUT}.val_kwargs.n", 1) > 1 and not run(f"{ROLLOUT}.val_kwargs.do_sample"):
+        yield warns(f"{ROLLOUT}.val_kwargs.n", "more than 1, without do_sample: all are equal", "use do_sample=true")
+    dtype, dtypes = run(f"{ROLLOUT}.dtype"), ("auto", "half", "float16", "bfloat16", "float", "float32")
+    if dtype not in dtypes and run(f"{ROLLOUT}.name") in ("vllm", "sglang"):
+        yield RuleResult("FAIL", not_one_of(f"{ROLLOUT}.dtype", dtype, dtypes))
     mtp = run(f"{MODEL}.mtp") or {}
     if mtp.get("enable_rollout") and not mtp.get("enable"):
         yield warns(f"{MODEL}.mtp.enable_rollout", f"true, and {MODEL}.mtp.enable is false", "use enable=true")

@@ -11,7 +11,8 @@ from typing import Any
 from launcher.core.problems import suggest
 from launcher.engines.verl.rules.batches import lora_rank
 from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, not_installed
-from launcher.engines.verl.rules.data import DEFAULT_MODEL, files
+from launcher.engines.verl.rules.data import DEFAULT_MODEL, files, own_class
+from launcher.engines.verl.rules.engine import engine, optimizer
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
@@ -70,7 +71,7 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
 
 
 def _engine(run: SftSizes) -> Results:
-    kind, engine = engine_of(run("engine"))
+    kind = engine_of(run("engine"))[0]
     strategy = run("engine.strategy", kind)
     known = STRATEGIES.get(kind, (kind,))
     if strategy not in known:
@@ -85,11 +86,9 @@ def _engine(run: SftSizes) -> Results:
         fix = divisors(run.gpus, parallel) if kind == "fsdp" else multiples(run.gpus, parallel)
         got = f"{run.gpus} GPUs cannot be shared by {parallel} that hold one model"
         yield fails(where, got, fix, "conflicting-settings")
-    if kind == "fsdp" and sequence_parallel(run("engine")) > 1 and not run("model.use_remove_padding"):
-        got = "false, with engine.ulysses_sequence_parallel_size"  # fsdp/transformer_impl.py:149
-        yield fails("model.use_remove_padding", got, "use true", "conflicting-settings")
-    if kind == "megatron" and engine.get("use_mbridge") is False:
-        yield fails("engine.use_mbridge", "false: verl has no other way to the weights", "use true")
+    packed = ("model.use_remove_padding", bool(run("model.use_remove_padding")))
+    yield from engine(run("engine"), "engine", run.gpus, packed=packed)
+    yield from optimizer(run("optim"), "optim")
     yield from lora_rank(run("model"), "model", kind)
 
 
@@ -140,8 +139,8 @@ def _lengths(run: SftSizes, facts: LaunchFacts) -> Results:
 
 
 def _data(run: SftSizes, facts: LaunchFacts) -> Results:
-    own = run("data.custom_cls.path") is not None
-    if not own:
+    yield from own_class(run)
+    if run("data.custom_cls.path") is None:
         keys = ("data.train_files", *(["data.val_files"] if run("data.val_files") else []))
         yield from files(run, keys, (".parquet",), facts)
         key = run("data.messages_key")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.core.problems import short_repr
+from launcher.engines.verl.rules import engine
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import ACTOR, MISSING, MODEL, REF, ROLLOUT, RlSizes, engine_of
@@ -58,6 +59,11 @@ def values(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from _skipping(run)
     if run("trainer.total_epochs") < 1 and run("trainer.total_training_steps") is None:
         yield warns("trainer.total_epochs", f"{run('trainer.total_epochs')}: the run ends without a step", "use 1")
+    if run("trainer.val_only") and not run("trainer.val_before_train"):  # trainer_base.py:436
+        yield fails("trainer.val_only", "true, which is read with val_before_train only", "use val_before_train=true")
+    for key in ("reward.num_workers", f"{ROLLOUT}.agent.num_workers"):
+        if (run(key, 1) or 0) < 1:
+            yield fails(key, f"{run(key)}: nothing is left to do the work", "use 8")
     for section in (REF,) if run.needs_ref and not run.ref_in_actor else ():
         yield from (RuleResult("FAIL", one) for one in refused(run(section), section))
 
@@ -96,7 +102,7 @@ def _enumerated(run: RlSizes) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
 def _strategies(run: RlSizes) -> Results:
     """engine/base.py:400: what trains is looked up in the workers."""
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
-        kind, engine = engine_of(run(section))
+        kind, settings = engine_of(run(section))
         strategy = run(f"{section}.strategy")
         if strategy not in STRATEGIES.get(kind, (strategy,)):
             known = STRATEGIES[kind]
@@ -106,25 +112,27 @@ def _strategies(run: RlSizes) -> Results:
         elif section == "critic" and strategy not in VALUE_MODELS:
             got = f"{strategy} trains no critic"
             yield fails("critic.strategy", got, f"use {'fsdp2' if kind == 'fsdp' else 'model_engine=dp'}")
-        if kind == "megatron" and engine.get("use_mbridge") is False:  # megatron/transformer_impl.py:191
-            yield fails(f"{section}.megatron.use_mbridge", "false: verl has no other way to the weights", "use true")
-        if kind == "megatron" and engine.get("dynamic_context_parallel"):
-            yield from _dynamic_context(run, section, engine)
+        packed = f"{MODEL if section == ACTOR else 'critic.model'}.use_remove_padding"
+        judged = section == ACTOR and (run(f"{ACTOR}.ulysses_sequence_parallel_size") or 1) > 1
+        yield from engine.engine(run(section), section, run.gpus, packed=(packed, bool(run(packed))), early=judged)
+        yield from engine.optimizer(run(f"{section}.optim"), f"{section}.optim")
+        if kind == "megatron" and settings.get("dynamic_context_parallel"):
+            yield from _dynamic_context(run, section, settings)
 
 
-def _dynamic_context(run: RlSizes, section: str, engine: dict[str, Any]) -> Results:
+def _dynamic_context(run: RlSizes, section: str, settings: dict[str, Any]) -> Results:
     """megatron/transformer_impl.py:103-124."""
     where = f"{section}.megatron.dynamic_context_parallel"
-    shared = run.gpus // run.model_parallel(section) * (engine.get("context_parallel_size") or 1)
+    shared = run.gpus // run.model_parallel(section) * (settings.get("context_parallel_size") or 1)
     if section == "critic":
         yield fails(where, "true: it trains language models only", "use false for the critic")
     if shared < 2 or shared % 2:
         yield fails(where, f"dp * cp is {shared}; it has to be even", "use false, or other sizes of tp and pp")
     if not run(f"{MODEL}.use_remove_padding"):
         yield fails(where, f"true, without {MODEL}.use_remove_padding", f"use {MODEL}.use_remove_padding=true")
-    if engine.get("pad_to_length"):
+    if settings.get("pad_to_length"):
         yield fails(where, "true, with pad_to_length", "use pad_to_length=false")
-    if engine.get("virtual_pipeline_model_parallel_size") not in (None, 1):
+    if settings.get("virtual_pipeline_model_parallel_size") not in (None, 1):
         yield fails(where, "true, with virtual_pipeline_model_parallel_size", "use false")
 
 
@@ -164,6 +172,9 @@ def _sampler(run: RlSizes) -> Results:
     if threshold is not None and not (isinstance(threshold, int) and threshold > 0):
         where = "trainer.v1.sampler.max_off_policy_threshold"
         yield fails(where, f"{threshold} versions of the model", "use 8, or null for no limit")
+    sampler = run("trainer.v1.sampler.custom_sampler") or {}
+    if bool(sampler.get("path")) != bool(sampler.get("name")):  # trainer_base.py:140
+        yield fails("trainer.v1.sampler.custom_sampler", "path or name alone is not read", "use both")
     if run("algorithm.filter_groups.enable"):
         yield from _filter(run)
 
