@@ -44,6 +44,10 @@ COMMANDS = (
         "plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it.", TRAIN,
         True, ("rlrun plan algorithm=grpo model=tiny data=reverse sampler.n=4", "rlrun plan --recipe grpo-gsm8k"),
     ),
+    CommandEntry(
+        "import", "imports:import_", "Make recipes of a launch script of verl, and plan them.", TRAIN,
+        examples=("rlrun import FILE.sh",),
+    ),
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware.", TRAIN),
     CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since.", TRAIN),
     CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep.", TRAIN),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from launcher.config.arguments import PLAIN, given_value, key_of, read_arguments
@@ -134,7 +134,10 @@ class _Translator:
         derived = self._derived([*theirs, *shared], RunContext(given))
         suggester = self._suggester(theirs, derived, given)
         program = _program(derived.get("algorithm") or self._algorithm(), self.files)
-        results = {one.word: self._result(one, suggester, one in theirs) for one in [*theirs, *shared]}
+        results = {
+            one.word: self._result(one, suggester, one in theirs or self._only_verl_has(one, suggester))
+            for one in [*theirs, *shared]
+        }
         for word, choices_of_it in self.derived_by.items():
             if result := results[word]:
                 words = [each for each in choices_of_it if each not in result.words]
@@ -243,6 +246,11 @@ class _Translator:
             return None
         return Taken(one.word, tuple(words), "" if words else _why_left_out(meaning, one.value, known))
 
+    def _only_verl_has(self, one: _Typed, suggester: Suggester) -> bool:
+        """Whether a setting of other choices of ours is one that verl takes in this run: `algorithm.lam` of GRPO."""
+        here = one.key.partition(".")[0] in suggester.missing_groups or has_setting(suggester.node, one.key)
+        return self.passes_on and not here
+
     def _of_mapping(self, name: str, one: _Typed, suggester: Suggester) -> Taken | None:
         """One value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
         above, _, inner = name.rpartition(".")
@@ -330,16 +338,21 @@ def as_passed_on(
     for text in arguments:
         new = _todays_name(key_of(text), program) if key_of(text) in unknown else None
         now.append(f"{new}={text.partition('=')[2]}" if new else text)
-    problems = _unknown(now, program, more)
+    problems = _unknown(now, program, more) if unknown else []
     wrong = {each.where for each in problems}
     return ["" if key_of(text) in wrong else text for text in now], problems
 
 
 def _unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) -> list[Problem]:
     """The problems with keys that verl's config has not, or that verl does not read."""
-    found = compose([*(more if program == "ppo" else ()), *arguments], program).problems if arguments else []
     keys = {key_of(text) for text in arguments}
-    return [problem for problem in found if problem.code == "unknown-setting" and problem.where in keys]
+    whole = (*(more if program == "ppo" else ()), *arguments)
+    return [problem for problem in _problems_of_keys(whole, program) if problem.where in keys] if arguments else []
+
+
+@lru_cache(64)  # 0.2 s
+def _problems_of_keys(arguments: tuple[str, ...], program: Program) -> list[Problem]:
+    return [problem for problem in compose(arguments, program).problems if problem.code == "unknown-setting"]
 
 
 def _above(key: str) -> str:

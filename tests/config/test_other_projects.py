@@ -61,7 +61,7 @@ CONVERTED = {
     "dataset": ["data.jsonl", "owner/name"], "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
     "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"], "epochs": ["3.0"],
     "lora": ["true", "32"], "lora_twice": ["lora", "32"], "functions": ["owner/name"],
-    "min_rate": ["{min_lr_rate: 0.1}"], "warmup": ["10", "0.1"], "lengths": ["64"],
+    "one_key": ["[p]"], "one_response_key": ["[r]"], "min_rate": ["{min_lr_rate: 0.1}"], "warmup": ["10", "0.1"], "lengths": ["64"],
     **{name: ["8"] for name in ("lora_verl", "lora_peft", "step_batch", "accumulation", "process_batch", "per_group")},
     **{name: ["8"] for name in ("per_process", "mini_batches", "steps_per_generation", "gpus", "all_gpus")},
     **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],

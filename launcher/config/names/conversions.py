@@ -428,6 +428,12 @@ def _template_args(value: str, known: RunContext) -> list[str]:
         return [f"data.template_args={value}"]
 
 
+def _one_key(value: str, known: RunContext, setting: str) -> list[str] | None:
+    """A list of one name; of several none is the one."""
+    name = value.strip("[]'\" ")
+    return [f"{setting}={name}"] if re.fullmatch(r"[\w.-]+", name) else None
+
+
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "step_batch": _step_batch, "accumulation": _accumulation, "process_batch": _process_batch,
     "per_group": _per_group, "per_process": _per_process,
@@ -438,7 +444,8 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
     "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions, "template_args": _template_args,
-    "min_rate": _min_rate,
+    "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
+    "one_response_key": partial(_one_key, setting="data.response_key"),
     "save_every": partial(_fraction, setting="trainer.save_freq"),
     "test_every": partial(_fraction, setting="trainer.test_freq"),
 }  # fmt: skip

@@ -1,0 +1,109 @@
+"""`rlrun import`: a launch script of verl becomes recipes of ours, which are planned."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from launcher.cli.commands.plan import result_table
+from launcher.cli.output import AsJson, err, out, printable, problems_named, say, say_json, say_problems, say_table
+from launcher.core.check_result import CheckResult
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problem, Problems
+from launcher.preflight.plan import plan
+from launcher.tools.importing.launch import ImportedLaunch
+from launcher.tools.importing.script import ImportedScript, import_script, recipe, recipe_paths
+
+
+@dataclass(frozen=True)
+class Written:
+    """A recipe with what a plan of it found."""
+
+    path: Path
+    made: ImportedLaunch
+    results: list[CheckResult]
+
+    @property
+    def ok(self) -> bool:
+        return not self.made.problems and all(result.level != "FAIL" for result in self.results)
+
+
+def import_(
+    script: Annotated[Path, typer.Argument(metavar="FILE.sh", help="A bash script that starts verl.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="The script's own arguments, after --.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Recipe to write; default: rlrun-FILE.sh in this folder.")
+    ] = None,
+    number: Annotated[int | None, typer.Option("--run", metavar="N", help="Only the launch with this number.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make recipes of a launch script of verl: read it without running it, say what changed, and plan them.
+
+    Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
+    """
+    with problems_named():
+        found = import_script(script, arguments or [], number)
+        target = output or Path(f"rlrun-{script.stem}.sh")
+        written = [
+            _write(made, path) for made, path in zip(found.launches, _free(target, len(found.launches)), strict=True)
+        ]
+    if as_json:
+        say_json(_node(found, written))
+    else:
+        _say(found, written)
+    if found.problems or not all(one.ok for one in written):
+        raise typer.Exit(1)
+
+
+def _free(target: Path, count: int) -> list[Path]:
+    """The recipes' paths. Raises `Problems` where one is there already."""
+    paths = recipe_paths(target, count)
+    if there := next((path for path in paths if path.exists()), None):
+        raise Problems(Problem(str(there), "is there already", "use -o FILE.sh, or delete it", "in-use"))
+    return paths
+
+
+def _write(made: ImportedLaunch, path: Path) -> Written:
+    results = [result for result in plan(made.arguments).results if result.level in ("FAIL", "WARN")]
+    write_atomic(path, recipe(made, path.name, date.today()))
+    path.chmod(0o755)
+    return Written(path, made, results)
+
+
+def _say(found: ImportedScript, written: list[Written]) -> None:
+    for note in found.notes:
+        err.print(Text(printable(f"· {note}"), "dim"), soft_wrap=True)
+    say_problems(found.problems)
+    for one in written:
+        out.print(Text.assemble((printable(str(one.path)), "bold"), f"  {printable(one.made.name)}"), soft_wrap=True)
+        for change in one.made.changes:
+            say(f"  {change.line}")
+        for note in one.made.notes:
+            say(f"· {note}", "dim")
+        say_problems(one.made.problems)
+        if one.results:
+            say_table(result_table(one.results))
+
+
+def _node(found: ImportedScript, written: list[Written]) -> dict[str, Any]:
+    return {
+        "script": str(found.path),
+        "refused": [str(problem) for problem in found.problems],
+        "open": found.notes,
+        "recipes": [
+            {
+                "path": str(one.path), "launch": one.made.name, "program": one.made.launch.program, "ok": one.ok,
+                "arguments": one.made.arguments, "changes": [asdict(change) for change in one.made.changes],
+                "notes": one.made.notes, "problems": [str(problem) for problem in one.made.problems],
+                "results": [asdict(result) for result in one.results],
+            }
+            for one in written
+        ],
+    }  # fmt: skip

@@ -1,0 +1,301 @@
+"""One launch of verl in a script -> the arguments of `rlrun train` that make the same run, and what changed and why.
+
+The whole config that verl composes of the script's arguments is put into our words, not only what is typed: where
+verl's default is not ours, the recipe says verl's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.config.arguments import key_of
+from launcher.config.defaults import REASONS
+from launcher.config.names.table import Translation, table
+from launcher.config.nodes import flat, walk
+from launcher.config.recipe import RunRequest, SourcedOverride
+from launcher.config.resolve import Resolution, resolve_request
+from launcher.config.translate import EXTRA, PROJECT, as_passed_on
+from launcher.core.overrides import literal, quoted
+from launcher.core.problems import Problem, shortened
+from launcher.core.redaction import is_secret_setting, is_secret_variable
+from launcher.engines.verl.config import compose
+from launcher.engines.verl.defaults import CONFIGS, Program
+from launcher.preflight.checks import unread
+from launcher.preflight.checks.context import Context
+from launcher.scripts.words.state import Launch
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
+
+PROGRAMS: Mapping[str, Program] = {
+    "main_ppo": "ppo", "main_dapo": "ppo", "sft_trainer": "sft", "sft_trainer_ray": "sft", "fsdp_sft_trainer": "sft",
+}  # fmt: skip
+"""Last names of verl's programs, also of older versions."""
+DPO = "dpo_trainer"
+OWN = (
+    "reward", "trainer.project_name", "trainer.experiment_name",
+    "trainer.run_root", "trainer.logger", "trainer.keep_last", "cluster", "engine.offload", "engine.mixed_precision",
+)  # fmt: skip
+"""Settings of ours for which verl's defaults do not stand."""
+DEFAULT = "verl's default"
+SHELL = frozenset(["PWD", "HOME", "OLDPWD", "SHLVL", "PYTHONPATH_SEP", "_"])
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_CONFIGS = frozenset(name for names in CONFIGS.values() for name in names)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something of the script that stands otherwise in the recipe."""
+
+    before: str
+    """As the script has it; a key of verl's with its default."""
+    message: str
+
+    @property
+    def line(self) -> str:
+        return f"{shortened(self.before, 160)}: {self.message}"
+
+
+@dataclass
+class ImportedLaunch:
+    """A launch as a run of ours."""
+
+    launch: Launch
+    arguments: list[str] = field(default_factory=list)
+    """Of `rlrun train`."""
+    run: RunSpec | None = None
+    changes: list[Change] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is left to the reader: parts that only running could tell, secrets, wrappers."""
+
+    @property
+    def name(self) -> str:
+        return self.launch.line
+
+    def refuse(self, got: str, fix: str = "") -> None:
+        self.problems.append(Problem(self.name, got, fix, "not-supported"))
+
+
+def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedLaunch:
+    """`placeholders` stand in the launch's words for what only running the script could tell."""
+    made = ImportedLaunch(launch)
+    last = launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
+    if last == DPO:
+        _import_dpo(made, placeholders)
+    elif last not in PROGRAMS:
+        made.refuse(f"{launch.program} is no training of verl 0.9.1", "write its run as rlrun train ... yourself")
+    else:
+        _import_training(made, PROGRAMS[last], placeholders)
+    return made
+
+
+def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
+    """verl has no DPO, and never had: its tutorial's command becomes a run of our engine."""
+    words = _known(made, made.launch.words, placeholders)
+    made.notes.append(f"{made.launch.program}: verl has no such program; the run is of engine=torch")
+    asked = [_sourced(word, made) for word in ["engine=torch", "algorithm=dpo", *words]]
+    found = resolve_request(RunRequest(asked))
+    made.run, made.arguments = found.run, found.request.texts
+    made.problems += [problem.within(made.name) for problem in found.problems]
+    made.changes += [Change(one.typed.text, one.message) for one in found.taken]
+
+
+def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
+    typed = _with_processes(made, _known(made, _without_flags(made), placeholders), program)
+    settings = [word for word in typed if not word.startswith("-")]
+    now, problems = as_passed_on(settings, program, _backend(typed))
+    made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
+    known = [word for word, new in zip(settings, now, strict=True) if new or key_of(word) in table().named]
+    words, flags = [*_backend(typed), *known], [word for word in typed if word.startswith("-")]
+    composed = compose([*flags, *_backend(typed), *filter(None, now)], program)
+    made.problems += [
+        problem.within(made.name) for problem in composed.problems if problem.code not in ("conflicting-settings",)
+    ]
+    given = {key_of(word) for word in [*words, *now]}
+    implied = [
+        argument_of(key, value)
+        for key, value in walk(composed.config, lists=False)
+        if key not in given and _stands_for_ours(key, value)
+    ]
+    base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
+    typed_words = [_sourced(word, made) for word in [*base, *words]]
+    found, implied = _with_defaults(typed_words, implied)
+    made.run = found.run
+    made.problems += [problem.within(made.name) for problem in found.problems]
+    kept = _told(found, resolve_request(RunRequest(typed_words)).run)
+    made.arguments = [word.text for word in kept]
+    defaults = {*implied}
+    made.changes += [Change(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
+    made.changes += [
+        Change(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
+        for word in kept if word.where.startswith(DEFAULT)
+    ]  # fmt: skip
+
+
+def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
+    """The run of the typed words and of verl's defaults, of those that have a counterpart of ours that it reads."""
+    left = list(implied)
+    for _ in range(3):
+        defaults = [SourcedOverride(word, f"{DEFAULT}: {word}", "recipe") for word in left]
+        found = resolve_request(RunRequest([*defaults, *typed]))
+        of_words = {one.typed.text: one.words for one in found.taken if one.typed in defaults}
+        wrong = {problem.where for problem in found.problems} | _unread(found.run)
+        out = [
+            word for word in left
+            if EXTRA in (ours := of_words.get(word, (word,))) or wrong & {key_of(word), *map(key_of, ours)}
+        ]  # fmt: skip
+        if not out:
+            break
+        left = [word for word in left if word not in out]
+    return found, left
+
+
+def _unread(run: RunSpec | None) -> set[str]:
+    """Settings that are given and that the run does not read."""
+    return {result.subject for result in unread.check(Context(run, here=False))} if run else set()
+
+
+# ---- the script's words
+
+
+def _sourced(word: str, made: ImportedLaunch) -> SourcedOverride:
+    return SourcedOverride(word, f"{made.name}: {word}", "recipe")
+
+
+def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[str]) -> list[str]:
+    """The words without those of which only running could tell the value, each of them named; a name is kept as far
+    as it is known."""
+    found = []
+    for word in words:
+        key, _, value = word.partition("=")
+        parts = [part for part in placeholders if part and part in value]
+        if key in ("trainer.project_name", "trainer.experiment_name"):
+            for part in parts:
+                value = value.replace(part, "")
+            plain = _NAME.sub("-", value.strip("'\" ")).strip("-._")[:128]
+            if plain and plain != value.strip("'\""):
+                made.changes.append(Change(word, f"taken as {key}={plain}; it is the name of a folder"))
+            elif not plain:
+                made.notes.append(f"{made.name}: {word} is left out; rlrun gives a run a name")
+            found += [f"{key}={plain}"] if plain else []
+        elif is_secret_setting(key):
+            made.notes.append(f"{made.name}: {key} is left out, as it is a secret")
+        elif parts:
+            unknown = ", ".join(parts)
+            made.notes.append(f"{made.name}: {word} is left out; only running the script tells {unknown}")
+        elif key.lstrip("+~").startswith(("hydra.", "hydra/")):
+            made.notes.append(f"{made.name}: {word} is left out; rlrun writes no files of Hydra")
+        else:
+            found.append(word)
+    return found
+
+
+def _without_flags(made: ImportedLaunch) -> list[str]:
+    """The words without Hydra's flags that name a config of verl itself."""
+    found, left = list[str](), list(made.launch.words)
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag in ("--config-path", "-cp", "--config-dir", "-cd", "--config-name", "-cn"):
+            value = value if equals else left.pop(0) if left else ""
+            if flag in ("--config-name", "-cn") and value.removesuffix(".yaml") in _CONFIGS:
+                found += [f"--config-name={value.removesuffix('.yaml')}"]
+            elif flag in ("--config-name", "-cn") and value.removesuffix(".yaml") == "sft_trainer":
+                continue
+            elif Path(value).name == "config" and flag in ("--config-path", "-cp"):
+                continue  # verl's own folder of configs, by a relative path
+            else:
+                found += [f"{flag}={value}"]
+        elif "=" in word or word.startswith(("-", "~")):
+            found.append(word)
+        else:
+            made.notes.append(f"{made.name}: {word} is left out; it is no argument of verl")
+    return found
+
+
+def _backend(typed: Sequence[str]) -> list[str]:
+    """The word for the training backend, where the script chooses it in another way."""
+    megatron = any("megatron" in word for word in typed if key_of(word) in _BACKEND or word.startswith("--config-name"))
+    return ["model_engine=megatron"] if megatron and not any(key_of(word) == "model_engine" for word in typed) else []
+
+
+_BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine")
+
+
+def _with_processes(made: ImportedLaunch, words: list[str], program: Program) -> list[str]:
+    """With the machines and GPUs that torchrun says, where verl's words do not."""
+    given = {key_of(word) for word in words}
+    for wrapper in made.launch.wrappers:
+        options = wrapper.options
+        counts = {"trainer.n_gpus_per_node": options.get("nproc-per-node"), "trainer.nnodes": options.get("nnodes")}
+        for key, count in counts.items():
+            if program == "sft" and key not in given and count and count.isdecimal():
+                words.append(f"{key}={count}")
+                made.changes.append(Change(f"{wrapper.name} {count}", f"taken as {key}={count}"))
+    return words
+
+
+def _environment(made: ImportedLaunch, placeholders: Sequence[str]) -> list[str]:
+    kept = {}
+    for name, value in made.launch.environment.items():
+        if name in SHELL:
+            continue
+        if is_secret_variable(name):
+            made.notes.append(f"{made.name}: {name} is left out, as it is a secret; set it in your shell")
+        elif any(part and part in value for part in placeholders):
+            made.notes.append(f"{made.name}: {name} is left out; only running the script tells its value")
+        else:
+            kept[name] = value
+    return [f"engine.env={literal(kept)}"] if kept else []
+
+
+# ---- what is not typed
+
+
+def argument_of(key: str, value: Any) -> str:
+    """`key=value` of a value as it is in a config."""
+    text = literal(value, lambda inner: inner if re.fullmatch(r"[\w./:@%-]+", inner, re.ASCII) else quoted(inner))
+    return f"{key}={text}"
+
+
+def _stands_for_ours(key: str, value: Any) -> bool:
+    """Whether verl's value of a key that is not typed has to be said in our words."""
+    meanings = [each for each in table().named.get(key, ()) if key in each.names.get(PROJECT, ())]
+    return value not in (None, "???", [], {}) and any(map(_is_setting, meanings))
+
+
+def _is_setting(meaning: Translation) -> bool:
+    return bool(meaning.ours) and not any(f"{meaning.ours[0]}.".startswith(f"{own}.") for own in OWN)
+
+
+def _choices(program: Program, given: set[str], config: Mapping[str, Any]) -> list[str]:
+    """Choices that no word of the script makes."""
+    if program == "sft":
+        return ["algorithm=sft"]
+    of_reward = any(key.lstrip("+").startswith(("reward", "custom_reward_function", "sandbox_fusion")) for key in given)
+    named = any(key.endswith(("custom_reward_function.path", "model_path", "reward_model.path")) for key in given)
+    nodes = (config.get("trainer") or {}).get("nnodes")
+    cluster = ["cluster=ray", "cluster.address=auto"] if isinstance(nodes, int) and nodes > 1 else []
+    return [*cluster, *([] if of_reward and named else ["reward=auto"])]
+
+
+# ---- the run
+
+
+def _told(found: Resolution, plain: RunSpec | None) -> list[SourcedOverride]:
+    """Our words, without verl's defaults that the run has anyway (`plain` is the run without them)."""
+    whole = flat(to_node(found.run)) if found.run else {}
+    without = flat(to_node(plain)) if plain else {}
+    kept = dict[str, SourcedOverride]()
+    for word in found.request.overrides:
+        key = key_of(word.text)
+        same = key in whole and whole.get(key) == without.get(key)
+        fitted = key in REASONS and (found.run is None or found.run.has_critic or not key.startswith("critic."))
+        if not word.where.startswith(DEFAULT) or not same or fitted:
+            before = kept.pop(key, word)
+            kept[key] = before if before.text == word.text and word.where.startswith(DEFAULT) else word
+    return [*kept.values()]

@@ -1,0 +1,101 @@
+"""A launch script -> recipes of ours, one for each launch of verl in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from launcher.config.arguments import key_of
+from launcher.config.descriptions import fields_of
+from launcher.core.problems import Problem, Problems
+from launcher.scripts.read import read_script
+from launcher.spec.run import RunSpec
+from launcher.tools.importing.launch import ImportedLaunch, import_launch
+
+WIDTH = 116
+_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ImportedScript:
+    path: Path
+    launches: list[ImportedLaunch]
+    problems: list[Problem]
+    """Parts that cannot be read."""
+    notes: list[str]
+    """What only running the script could tell, and what was assumed instead."""
+
+
+def import_script(path: Path, arguments: Sequence[str] = (), only: int | None = None) -> ImportedScript:
+    """What `bash path arguments...` would start here, as runs of ours; `only` the launch with this number.
+
+    Of the shell's variables only PWD and HOME are read, so that the same script gives the same recipes everywhere.
+    Raises `Problems` where it cannot be read at all."""
+    home = {"PWD": str(Path.cwd()), "HOME": str(Path.home())}
+    found = read_script(path, arguments, home)
+    problems = [Problem(each.line, each.reason, code="bad-file") for each in found.refused]
+    if not found.launches:
+        if problems:
+            raise Problems(problems)
+        fix = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS" if not arguments else ""
+        raise Problems(Problem(str(path), "starts no training of verl", fix, "not-found"))
+    if only is not None and not 1 <= only <= len(found.launches):
+        raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(found.launches)}", "not-found"))
+    chosen = found.launches if only is None else found.launches[only - 1 : only]
+    placeholders = [each.placeholder for each in found.open if each.placeholder]
+    notes = [f"{each.line}: {each.text}: {each.note or 'only running the script tells'}" for each in found.open]
+    return ImportedScript(path, [import_launch(launch, placeholders) for launch in chosen], problems, notes)
+
+
+def recipe_paths(path: Path, count: int) -> list[Path]:
+    """name.sh, name-2.sh, ..."""
+    return [path, *(path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(2, count + 1))]
+
+
+def recipe(made: ImportedLaunch, name: str, of: date) -> str:
+    """The text of a recipe that makes the imported run."""
+    run = made.run
+    title = f"{type(run.algorithm).__name__} of {run.model.label}" if run else "A run of verl"
+    where = _hardware(made)
+    head = [
+        f"{title}, imported from {made.name} ({made.launch.program}).",
+        f"{name} trainer.experiment_name=first",
+        f"Date {of.isoformat()} · hardware: {where} · result: not measured yet.",
+        *made.notes,
+        *(str(problem) for problem in made.problems),
+    ]
+    comments = [f"# {line}" for text in head for line in textwrap.wrap(text, WIDTH) or [""]]
+    command = "rlrun train " + " \\\n  ".join([*_lines(made.arguments), '"$@"'])
+    return "\n".join(["#!/usr/bin/env bash", *comments, "set -euo pipefail", "", command, ""])
+
+
+def _hardware(made: ImportedLaunch) -> str:
+    if made.run is None:
+        return "unknown"
+    hardware = made.run.hardware
+    machines = f"{hardware.nnodes} machines with " if hardware.nnodes > 1 else ""
+    return f"{machines}{hardware.n_gpus_per_node} GPUs" if hardware.n_gpus_per_node else "CPU"
+
+
+def _lines(arguments: Sequence[str]) -> Iterator[str]:
+    """Choices first, then the settings of each group; no line is longer than it must be."""
+    groups = dict[str, list[str]]()
+    for text in arguments:
+        key = key_of(text)
+        groups.setdefault(key.partition(".")[0] if "." in key else "", []).append(text)
+    order = ["", *(name for name in fields_of(RunSpec) if name != "engine"), "engine"]
+    for group in sorted(groups, key=order.index):
+        line, names = "", [*fields_of(RunSpec)]
+        texts = groups[group] if group else sorted(groups[group], key=lambda text: names.index(key_of(text)))
+        for text in texts:
+            word = text if _SAFE.fullmatch(text) else shlex.quote(text)
+            if line and len(line) + len(word) > WIDTH:
+                yield line
+                line = ""
+            line = f"{line} {word}".lstrip()
+        yield line

@@ -1,0 +1,169 @@
+"""`rlrun import`: launch scripts of verl become recipes, which say what changed and are planned."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from launcher.cli.main import app
+from launcher.config import recipe as recipes
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.tools.importing.script import ImportedScript, import_script, recipe_paths
+
+CASES = Path(__file__).parents[1] / "scripts" / "cases"
+GRPO = """\
+set -x
+export VLLM_USE_V1=1
+MODEL=${1:-Qwen/Qwen3-0.6B}
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_files=train.parquet data.val_files=val.parquet \\
+    data.train_batch_size=128 data.max_prompt_length=512 data.max_response_length=1024 \\
+    data.filter_overlong_prompts=True data.truncation='error' \\
+    actor_rollout_ref.model.path=$MODEL actor_rollout_ref.model.use_remove_padding=True \\
+    actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8 \\
+    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.001 \\
+    actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=5 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8 \\
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8 \\
+    trainer.n_gpus_per_node=8 trainer.nnodes=1 trainer.total_epochs=15 \\
+    trainer.project_name='gsm8k' trainer.experiment_name="grpo_$(date +%m%d)" $@
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def of_text(folder: Path, text: str, *arguments: str) -> ImportedScript:
+    script = folder / "run.sh"
+    script.write_text(text)
+    return import_script(script, arguments)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["import", *arguments])
+
+
+def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
+    (made,) = of_text(folder, GRPO).launches
+    run = resolve(made.arguments)
+    assert not made.problems and run == made.run
+    assert type(run.algorithm).__name__ == "GRPO" and run.engine.extra == (  # type: ignore[attr-defined]
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
+    )
+    assert run.engine.env == {"VLLM_USE_V1": "1"}  # type: ignore[attr-defined]
+    assert (run.sampler.n, run.trainer.ppo_mini_batch_size, run.trainer.micro_batch_size_per_gpu) == (5, 64, 8)
+    assert (run.data.train_batch_size, run.data.truncation, run.hardware.n_gpus_per_node) == (128, "filter", 8)
+    assert (run.trainer.project_name, run.trainer.experiment_name) == ("gsm8k", "grpo")
+
+
+def test_defaults_of_verl_that_are_not_ours_are_said(folder: Path) -> None:
+    (made,) = of_text(folder, GRPO).launches
+    told = {"algorithm.clip_ratio_c=3.0", "algorithm.loss_agg_mode=token-mean", "sampler.tensor_parallel_size=2"}
+    assert told | {"model.enable_gradient_checkpointing=true", "reward=auto"} <= {*made.arguments}
+    lines = [change.line for change in made.changes]
+    assert "actor_rollout_ref.actor.clip_ratio_c=3.0: verl's default, said as algorithm.clip_ratio_c=3.0" in lines
+    assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in lines
+    assert not [word for word in made.arguments if word.startswith(("algorithm.clip_ratio_low", "optim.betas"))]
+
+
+def test_arguments_of_the_script_are_given_after_two_dashes(folder: Path) -> None:
+    (made,) = of_text(folder, GRPO, "Qwen/Qwen3-4B", "actor_rollout_ref.rollout.temperature=0.7").launches
+    assert made.run and (made.run.model.label, made.run.sampler.temperature) == ("Qwen3-4B", 0.7)
+    shutil.copy(CASES / "sft_torchrun.sh", folder)
+    with pytest.raises(Problems, match="starts no training of verl; give its own arguments after --"):
+        import_script(folder / "sft_torchrun.sh")
+
+
+def test_torchrun_says_how_many_gpus(folder: Path) -> None:
+    script = (
+        "torchrun --nnodes=1 --nproc_per_node=4 -m verl.trainer.sft_trainer model.path=a/b data.train_files=a.parquet"
+    )
+    (made,) = of_text(folder, script).launches
+    assert made.run and made.run.hardware.n_gpus_per_node == 4 and type(made.run.algorithm).__name__ == "SFT"
+
+
+def test_dpo_becomes_a_run_of_our_engine(folder: Path) -> None:
+    script = "python -m verl.trainer.dpo_trainer data.train_files=a.parquet data.max_length=4096 algorithm.beta=0.1 \\\n" \
+        "  model.partial_pretrain=a/b trainer.total_epochs=1 optim.lr=5e-7"  # fmt: skip
+    (made,) = of_text(folder, script).launches
+    assert not made.problems and made.notes == [
+        "verl.trainer.dpo_trainer: verl has no such program; the run is of engine=torch"
+    ]
+    run = resolve(made.arguments)
+    assert type(run.engine).__name__ == "Torch" and type(run.algorithm).__name__ == "DPO" and run.optim.lr == 5e-7
+
+
+def test_several_machines_need_a_cluster(folder: Path) -> None:
+    (made,) = of_text(folder, GRPO.replace("trainer.nnodes=1", "trainer.nnodes=4")).launches
+    assert made.run and made.run.hardware.nnodes == 4 and "cluster=ray" in made.arguments
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ("rollout.n=5", "rollout.nn=5", "actor_rollout_ref.rollout.nn: verl has no such key; did you mean"),
+        ("main_ppo", "main_eval", "verl.trainer.main_eval is no training of verl 0.9.1"),
+        ("$@", "trainer.resume_mode=resume_path", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path, before: str, after: str, line: str) -> None:
+    (made,) = of_text(folder, GRPO.replace(before, after)).launches
+    assert [str(problem) for problem in made.problems if f"{folder}/run.sh:4: {line}" in str(problem)]
+
+
+def test_what_only_running_could_tell_is_left_to_the_reader(folder: Path) -> None:
+    found = of_text(folder, GRPO.replace("n_gpus_per_node=8", "n_gpus_per_node=$(nvidia-smi -L | wc -l)"))
+    (made,) = found.launches
+    assert any("trainer.n_gpus_per_node=" in note and "is left out" in note for note in made.notes)
+    assert any("date +%m%d" in note for note in found.notes)
+
+
+def test_a_secret_stays_in_the_shell(folder: Path) -> None:
+    secret = "c0ffee" * 6
+    (made,) = of_text(folder, f"export WANDB_API_KEY={secret}\n{GRPO}").launches
+    assert secret not in " ".join(made.arguments) and any("WANDB_API_KEY" in note for note in made.notes)
+
+
+def test_recipes_are_written_and_read_again(folder: Path) -> None:
+    (folder / "run.sh").write_text(GRPO)
+    result = call("run.sh", "-o", "made.sh")
+    assert result.exit_code == 1, result.output  # the rows are not there
+    assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in result.output and "train.parquet" in result.output
+    (command,) = recipes.commands(folder / "made.sh")
+    (made,) = import_script(folder / "run.sh").launches
+    assert command.passes_on and resolve(command.request.texts) == made.run
+    again = call("run.sh", "-o", "made.sh")
+    assert again.exit_code == 2 and "made.sh: is there already; use -o FILE.sh, or delete it" in again.output
+
+
+def test_several_launches_are_several_recipes(folder: Path) -> None:
+    (folder / "run.sh").write_text(
+        f"for lr in 1e-6 5e-7; do\n{GRPO.replace('$@', 'actor_rollout_ref.actor.optim.lr=$lr')}done\n"
+    )
+    result = call("run.sh", "--json")
+    node = json.loads(result.output)
+    assert [one["path"] for one in node["recipes"]] == ["rlrun-run.sh", "rlrun-run-2.sh"]
+    assert [[word for word in one["arguments"] if word.startswith("optim.lr=")] for one in node["recipes"]] == [
+        ["optim.lr=1e-6"], ["optim.lr=5e-7"]
+    ]  # fmt: skip
+    one = json.loads(call("run.sh", "--run", "2", "-o", "two.sh", "--json").output)
+    assert "optim.lr=5e-7" in one["recipes"][0]["arguments"] and len(one["recipes"]) == 1
+
+
+def test_what_is_no_script_ends_with_2(folder: Path) -> None:
+    (folder / "other.sh").write_text("echo hello\n")
+    assert call("missing.sh").exit_code == 2
+    assert call("other.sh").exit_code == 2
+    assert recipe_paths(Path("a/b.sh"), 2) == [Path("a/b.sh"), Path("a/b-2.sh")]
