@@ -95,8 +95,8 @@ def test_torchrun_says_how_many_gpus(folder: Path) -> None:
 
 
 def test_dpo_becomes_a_run_of_our_engine(folder: Path) -> None:
-    script = "python -m verl.trainer.dpo_trainer data.train_files=a.parquet data.max_length=4096 algorithm.beta=0.1 \\\n" \
-        "  model.partial_pretrain=a/b trainer.total_epochs=1 optim.lr=5e-7"  # fmt: skip
+    script = "python -m verl.trainer.dpo_trainer data.train_files=a.parquet data.max_length=4096 \\\n" \
+        "  algorithm.beta=0.1 model.partial_pretrain=a/b trainer.total_epochs=1 optim.lr=5e-7"  # fmt: skip
     (made,) = of_text(folder, script).launches
     assert not made.problems and made.notes == [
         "verl.trainer.dpo_trainer: verl has no such program; the run is of engine=torch"
