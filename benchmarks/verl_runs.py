@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch_model import Model
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.launch_model import Model
 from launcher.core import checkpoints
 from launcher.core.events import Ended, Restarted, Resumed, Sample, Step, events_of
 

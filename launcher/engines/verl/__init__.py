@@ -73,7 +73,7 @@ class Verl(Engine):
     def _taken_arguments(self) -> Iterator[Problem]:
         """Arguments that would take a run's files from where rlrun looks for them."""
         for typed in self.extra:
-            key = typed.lstrip("+~").partition("=")[0]
+            key = words.key_of(typed)
             if fix := TAKEN.get(key):
                 yield Problem("engine.extra", f"{key} is set by rlrun", fix, "conflicting-settings")
         path = self.resume_from_path

@@ -85,6 +85,7 @@ class VerlRun:
         """Reported once verl has loaded everything."""
         self.reader = VerlReader(run.trainer.log_val_generations)
         self.reader.step = start
+        self.reader.steps = run.trainer.total_training_steps or (loaded.steps if loaded else 0)
         self._metrics = NewLines(words.log_file(folder))
         self._answers: dict[Path, NewLines] = {}
         self._validated: dict[int, dict[str, float]] = {}

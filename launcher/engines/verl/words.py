@@ -19,11 +19,12 @@ from launcher.core.checkpoints import name_of
 from launcher.core.overrides import is_plain, literal, quoted
 from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
+from launcher.rewards.combined import Auto
 from launcher.rewards.model import RewardModel
 from launcher.rewards.python import Python
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
-from launcher.spec.run import Optim, RunSpec
+from launcher.spec.run import Optim, RunSpec, Trainer
 
 if TYPE_CHECKING:
     from launcher.engines.verl import Verl
@@ -56,8 +57,8 @@ def program(run: RunSpec) -> str:
 
 
 def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[str]:
-    """What stands after the program, for the run in `folder` that goes on after step `start`. `engine.extra` comes
-    last: of a key that is given twice, verl reads the last."""
+    """What stands after the program, for the run in `folder` that goes on after step `start`. What `engine.extra` gives
+    takes the place of ours."""
     sections = rl_sections(run, engine) if run.algorithm.sampled else sft_sections(run, engine)
     sections += [
         paths(run, folder.absolute()),
@@ -65,7 +66,13 @@ def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[
         joining(run),
     ]
     given = {key: value for section in sections for key, value in section.items()}
-    return [*(to_word(key, value) for key, value in given.items()), *engine.extra]
+    other = {key_of(word) for word in engine.extra}
+    return [*(to_word(key, value) for key, value in given.items() if key_of(key) not in other), *engine.extra]
+
+
+def key_of(word: str) -> str:
+    """The key of an argument, without the signs by which Hydra adds or removes it."""
+    return word.lstrip("+~").partition("=")[0]
 
 
 def to_word(key: str, value: Any) -> str:
@@ -145,7 +152,6 @@ def actor(run: RunSpec, megatron: bool) -> Section:
         f"{ACTOR}.loss_agg_mode": spec.loss_agg_mode,
         **({f"{ACTOR}.loss_scale_factor": spec.loss_scale_factor} if spec.loss_scale_factor else {}),
         f"{ACTOR}.entropy_coeff": spec.entropy_coeff,
-        f"{ACTOR}.calculate_entropy": True,
         f"{ACTOR}.use_kl_loss": bool(kl_loss),
         **with_kl,
         **({} if megatron else _sharded(run, f"{ACTOR}.fsdp_config")),
@@ -293,7 +299,7 @@ def critic(run: RunSpec, megatron: bool) -> Section:
 
 
 def reward(run: RunSpec) -> Section:
-    """A reward model, the user's own function, or ours in a process beside verl's."""
+    """A reward model, the user's own function, verl's rules, or ours in a process beside verl's."""
     function = "reward.custom_reward_function"
     if isinstance(run.reward, RewardModel):
         prefix, sampler = "reward.reward_model", run.sampler
@@ -307,12 +313,13 @@ def reward(run: RunSpec) -> Section:
     if isinstance(run.reward, Python):
         given = {f"+{function}.reward_kwargs.{name}": value for name, value in run.reward.kwargs.items()}
         return {f"{function}.path": run.reward.path, f"{function}.name": run.reward.name, **given}
-    return {f"{function}.path": str(BRIDGE), f"{function}.name": "compute_score"}
+    return {f"{function}.path": str(BRIDGE), f"{function}.name": "compute_score"} if uses_bridge(run.reward) else {}
 
 
 def uses_bridge(reward: Reward) -> bool:
-    """Whether ours scores, in a process beside verl's: not a reward model, nor the user's own function."""
-    return not isinstance(reward, RewardModel | Python)
+    """Whether ours scores, in a process beside verl's: not a reward model, nor the user's own function; and rules that
+    are chosen by `data_source` are verl's own, where no route is added."""
+    return not isinstance(reward, RewardModel | Python) and not (isinstance(reward, Auto) and not reward.routes)
 
 
 def trainer(run: RunSpec) -> Section:
@@ -321,8 +328,7 @@ def trainer(run: RunSpec) -> Section:
     shared = {
         "trainer.project_name": spec.project_name,
         **({"trainer.experiment_name": spec.experiment_name} if spec.experiment_name else {}),
-        "trainer.total_epochs": spec.total_epochs,
-        **({"trainer.total_training_steps": spec.total_training_steps} if spec.total_training_steps else {}),
+        **_length(spec),
         "trainer.save_freq": spec.save_freq if spec.save_freq > 0 else AT_THE_END,
         "trainer.test_freq": (spec.test_freq if spec.test_freq > 0 else AT_THE_END) if held_out else NEVER,
         "trainer.logger": ("console", "file"),
@@ -336,6 +342,14 @@ def trainer(run: RunSpec) -> Section:
         "trainer.val_before_train": spec.val_before_train and held_out,
         "trainer.critic_warmup": spec.critic_warmup,
     }
+
+
+def _length(spec: Trainer) -> Section:
+    """verl ends after its epochs, too, so these are enough for the steps."""
+    steps = spec.total_training_steps
+    if steps is None:
+        return {"trainer.total_epochs": spec.total_epochs}
+    return {"trainer.total_epochs": steps, "trainer.total_training_steps": steps}
 
 
 # ---- sections of sft_trainer

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from benchmarks.launch_model import Model
+from launch_model import Model
 
 FAKE = Path(__file__).with_name("fake_verl.py")
 
