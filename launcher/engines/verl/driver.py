@@ -53,8 +53,19 @@ def main() -> int:
     (folder / words.WORK).mkdir(mode=0o700, exist_ok=True)
     words.log_file(folder).unlink(missing_ok=True)
     counts = rows.provide(run, folder)
-    loaded = None if start else loaded_event(run, counts)
-    return VerlRun(run, folder, start, [*command, *cores(run)], loaded).follow()
+    command = [*begun_epoch(run, folder, start, counts.train, command), *cores(run)]
+    return VerlRun(run, folder, start, command, loaded_event(run, counts)).follow()
+
+
+def begun_epoch(run: RunSpec, folder: Path, start: int, train_rows: int, command: list[str]) -> list[str]:
+    """The command; for SFT that goes on at the end of an epoch, without the state of the data loader. verl 0.9.1 would
+    restore one that has no rows left, so leave out the next epoch, and end with 0."""
+    each = run.steps_per_epoch(train_rows)
+    if run.algorithm.sampled or not start or start % each:
+        return command
+    key, own = "trainer.resume_from_path=", folder / words.WORK / "resumed"
+    return [f"{key}{saved.without_rows(word.removeprefix(key), own)}" if word.startswith(key) else word
+            for word in command]  # fmt: skip
 
 
 def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
@@ -77,15 +88,13 @@ def cores(run: RunSpec) -> list[str]:
 class VerlRun:
     """verl's processes, below a guard that leaves none of them behind."""
 
-    def __init__(
-        self, run: RunSpec, folder: Path, start: int, command: Sequence[str], loaded: Loaded | None
-    ) -> None:  # fmt: skip
+    def __init__(self, run: RunSpec, folder: Path, start: int, command: Sequence[str], loaded: Loaded) -> None:
         self.run, self.folder = run, folder
-        self._loaded = loaded
-        """Reported once verl has loaded everything."""
+        self._loaded = None if start else loaded
+        """Reported at the beginning of a run, once verl has loaded everything."""
         self.reader = VerlReader(run.trainer.log_val_generations)
         self.reader.step = start
-        self.reader.steps = run.trainer.total_training_steps or (loaded.steps if loaded else 0)
+        self.reader.steps = loaded.steps
         self._metrics = NewLines(words.log_file(folder))
         self._answers: dict[Path, NewLines] = {}
         self._validated: dict[int, dict[str, float]] = {}

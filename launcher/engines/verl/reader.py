@@ -29,7 +29,7 @@ class VerlReader:
         """Held-out answers of each validation that become events."""
         self.step = 0
         self.steps = 0
-        """Of the whole run, as verl counts them; 0 until it has said so."""
+        """Of the whole run; main_ppo says how many it counts."""
         self.errors = TracebackReader()
         self.phase: PhaseName = "loading"
         self._samples = dict[int, int]()

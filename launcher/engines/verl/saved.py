@@ -146,6 +146,14 @@ def _linked(source: str, target: str) -> str:
     return str(shutil.copy2(source, target))
 
 
+def without_rows(source: str, root: Path) -> Path:
+    """The same checkpoint in `root`, without the state of the data loader. Raises `OSError`."""
+    shutil.rmtree(root, ignore_errors=True)
+    target = root / Path(source).name
+    shutil.copytree(source, target, copy_function=_linked, ignore=shutil.ignore_patterns("data*.pt"))
+    return target
+
+
 def merge(python: str, checkpoint: Path, target: Path) -> None:
     """Write the weights of a checkpoint (a run's, or verl's own folder) to `target` in Hugging Face's layout, with
     verl's own merger, in the environment of `python`. Raises `Problems`."""
