@@ -111,7 +111,7 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
 
-import-scripts: $(VENV)/ready-dev  ## read 107 launch scripts in many shell styles beside bash in a sandbox of stubs: words, environment, CPU time
+import-scripts: $(VENV)/ready-dev  ## read launch scripts in many shell styles beside bash in a sandbox of stubs: words, environment, CPU time
 	$(VENV)/bin/python benchmarks/import_scripts.py
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted

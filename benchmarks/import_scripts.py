@@ -43,8 +43,8 @@ def show(one: Comparison) -> None:
 PIECES = (
     *"\n \"'`)}&|\\$#!*=(<>\t\r\0\ufeff\U000f0000é%/[]",
     "$(", "${", "((", "))", "[[", "]]", "if ", "then\n", "fi\n", "done\n", "do\n", "case x in ", "esac\n", ";;",
-    "<<EOF\n", "EOF\n", "&&", "||", "\\\n", "$@", "${a[@]}", "{1..9}", "{a,b}",
-    "while :; do ", "f() { f; }\n", "eval ", "$((",
+    "<<EOF\n", "EOF\n",
+    "&&", "||", "\\\n", "$@", "${a[@]}", "{1..9}", "{a,b}", "while :; do ", "f() { f; }\n", "eval ", "$((",
 )  # fmt: skip
 """What mutations put into scripts."""
 

@@ -33,7 +33,7 @@ PASSES = re.findall(
 )
 QUIET = re.findall(
     r"\S+",
-    """chmod clear cp curl free hf huggingface-cli kill lsof mkdir module mv nc pgrep pip pip3 pkill ps rm rsync sleep
+    """chmod clear cp curl free hf huggingface-cli kill lsof module mv nc pgrep pip pip3 pkill ps rm rsync sleep
     tar touch ulimit wandb wget""",
 )
 ANSWERS = {
@@ -86,6 +86,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 """
+MKDIR = """#!{bash}
+for folder in "$@"; do if [[ "$folder" != [-/]* ]]; then {mkdir} -p "$folder"; fi; done
+"""
+"""Folders of the sandbox alone."""
 LOGIN = """#!{bash}
 case "$1" in -l|--login) shift;; -*l*) first="${{1/l/}}"; shift; set -- "$first" "$@";; esac
 exec {bash} "$@"
@@ -127,6 +131,7 @@ def make_stubs(folder: Path) -> None:
         executable(programs / name, RECORD.format(bash=bash, cat=cat, records=records))
     for name in PASSES:
         executable(programs / name, PASS.format(bash=bash, starts=STARTS))
+    executable(programs / "mkdir", MKDIR.format(bash=bash, mkdir=shutil.which("mkdir")))
     for name in ("bash", "sh"):
         (programs / name).unlink()
         executable(programs / name, LOGIN.format(bash=bash))

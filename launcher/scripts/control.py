@@ -69,8 +69,9 @@ def decided(
     taken, other = (body, rest) if status == 0 else (rest, body)
     if ends_script(shell, source, *taken) and not launches(source, *taken):
         status, why = int(not status), "the other branch ends the script"
-    elif shell.loops and leaves_loop(source, *other) and not leaves_loop(source, *taken):
-        status, why = int(not status), "the other branch stays in the loop"
+    elif shell.loops and leaves_loop(source, *taken) != leaves_loop(source, *other):
+        if leaves_loop(source, *taken) != (len(shell.reading.launches) > shell.leave_after):
+            status, why = int(not status), "a loop is left after its launches, and one that only waits at once"
     elif launches(source, *other) and not launches(source, *taken):
         status, why = int(not status), "the other branch starts nothing"
     text = " ".join(source.text_of(one) for one in tested if one.is_named)
@@ -80,9 +81,10 @@ def decided(
     return status
 
 
-def loop_body(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> bool:
+def loop_body(shell: BashProcess, source: ScriptSource, nodes: list[Node], leave_after: int = 1 << 30) -> bool:
     """Runs the body once; whether the loop goes on."""
     shell.loops += 1
+    kept, shell.leave_after = shell.leave_after, leave_after
     try:
         block(shell, source, nodes)
     except LeaveLoop as leave:
@@ -91,6 +93,7 @@ def loop_body(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> bo
         return leave.again
     finally:
         shell.loops -= 1
+        shell.leave_after = kept
     return True
 
 
@@ -102,6 +105,7 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
     tested = [child for child in node.children[1:] if child.id != body.id]
     line = source.line_at(source.start(node))
     begun = len(shell.reading.launches)
+    leave_after = begun if launches(source, body) else -1
     for _ in range(ITERATIONS):
         shell.reading.step()
         shell.assumed = ""
@@ -114,7 +118,7 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
             return 0
         if (status == 0) == until:
             return 0
-        if not loop_body(shell, source, body.children):
+        if not loop_body(shell, source, body.children, leave_after):
             return 0
         if len(shell.reading.launches) > begun + 20 and status == 0:
             break

@@ -87,6 +87,20 @@ def test_the_branch_that_launches_is_taken(read):
     assert "starts nothing" in found.open[-1].note
 
 
+@pytest.mark.parametrize(("text", "launches"), [
+    ("while true; do\n  if [ $(ray status | grep -c node) -eq 2 ]; then break; fi\n  sleep 5\ndone\nRUN", 1),
+    ("while true; do\n  if grep -q done log; then break; fi\n  RUN\n  sleep 5\ndone", 1),
+    ("for i in 1 2 3; do\n  if grep -q done $i.log; then break; fi\n  RUN\ndone", 3),
+    ("until curl -s http://head:8265; do sleep 5; done\nRUN", 1),
+    ("while kill -0 $PID; do sleep 5; done\nRUN", 1),
+    ("wait_ready() { while :; do if nc -z head 6379; then return 0; fi; sleep 1; done; }\nwait_ready\nRUN", 1),
+])  # fmt: skip
+def test_loops_that_wait_are_left_and_loops_that_launch_do_so(read, text, launches):
+    found = read(text.replace("RUN", f"{TRAIN} a=1") + "\n")
+    assert len(found.launches) == launches
+    assert not found.refused
+
+
 def test_wrappers_with_their_options(read):
     found = read(
         "#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node=8\n#SBATCH -J name\n"

@@ -262,6 +262,8 @@ class BashProcess:
     inside_condition: int = 0
     """> 0 where a failing command does not end the shell under `set -e`."""
     loops: int = 0
+    leave_after: int = -1
+    """A loop is left on an assumed condition only after so many launches: a loop that launches does so once."""
     stdin: InputStream = field(default_factory=lambda: InputStream(None))
     sinks: dict[int, TextSink | None] = field(default_factory=lambda: {1: None, 2: None})
     on_slurm: bool = False
