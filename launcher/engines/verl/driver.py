@@ -146,7 +146,7 @@ class VerlRun:
     def _new(self, last: bool) -> Iterator[Event]:
         console, lines = list(self._console(last)), list(self._metrics.read(last=last))
         if self._loaded and (lines or self.reader.phase != "loading"):
-            yield replace(self._loaded, steps=self.reader.steps or self._loaded.steps)
+            yield replace(self._loaded, at=time.time(), steps=self.reader.steps)
             self._loaded = None
         yield from console
         for line in lines:

@@ -42,6 +42,8 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     if memory is None:
         on_hub = isinstance(run.model, Pretrained) and run.model.on_hub
         why = "known only after it is downloaded" if on_hub else "not estimated, as its layers are not counted here"
+        if run.model.shape:
+            why = f"not estimated for engine {type(run.engine).__name__}"
         return [CheckResult("WARN", "memory", f"what {run.model.label} needs is {why}")]
     taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
     if limit_bytes is None:
