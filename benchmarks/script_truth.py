@@ -19,8 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from launcher.scripts.read import ScriptReading, read_script
-from launcher.scripts.words.expand import NOT_SET
-from launcher.scripts.words.state import Launch
+from launcher.scripts.words.state import NOT_SET, Launch
 
 REAL = re.findall(
     r"\S+",

@@ -128,7 +128,10 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     for word in rest:
         if isinstance(word, ArrayWord):
             raise UnreadableText(f"{word.name}=( after a command")
+    named = len(shell.reading.open)
     fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)])
+    if fields and (fields[0] in FILTERS or fields[0] in QUIET or fields[0] in ("[", "test")) and not shell.sinks.get(1):
+        shell.forget_unset(named)
     environment = {}
     for word in before:
         if isinstance(word, BashWord):

@@ -62,7 +62,7 @@ def test_the_environment_given_counts(read):
 
 
 def test_a_variable_that_is_never_set_is_named(read):
-    found = read(f"{TRAIN} x=$NEVER\n")
+    found = read(f"echo $OTHER\n{TRAIN} x=$NEVER\n")
     assert found.launches[0].words == ("x=",)
     assert [(part.text, part.placeholder) for part in found.open] == [("$NEVER", "")]
 

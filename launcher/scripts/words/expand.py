@@ -24,6 +24,7 @@ from launcher.scripts.words.lexer import (
 from launcher.scripts.words.parameters import ParameterText, read_parameter
 from launcher.scripts.words.state import (
     FIELDS,
+    NOT_SET,
     VALUE_CHARACTERS,
     BashProcess,
     ExitScript,
@@ -31,8 +32,6 @@ from launcher.scripts.words.state import (
     TextSink,
     is_open,
 )
-
-NOT_SET = "not set in the script; empty as in a clean shell"
 
 
 def expand_fields(shell: BashProcess, text: str) -> list[str]:

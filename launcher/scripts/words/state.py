@@ -14,7 +14,7 @@ from typing import Literal
 
 FILE_BYTES = 1 << 20  # the longest launch scripts of people have 50 KB
 VALUE_CHARACTERS = 1 << 17  # what Linux allows for one argument
-STEPS = 60_000  # commands and expansions in all: a few seconds
+STEPS = 100_000  # commands and expansions in all: a few seconds
 ITERATIONS = 2_000  # of one loop: what counts to more does no launching
 LAUNCHES = 300  # a sweep of that many is a mistake
 DEPTH = 30  # functions, substitutions and files within each other; each takes about 20 Python frames
@@ -38,6 +38,7 @@ CLUSTER = re.compile(
 )
 """Variables that schedulers and launchers of processes set."""
 
+NOT_SET = "not set in the script; empty as in a clean shell"
 Kind = Literal["scalar", "indexed", "associative"]
 
 
@@ -293,7 +294,7 @@ class BashProcess:
 
     def subshell(self) -> BashProcess:
         """A copy that changes nothing here."""
-        self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 10)
+        self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 4)
         scopes = [
             {name: replace(variable, values=dict(variable.values)) for name, variable in scope.items()}
             for scope in self.scopes
@@ -424,6 +425,12 @@ class BashProcess:
         part = OpenPart(self.place, text[:500], placeholder, self.reading.visible(note))
         if len(self.reading.open) < OPEN_VALUES:
             self.reading.open.setdefault((part.line, part.text, part.placeholder), part)
+
+    def forget_unset(self, before: int) -> None:
+        """Drops variables that are not set, named since there were so many open parts: they stand in a message."""
+        for key in list(self.reading.open)[before:]:
+            if self.reading.open[key].note == NOT_SET:
+                del self.reading.open[key]
 
     def report_unread(self, reason: str) -> None:
         """Names what could not be read."""
