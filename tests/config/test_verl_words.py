@@ -178,7 +178,7 @@ TABLE = {  # what is typed together: the word, what it is with engine=torch, and
             ),
             ("trainer.nnodes=2", "hardware.nnodes=2", "hardware.nnodes=2"),
             ("trainer.total_training_steps=100", "=", "="),
-            ("trainer.resume_mode=resume_path", "! use rlrun train --resume RUN", "! use rlrun train --resume RUN"),
+            ("trainer.resume_mode=resume_path", "! use rlrun train --resume RUN", "-"),
         ],
         [
             (
@@ -290,12 +290,12 @@ TABLE = {  # what is typed together: the word, what it is with engine=torch, and
             (
                 "data.prompt_key=question",
                 "! data.prompt_key is a setting of data=files, full-hh-",
-                "! data.prompt_key is a setting of data=files, full-hh-",
+                "! it reads only data.messages_key",
             ),
             (
                 "data.response_key=answer",
                 "! data.response_key is a setting of data=files, full-h",
-                "! data.response_key is a setting of data=files, full-h",
+                "! it reads only data.messages_key",
             ),
             (
                 "data.multiturn.enable=True",
@@ -389,7 +389,13 @@ def test_a_word_of_verl_is_taken(algorithm: str, batch: list[tuple[str, str, str
         assert found[word].startswith(want) if want.startswith("!") else found[word] == want, word
 
 
-GRPO = ["algorithm.adv_estimator=grpo", f"{MODEL}.path=Qwen/Qwen3-0.6B", "data.train_files=a.parquet"]
+GRPO = [
+    "hardware=gpu",
+    "hardware.n_gpus_per_node=1",
+    "algorithm.adv_estimator=grpo",
+    f"{MODEL}.path=Qwen/Qwen3-0.6B",
+    "data.train_files=a.parquet",
+]
 
 
 def test_what_is_passed_on_stands_in_one_setting() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from launcher.config.nodes import flat, walk
 from launcher.config.recipe import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
 from launcher.config.translate import EXTRA, PROJECT, as_passed_on
-from launcher.core.overrides import literal, quoted
+from launcher.config.verl_config import argument_of, config_of, differing
+from launcher.core.overrides import literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_setting, is_secret_variable
 from launcher.engines.verl.config import compose
@@ -41,6 +42,7 @@ OWN = (
 )  # fmt: skip
 """Settings of ours for which verl's defaults do not stand."""
 DEFAULT = "verl's default"
+SERVER = "actor_rollout_ref.rollout.name"
 SHELL = frozenset(["PWD", "HOME", "OLDPWD", "SHLVL", "PYTHONPATH_SEP", "_"])
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _CONFIGS = frozenset(name for names in CONFIGS.values() for name in names)
@@ -106,6 +108,9 @@ def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
 
 def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
     typed = _with_processes(made, _known(made, _without_flags(made), placeholders), program)
+    if program == "ppo" and SERVER not in map(key_of, typed):
+        typed.append(f"{SERVER}=vllm")
+        made.changes.append(Change(SERVER, "the script names no inference server, and verl has no default; vllm"))
     settings = [word for word in typed if not word.startswith("-")]
     now, problems = as_passed_on(settings, program, _backend(typed))
     made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
@@ -124,6 +129,7 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
     base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
     typed_words = [_sourced(word, made) for word in [*base, *words]]
     found, implied = _with_defaults(typed_words, implied)
+    found = _exactly(made, found, composed.config)
     made.run = found.run
     made.problems += [problem.within(made.name) for problem in found.problems]
     kept = _told(found, resolve_request(RunRequest(typed_words)).run)
@@ -154,6 +160,23 @@ def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> 
     return found, left
 
 
+def _exactly(made: ImportedLaunch, found: Resolution, wanted: Mapping[str, Any]) -> Resolution:
+    """The run whose config for verl is the script's, key by key: what our words do not say is passed on."""
+    if not found.run or found.problems:
+        return found
+    more = [argument_of(key, value) for key, value in differing(wanted, config_of(found.run))]
+    if not more:
+        return found
+    given = list(found.run.engine.extra)  # type: ignore[attr-defined]
+    keys = {key_of(word) for word in more}
+    extra = [*(word for word in given if key_of(word) not in keys), *more]
+    others = [word for word in found.request.overrides if key_of(word.text) != EXTRA]
+    passed = SourcedOverride(f"{EXTRA}={literal(extra)}", made.name, "recipe")
+    made.changes += [Change(word, f"passed on to {PROJECT}, as no setting here says just that") for word in more]
+    exact = resolve_request(RunRequest([*others, passed]))
+    return replace(exact, taken=found.taken)
+
+
 def _unread(run: RunSpec | None) -> set[str]:
     """Settings that are given and that the run does not read."""
     return {result.subject for result in unread.check(Context(run, here=False))} if run else set()
@@ -182,7 +205,11 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
             elif not plain:
                 made.notes.append(f"{made.name}: {word} is left out; rlrun gives a run a name")
             found += [f"{key}={plain}"] if plain else []
-        elif is_secret_setting(key):
+        elif (
+            is_secret_setting(key)
+            and key not in table().named
+            and not re.fullmatch(r"[\d.]*|true|false|null", value.lower())
+        ):
             made.notes.append(f"{made.name}: {key} is left out, as it is a secret")
         elif parts:
             unknown = ", ".join(parts)
@@ -256,12 +283,6 @@ def _environment(made: ImportedLaunch, placeholders: Sequence[str]) -> list[str]
 # ---- what is not typed
 
 
-def argument_of(key: str, value: Any) -> str:
-    """`key=value` of a value as it is in a config."""
-    text = literal(value, lambda inner: inner if re.fullmatch(r"[\w./:@%-]+", inner, re.ASCII) else quoted(inner))
-    return f"{key}={text}"
-
-
 def _stands_for_ours(key: str, value: Any) -> bool:
     """Whether verl's value of a key that is not typed has to be said in our words."""
     meanings = [each for each in table().named.get(key, ()) if key in each.names.get(PROJECT, ())]
@@ -280,7 +301,8 @@ def _choices(program: Program, given: set[str], config: Mapping[str, Any]) -> li
     named = any(key.endswith(("custom_reward_function.path", "model_path", "reward_model.path")) for key in given)
     nodes = (config.get("trainer") or {}).get("nnodes")
     cluster = ["cluster=ray", "cluster.address=auto"] if isinstance(nodes, int) and nodes > 1 else []
-    return [*cluster, *([] if of_reward and named else ["reward=auto"])]
+    seed = config["actor_rollout_ref"]["actor"].get("data_loader_seed")
+    return [*cluster, *([f"seed={seed}"] if seed else []), *([] if of_reward and named else ["reward=auto"])]
 
 
 # ---- the run
