@@ -20,10 +20,9 @@ OWN = (
     "trainer.max_actor_ckpt_to_keep", "trainer.max_critic_ckpt_to_keep", "trainer.max_ckpt_to_keep",
     "actor_rollout_ref.rollout.trace.project_name", "actor_rollout_ref.rollout.trace.experiment_name",
     "ray_kwargs.ray_init.address", "reward.custom_reward_function.reward_kwargs",
-    "actor_rollout_ref.actor.calculate_entropy",
 )  # fmt: skip
 """Keys that a run sets for itself: its files and names, where it goes on, what is logged; also which Ray cluster it
-joins, and that entropy is measured."""
+joins."""
 AT_THE_END = ("trainer.save_freq", "trainer.test_freq")
 """Frequencies of which -1 and 0 are never for verl, and at the end for a run of ours."""
 PAIRS = ("ppo_micro_batch_size", "log_prob_micro_batch_size", "micro_batch_size")
