@@ -31,8 +31,8 @@ from transformers import PreTrainedTokenizerFast
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from launcher.engines.verl import early
-from launcher.engines.verl.config import compose
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.rules import early
 
 ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 COMMON: dict[str, list[Any]] = {

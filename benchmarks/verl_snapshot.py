@@ -1,4 +1,5 @@
-"""Writes launcher/engines/verl/snapshot.json: verl's keys, defaults and fields, composed by Hydra of its own files.
+"""Writes launcher/engines/verl/config/snapshot.json: verl's keys, defaults and fields, composed by Hydra of its own
+files.
 
 python benchmarks/verl_snapshot.py FOLDER_OF_THE_PACKAGE
 """
@@ -13,8 +14,8 @@ import orjson
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from launcher.engines.verl.classes import read_classes
-from launcher.engines.verl.defaults import CONFIGS, SNAPSHOT, digest
+from launcher.engines.verl.config.classes import read_classes
+from launcher.engines.verl.config.defaults import CONFIGS, SNAPSHOT, digest
 
 PARTS = {
     "ppo": {"model_engine": ["model_engine", "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"]},

@@ -31,10 +31,14 @@ BELOW = {
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
-    "config": "core spec runs config.names engines.verl",
+    "config": "core spec runs config.names engines.verl.config",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
-    "engines.verl": "core clusters.ray config.names spec algorithms data logs models rewards engines engines.verl.rules",
+    "engines.verl.config": "core",
+    "engines.verl": (
+        "core clusters.ray config.names spec algorithms data logs models rewards engines engines.verl.config "
+        "engines.verl.rules"
+    ),
     "reports": "core spec monitor runs config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
@@ -61,7 +65,7 @@ BELOW = {
         "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config trackers "
         "preflight.checks preflight"
     ),
-    "tools.importing": "core spec config.names engines.verl config preflight.checks scripts.words scripts",
+    "tools.importing": "core spec config.names engines.verl.config engines.verl config preflight.checks scripts.words scripts",
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
@@ -81,10 +85,15 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "config/grammar.py",
         "config/resolve.py",
         "config/sources.py",
-        "engines/verl/config.py",
-        "engines/verl/defaults.py",
+        "engines/verl/config/compose.py",
+        "engines/verl/config/defaults.py",
     ),
-    "omegaconf": ("config/compose.py", "config/sources.py", "engines/verl/config.py", "engines/verl/defaults.py"),
+    "omegaconf": (
+        "config/compose.py",
+        "config/sources.py",
+        "engines/verl/config/compose.py",
+        "engines/verl/config/defaults.py",
+    ),
     "pyarrow": ("data/",),
     "jinja2": ("reports/",),
     "huggingface_hub": ("hubs/",),

@@ -24,9 +24,9 @@ from launcher.config.yaml_lines import defaults_choices
 from launcher.core.files import conf_dir
 from launcher.core.overrides import literal
 from launcher.core.problems import Problem, Problems, shortened
-from launcher.engines.verl import renamed
-from launcher.engines.verl.config import compose
-from launcher.engines.verl.defaults import Program
+from launcher.engines.verl.config import renamed
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import Program
 from launcher.spec.algorithm import Algorithm
 
 PROJECT = "verl"

@@ -21,8 +21,9 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-from launcher.engines.verl import config, defaults, early
-from launcher.engines.verl.rules import cluster, data, rollout, sections, values
+from launcher.engines.verl.config import compose as config
+from launcher.engines.verl.config import defaults
+from launcher.engines.verl.rules import cluster, data, early, rollout, sections, values
 
 FILES = Path(verl.__file__).parent / "trainer" / "config"
 LATE = Path(__file__).parents[1] / "engines" / "verl" / "late.yaml"

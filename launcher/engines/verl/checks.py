@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problem, error_message
-from launcher.engines.verl import early, late, saved, words
-from launcher.engines.verl.config import compose
-from launcher.engines.verl.defaults import Program, find_files
+from launcher.engines.verl import saved, words
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import Program, find_files
+from launcher.engines.verl.rules import early, late
 from launcher.engines.verl.rules.facts import LaunchFacts
 from launcher.spec.engine import RunFacts
 from launcher.spec.run import RunSpec

@@ -19,17 +19,17 @@ from launcher.config.nodes import flat, walk
 from launcher.config.recipe import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
 from launcher.config.translate import EXTRA, PROJECT, as_passed_on
-from launcher.config.verl_config import argument_of, config_of, differing
 from launcher.core.overrides import literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_setting, is_secret_variable
-from launcher.engines.verl.config import compose
-from launcher.engines.verl.defaults import CONFIGS, Program
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import CONFIGS, Program
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
 from launcher.scripts.words.state import Launch
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
+from launcher.tools.importing.verl_config import argument_of, config_of, differing
 
 PROGRAMS: Mapping[str, Program] = {
     "main_ppo": "ppo", "main_dapo": "ppo", "sft_trainer": "sft", "sft_trainer_ray": "sft", "fsdp_sft_trainer": "sft",

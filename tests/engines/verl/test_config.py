@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from launcher.core.problems import Problem
-from launcher.engines.verl import defaults, early
-from launcher.engines.verl.classes import accepts
-from launcher.engines.verl.config import VerlConfig, compose
+from launcher.engines.verl.config import defaults
+from launcher.engines.verl.config.classes import accepts
+from launcher.engines.verl.config.compose import VerlConfig, compose
+from launcher.engines.verl.rules import early
 
 SOURCES = Path(early.__file__).parent
 
@@ -146,7 +147,7 @@ def test_an_interpolation_that_leads_nowhere_is_named():
 @pytest.mark.parametrize("program", ["ppo", "sft"])
 def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
     """Each value that verl cannot use is named, and the default stands in its place."""
-    from launcher.engines.verl import late  # noqa: PLC0415
+    from launcher.engines.verl.rules import late  # noqa: PLC0415
 
     keys = ["trainer.nnodes", "trainer.n_gpus_per_node", "data.train_batch_size", "trainer.logger", "data.train_files"]
     if program == "ppo":
@@ -186,7 +187,8 @@ def test_types_are_read_from_annotations(annotation, value, taken):
 
 def test_neither_torch_nor_verl_is_imported():
     code = (
-        "import sys; from launcher.engines.verl import early, late; from launcher.engines.verl.config import compose;"
+        "import sys; from launcher.engines.verl.rules import early, late;"
+        "from launcher.engines.verl.config.compose import compose;"
         "made = compose(['data.train_batch_size=64'], 'ppo'); early.problems(made.config), late.results(made.config);"
         "print(sorted({'torch', 'verl', 'ray', 'transformers'} & {*sys.modules}))"
     )

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from launcher.core.problems import Problem
-from launcher.engines.verl import early, late
-from launcher.engines.verl.config import compose
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.rules import early, late
 from launcher.engines.verl.rules.facts import LaunchFacts
 
 TABLE = yaml.safe_load((Path(__file__).with_name("late.yaml")).read_text())

@@ -18,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr
-from launcher.engines.verl import defaults, renamed
-from launcher.engines.verl.classes import Fields, accepts, is_class
-from launcher.engines.verl.defaults import CONFIGS, Defaults, Program
+from launcher.engines.verl.config import defaults, renamed
+from launcher.engines.verl.config.classes import Fields, accepts, is_class
+from launcher.engines.verl.config.defaults import CONFIGS, Defaults, Program
 
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from launcher.core.problems import Problem, Problems, error_message, suggest
-from launcher.engines.verl.classes import Fields, read_classes, source_files
+from launcher.engines.verl.config.classes import Fields, read_classes, source_files
 
 Program = Literal["ppo", "sft"]
 CONFIGS = {"ppo": ("ppo_trainer", "ppo_megatron_trainer"), "sft": ("sft_trainer_engine",)}

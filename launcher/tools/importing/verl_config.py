@@ -9,8 +9,8 @@ from typing import Any
 from launcher.config.nodes import walk
 from launcher.core.overrides import literal, quoted
 from launcher.engines.verl import Verl, words
-from launcher.engines.verl.config import compose
-from launcher.engines.verl.defaults import Program
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import Program
 from launcher.spec.run import RunSpec
 
 OWN = (

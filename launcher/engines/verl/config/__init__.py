@@ -1,0 +1,1 @@
+"""verl's config of its arguments, composed without loading verl."""
