@@ -19,43 +19,51 @@ GRPO = (
     f"algorithm.adv_estimator=grpo {ROWS} {M}.path=a/b {R}.name=vllm {R}.n=5 trainer.n_gpus_per_node=8 "
     f"{A}.ppo_micro_batch_size_per_gpu=4 {R}.log_prob_micro_batch_size_per_gpu=8"
 )
-PPO = f"{ROWS} {M}.path=a/b critic.model.path=a/b {R}.name=sglang critic.ppo_micro_batch_size_per_gpu=2 critic.optim.lr=2e-5"
+PPO = (
+    f"{ROWS} {M}.path=a/b critic.model.path=a/b {R}.name=sglang "
+    "critic.ppo_micro_batch_size_per_gpu=2 critic.optim.lr=2e-5"
+)
+RL = "verl.trainer.main_ppo"
 SCRIPTS = {
-    "grpo": f"verl.trainer.main_ppo {GRPO} {A}.use_kl_loss=True {A}.kl_loss_coef=0.01 {A}.kl_loss_type=mse",
-    "no kl": f"verl.trainer.main_ppo {GRPO} {A}.use_kl_loss=False {A}.kl_loss_coef=0.01 algorithm.use_kl_in_reward=False",
-    "ppo": f"verl.trainer.main_ppo {PPO} algorithm.gamma=0.99 algorithm.lam=0.95 {A}.ppo_micro_batch_size_per_gpu=4",
-    "ppo with kl": f"verl.trainer.main_ppo {PPO} algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.05 "
+    "grpo": f"{RL} {GRPO} {A}.use_kl_loss=True {A}.kl_loss_coef=0.01 {A}.kl_loss_type=mse",
+    "no kl": f"{RL} {GRPO} {A}.use_kl_loss=False {A}.kl_loss_coef=0.01 algorithm.use_kl_in_reward=False",
+    "ppo": f"{RL} {PPO} algorithm.gamma=0.99 algorithm.lam=0.95 {A}.ppo_micro_batch_size_per_gpu=4",
+    "ppo with kl": f"{RL} {PPO} algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.05 "
                    "algorithm.kl_penalty=low_var_kl algorithm.kl_ctrl.type=adaptive critic.cliprange_value=0.2",
-    "all defaults": "verl.trainer.main_ppo algorithm.adv_estimator=grpo",
-    "gspo, clipped higher": f"verl.trainer.main_ppo {GRPO} {A}.policy_loss.loss_mode=gspo {A}.clip_ratio_high=4e-4 "
+    "all defaults": f"{RL} algorithm.adv_estimator=grpo",
+    "gspo, clipped higher": f"{RL} {GRPO} {A}.policy_loss.loss_mode=gspo {A}.clip_ratio_high=4e-4 "
                             f"{A}.clip_ratio_low=3e-4 {A}.loss_agg_mode=seq-mean-token-mean {A}.clip_ratio_c=10.0",
-    "gspo of gae": f"verl.trainer.main_ppo {PPO} {A}.policy_loss.loss_mode=gspo",
-    "dapo": f"verl.trainer.main_ppo {GRPO} algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc "
+    "gspo of gae": f"{RL} {PPO} {A}.policy_loss.loss_mode=gspo",
+    "dapo": f"{RL} {GRPO} algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc "
             "reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg.enable=True "
-            "+reward.reward_kwargs.overlong_buffer_cfg.len=512 +reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0 "
+            "+reward.reward_kwargs.overlong_buffer_cfg.len=512 "
+            "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0 "
             "+reward.reward_kwargs.max_resp_len=1024 data.max_response_length=1024",
-    "gspo with a filter": f"verl.trainer.main_ppo {GRPO} {A}.policy_loss.loss_mode=gspo algorithm.filter_groups.enable=True",
-    "clip_ratio alone": f"verl.trainer.main_ppo {GRPO} {A}.clip_ratio=0.3",
-    "rloo": f"verl.trainer.main_ppo {GRPO} algorithm.adv_estimator=rloo",
-    "one answer": f"verl.trainer.main_ppo {GRPO} algorithm.adv_estimator=reinforce_plus_plus {R}.n=1",
-    "dynamic": f"verl.trainer.main_ppo {GRPO} {A}.use_dynamic_bsz=True {A}.ppo_max_token_len_per_gpu=24000 "
+    "gspo with a filter": f"{RL} {GRPO} {A}.policy_loss.loss_mode=gspo algorithm.filter_groups.enable=True",
+    "clip_ratio alone": f"{RL} {GRPO} {A}.clip_ratio=0.3",
+    "rloo": f"{RL} {GRPO} algorithm.adv_estimator=rloo",
+    "one answer": f"{RL} {GRPO} algorithm.adv_estimator=reinforce_plus_plus {R}.n=1",
+    "dynamic": f"{RL} {GRPO} {A}.use_dynamic_bsz=True {A}.ppo_max_token_len_per_gpu=24000 "
                f"{R}.log_prob_use_dynamic_bsz=True {R}.log_prob_max_token_len_per_gpu=48000",
-    "offload and sizes": f"verl.trainer.main_ppo {GRPO} {A}.fsdp_config.param_offload=True {M}.lora_rank=32 {M}.lora_alpha=64 "
-                         f"{A}.fsdp_config.optimizer_offload=True {A}.ulysses_sequence_parallel_size=2 {A}.strategy=fsdp2",
-    "validation": f"verl.trainer.main_ppo {GRPO} {R}.val_kwargs.do_sample=True {R}.val_kwargs.temperature=0.6 "
+    "offload and sizes": f"{RL} {GRPO} {A}.fsdp_config.param_offload=True {M}.lora_rank=32 "
+                         f"{M}.lora_alpha=64 "
+                         f"{A}.fsdp_config.optimizer_offload=True {A}.ulysses_sequence_parallel_size=2 "
+             f"{A}.strategy=fsdp2",
+    "validation": f"{RL} {GRPO} {R}.val_kwargs.do_sample=True {R}.val_kwargs.temperature=0.6 "
                   f"{R}.val_kwargs.n=4 {R}.val_kwargs.top_p=0.7 trainer.val_before_train=False trainer.test_freq=5",
-    "own reward": f"verl.trainer.main_ppo {GRPO} reward.custom_reward_function.path=my.py "
+    "own reward": f"{RL} {GRPO} reward.custom_reward_function.path=my.py "
                   "reward.custom_reward_function.name=score +reward.custom_reward_function.reward_kwargs.a=1",
-    "reward model": f"verl.trainer.main_ppo {GRPO} reward.reward_model.enable=True reward.reward_model.model_path=r/m "
+    "reward model": f"{RL} {GRPO} reward.reward_model.enable=True reward.reward_model.model_path=r/m "
                     "reward.reward_model.rollout.name=sglang reward.reward_model.rollout.gpu_memory_utilization=0.4",
-    "older keys": f"verl.trainer.main_ppo {GRPO} custom_reward_function.path=my.py reward_model.reward_manager=naive "
+    "older keys": f"{RL} {GRPO} custom_reward_function.path=my.py reward_model.reward_manager=naive "
                   "critic.model.fsdp_config.param_offload=True trainer.val_generations_to_log_to_wandb=4",
-    "megatron": f"verl.trainer.main_ppo --config-path=config --config-name='ppo_megatron_trainer.yaml' {GRPO} "
+    "megatron": f"{RL} --config-path=config --config-name='ppo_megatron_trainer.yaml' {GRPO} "
                 f"{A}.megatron.tensor_model_parallel_size=4 {A}.megatron.param_offload=True",
-    "multi-turn": f"verl.trainer.main_ppo {GRPO} {R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
-    "steps": f"verl.trainer.main_ppo {GRPO} trainer.total_epochs=7 trainer.total_training_steps=100 trainer.save_freq=20 "
+    "multi-turn": f"{RL} {GRPO} {R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
+    "steps": f"{RL} {GRPO} trainer.total_epochs=7 trainer.total_training_steps=100 trainer.save_freq=20 "
              "data.seed=7 data.shuffle=False data.truncation=left trainer.balance_batch=False",
-    "sft": f"verl.trainer.sft_trainer {ROWS} model.path=a/b optim.lr=2e-5 data.micro_batch_size_per_gpu=4 data.max_length=4096",
+    "sft": f"verl.trainer.sft_trainer {ROWS} model.path=a/b optim.lr=2e-5 data.micro_batch_size_per_gpu=4 "
+             f"data.max_length=4096",
     "sft with lora": f"verl.trainer.sft_trainer {ROWS} model.path=a/b model.lora_rank=32 model.lora_alpha=64 "
                      "optim.lr_warmup_steps_ratio=0.1 optim.lr_scheduler_type=cosine data.use_dynamic_bsz=False",
 }  # fmt: skip

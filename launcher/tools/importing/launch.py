@@ -49,7 +49,7 @@ _CONFIGS = frozenset(name for names in CONFIGS.values() for name in names)
 
 
 @dataclass(frozen=True)
-class Change:
+class Replacement:
     """Something of the script that stands otherwise in the recipe."""
 
     before: str
@@ -69,7 +69,7 @@ class ImportedLaunch:
     arguments: list[str] = field(default_factory=list)
     """Of `rlrun train`."""
     run: RunSpec | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Replacement] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What is left to the reader: parts that only running could tell, secrets, wrappers."""
@@ -103,14 +103,14 @@ def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
     found = resolve_request(RunRequest(asked))
     made.run, made.arguments = found.run, found.request.texts
     made.problems += [problem.within(made.name) for problem in found.problems]
-    made.changes += [Change(one.typed.text, one.message) for one in found.taken]
+    made.changes += [Replacement(one.typed.text, one.message) for one in found.taken]
 
 
 def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
     typed = _with_processes(made, _known(made, _without_flags(made), placeholders), program)
     if program == "ppo" and SERVER not in map(key_of, typed):
         typed.append(f"{SERVER}=vllm")
-        made.changes.append(Change(SERVER, "the script names no inference server, and verl has no default; vllm"))
+        made.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
     settings = [word for word in typed if not word.startswith("-")]
     now, problems = as_passed_on(settings, program, _backend(typed))
     made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
@@ -135,9 +135,9 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
     kept = _told(found, resolve_request(RunRequest(typed_words)).run)
     made.arguments = [word.text for word in kept]
     defaults = {*implied}
-    made.changes += [Change(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
+    made.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
     made.changes += [
-        Change(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
+        Replacement(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
         for word in kept if word.where.startswith(DEFAULT)
     ]  # fmt: skip
 
@@ -172,7 +172,7 @@ def _exactly(made: ImportedLaunch, found: Resolution, wanted: Mapping[str, Any])
     extra = [*(word for word in given if key_of(word) not in keys), *more]
     others = [word for word in found.request.overrides if key_of(word.text) != EXTRA]
     passed = SourcedOverride(f"{EXTRA}={literal(extra)}", made.name, "recipe")
-    made.changes += [Change(word, f"passed on to {PROJECT}, as no setting here says just that") for word in more]
+    made.changes += [Replacement(word, f"passed on to {PROJECT}, as no setting here says just that") for word in more]
     exact = resolve_request(RunRequest([*others, passed]))
     return replace(exact, taken=found.taken)
 
@@ -201,7 +201,7 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
                 value = value.replace(part, "")
             plain = _NAME.sub("-", value.strip("'\" ")).strip("-._")[:128]
             if plain and plain != value.strip("'\""):
-                made.changes.append(Change(word, f"taken as {key}={plain}; it is the name of a folder"))
+                made.changes.append(Replacement(word, f"taken as {key}={plain}; it is the name of a folder"))
             elif not plain:
                 made.notes.append(f"{made.name}: {word} is left out; rlrun gives a run a name")
             found += [f"{key}={plain}"] if plain else []
@@ -262,7 +262,7 @@ def _with_processes(made: ImportedLaunch, words: list[str], program: Program) ->
         for key, count in counts.items():
             if program == "sft" and key not in given and count and count.isdecimal():
                 words.append(f"{key}={count}")
-                made.changes.append(Change(f"{wrapper.name} {count}", f"taken as {key}={count}"))
+                made.changes.append(Replacement(f"{wrapper.name} {count}", f"taken as {key}={count}"))
     return words
 
 
