@@ -61,6 +61,8 @@ def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
         "actor_rollout_ref.model.use_remove_padding=True",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
+        "data.seed=null",
+        "reward.custom_reward_function.path=null",
     )
     assert run.engine.env == {"VLLM_USE_V1": "1"}  # type: ignore[attr-defined]
     assert (run.sampler.n, run.trainer.ppo_mini_batch_size, run.trainer.micro_batch_size_per_gpu) == (5, 64, 8)
@@ -115,7 +117,7 @@ def test_several_machines_need_a_cluster(folder: Path) -> None:
     [
         ("rollout.n=5", "rollout.nn=5", "actor_rollout_ref.rollout.nn: verl has no such key; did you mean"),
         ("main_ppo", "main_eval", "verl.trainer.main_eval is no training of verl 0.9.1"),
-        ("$@", "trainer.resume_mode=resume_path", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
+        ("$@", "trainer.resume_mode=never", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
     ],
 )
 def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path, before: str, after: str, line: str) -> None:
