@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
@@ -189,8 +189,12 @@ $(VERL)/ready: Makefile
 		pylatexenc==2.11 pybind11==3.1.0 TransferQueue==0.1.11
 	@touch $@
 
-test-verl: $(VERL)/ready  ## read prepared data with verl 0.9.1's dataset classes; our rules against its own
+test-verl: $(VENV)/ready-dev $(VERL)/ready  ## verl 0.9.1 itself: it reads our data, our rules equal its own, and SFT trains; short
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore -m pytest tests/verl --no-header -p no:cacheprovider
+	$(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python sft
+
+verl-runs: $(VENV)/ready-dev $(VERL)/ready  ## train SFT, GRPO, PPO, DAPO and GSPO with verl 0.9.1 on this CPU, each resumed, and one killed
+	$(VENV)/bin/python benchmarks/verl_runs.py $(CURDIR)/$(VERL)/bin/python
 
 verl-rules: $(VERL)/ready  ## our verdict on 1,500 random configs of verl against its own validate_config, SEED=0
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore benchmarks/verl_rules.py 1500 $(SEED)

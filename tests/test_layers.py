@@ -65,7 +65,9 @@ BELOW = {
         "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config trackers "
         "preflight.checks preflight"
     ),
-    "tools.importing": "core spec config.names engines.verl.config engines.verl config preflight.checks scripts.words scripts",
+    "tools.importing": (
+        "core spec config.names engines.verl.config engines.verl config preflight.checks scripts.words scripts"
+    ),
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "

@@ -62,7 +62,6 @@ def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8",
         "data.seed=null",
-        "reward.custom_reward_function.path=null",
     )
     assert run.engine.env == {"VLLM_USE_V1": "1"}  # type: ignore[attr-defined]
     assert (run.sampler.n, run.trainer.ppo_mini_batch_size, run.trainer.micro_batch_size_per_gpu) == (5, 64, 8)

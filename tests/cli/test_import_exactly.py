@@ -9,9 +9,9 @@ import pytest
 from launcher.config.arguments import key_of
 from launcher.config.resolve import resolve
 from launcher.config.translate import as_passed_on
-from launcher.config.verl_config import config_of, differing, program_of
-from launcher.engines.verl.config import compose
+from launcher.engines.verl.config.compose import compose
 from launcher.tools.importing.script import import_script
+from launcher.tools.importing.verl_config import config_of, differing, program_of
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS = "data.train_files=train.parquet data.val_files=val.parquet"
