@@ -1,7 +1,8 @@
 """What `rlrun plan` of a 7B model's folder costs, with nothing remembered and then again: `plan_cost.py RUNS`.
 
 The folder has Qwen2.5-7B's shapes, safetensors headers without values (sparse files of 15 GB) and a BPE tokenizer of
-152,000 tokens. CPU seconds and the largest process's memory, over all processes. Ends with 1 above LIMITS.
+152,000 tokens. CPU seconds and the largest process's memory, over all processes; `verl` is a recipe of engine=verl,
+without that folder, of which all keys and rules are checked. Ends with 1 above LIMITS.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 RLRUN = [sys.executable, "-m", "launcher"]
-LIMITS = {"cold": (6.0, 1.5), "warm": (1.5, 1.5)}
+LIMITS = {"cold": (6.0, 1.5), "warm": (1.5, 1.5), "verl": (3.0, 1.5)}
 """CPU seconds and GB."""
 HIDDEN, HEADS, KEY_HEADS, INNER, LAYERS, VOCABULARY, TOKENS = 3584, 28, 4, 18944, 28, 152064, 151643
 SPECIAL = ("<eos>", "<|user|>", "<|assistant|>", "<|system|>")
@@ -126,10 +127,11 @@ def main(runs: int) -> int:
         folder = Path(name)
         env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         command = [*RLRUN, "plan", *save(folder, 2000)]
-        found = dict[str, list[tuple[float, float]]](cold=[], warm=[])
+        found = dict[str, list[tuple[float, float]]](cold=[], warm=[], verl=[])
         for number in range(runs + 1):
             shutil.rmtree(folder / "cache", ignore_errors=True)
-            pair = cost(command, env), cost(command, env)
+            verl = [*RLRUN, "plan", "--recipe", "verl-grpo-gsm8k"]
+            pair = cost(command, env), cost(command, env), cost(verl, env)
             for kind, one in zip(found, pair, strict=True):
                 found[kind] += [one] if number else []  # the first reads files that the others have in memory
     for kind, measured in found.items():

@@ -150,7 +150,7 @@ def actor(run: RunSpec, megatron: bool) -> Section:
         f"{ACTOR}.clip_ratio_c": NO_DUAL_CLIP if spec.clip_ratio_c is None else spec.clip_ratio_c,
         f"{ACTOR}.policy_loss.loss_mode": "gspo" if isinstance(spec, GSPO) else "vanilla",
         f"{ACTOR}.loss_agg_mode": spec.loss_agg_mode,
-        **({f"{ACTOR}.loss_scale_factor": spec.loss_scale_factor} if spec.loss_scale_factor else {}),
+        **({f"{ACTOR}.loss_scale_factor": _whole(spec.loss_scale_factor)} if spec.loss_scale_factor else {}),
         f"{ACTOR}.entropy_coeff": spec.entropy_coeff,
         f"{ACTOR}.use_kl_loss": bool(kl_loss),
         **with_kl,
@@ -158,6 +158,11 @@ def actor(run: RunSpec, megatron: bool) -> Section:
         f"{ACTOR}.data_loader_seed": run.seed,
         **optimizer(f"{ACTOR}.optim", run.optim, megatron),
     }
+
+
+def _whole(value: float) -> float | int:
+    """Without its point where it is a whole number: verl's setting is one."""
+    return int(value) if value == int(value) else value
 
 
 def _sharded(run: RunSpec, prefix: str) -> Section:

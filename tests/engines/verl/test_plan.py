@@ -1,0 +1,132 @@
+"""Plans of engine=verl: what the platform's guide asks for (S1-19 to S1-24), recipes, and what is refused in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.verl import words
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.rules import early, late
+from launcher.preflight.plan import plan
+
+RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "recipes").glob("verl-*.sh"))
+ACTOR, ROLLOUT, MODEL, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
+ROWS = ("data.train_files={folder}/train.parquet", "data.val_files={folder}/test.parquet")
+NAMES = ("trainer.project_name=my_project", "trainer.experiment_name=first", "trainer.nnodes=1")
+GRPO = (
+    "algorithm.adv_estimator=grpo", *ROWS, "data.train_batch_size=1024", "data.max_prompt_length=512",
+    "data.max_response_length=1024", f"{MODEL}.path=Qwen/Qwen2.5-7B-Instruct", f"{ACTOR}.optim.lr=1e-6",
+    f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_coef=0.001", f"{ROLLOUT}.n=5", "trainer.n_gpus_per_node=8",
+    "trainer.total_epochs=15", "trainer.save_freq=20", "trainer.test_freq=5", *NAMES,
+)  # fmt: skip
+SFT = (
+    "algorithm=sft", "model.partial_pretrain=Qwen/Qwen2.5-7B-Instruct", *ROWS, "data.prompt_key=prompt",
+    "data.response_key=response", "data.max_length=4096", "trainer.total_epochs=3", *NAMES,
+)  # fmt: skip
+GUIDE = {
+    "S1-19 SFT": (*SFT, "trainer.n_gpus_per_node=8"),
+    "S1-20 SFT with adapters": (
+        *SFT, "model.lora_rank=32", "model.lora_alpha=64", "model.target_modules=all-linear",
+        "trainer.n_gpus_per_node=4",
+    ),
+    "S1-21 GRPO": GRPO,
+    "S1-22 GRPO, full": (
+        *GRPO, "data.filter_overlong_prompts=True", "data.truncation=error", f"{MODEL}.use_remove_padding=True",
+        f"{ACTOR}.ppo_mini_batch_size=256", f"{ACTOR}.ppo_micro_batch_size_per_gpu=32",
+        f"{ACTOR}.kl_loss_type=low_var_kl", f"{MODEL}.enable_gradient_checkpointing=True",
+        f"{ROLLOUT}.tensor_model_parallel_size=2", f"{ROLLOUT}.name=vllm", f"{ROLLOUT}.gpu_memory_utilization=0.6",
+        "algorithm.use_kl_in_reward=False", "trainer.critic_warmup=0",
+    ),
+    "S1-23 PPO": (
+        "algorithm.adv_estimator=gae", *ROWS, "data.train_batch_size=256", "data.max_prompt_length=512",
+        "data.max_response_length=1024", f"{MODEL}.path=Qwen/Qwen2.5-7B-Instruct", "critic.optim.lr=1e-5",
+        f"{ACTOR}.ppo_mini_batch_size=64", "critic.ppo_mini_batch_size=64", "algorithm.gamma=1.0", "algorithm.lam=0.95",
+        "trainer.n_gpus_per_node=8", "trainer.total_epochs=10", *NAMES,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """2,000 rows that verl reads, for RL and for SFT."""
+    import pyarrow as pa  # noqa: PLC0415  # half a second
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    for name, numbers in (("train", range(2000)), ("test", range(2000, 2100))):
+        turns = [[{"role": "user", "content": f"{n}+1?"}] for n in numbers]
+        rows = {"data_source": ["openai/gsm8k"] * len(turns), "prompt": turns,
+                "reward_model": [{"style": "rule", "ground_truth": str(n + 1)} for n in numbers]}  # fmt: skip
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", GUIDE)
+def test_a_command_of_the_guide_plans_and_verl_accepts_it(name: str, folder: Path) -> None:
+    typed = [word.replace("{folder}", str(folder)) for word in GUIDE[name]]
+    if "SFT" in name:
+        rows = "".join(f'{{"prompt": "{n}+1?", "response": "{n + 1}"}}\n' for n in range(2000))
+        for split in ("train", "test"):
+            (folder / f"{split}.jsonl").write_text(rows.replace("+1", "+1" if split == "train" else "+ 1"))
+        typed = [word.replace(".parquet", ".jsonl") for word in typed]
+    page = plan(["engine=verl", "reward=auto", *typed])
+    failed = [result.line for result in page.results if result.level == "FAIL"]
+    assert page.run and not failed, failed
+    accepted = compose(words.arguments(page.run, page.run.engine, Path("run")), program(page.run))  # type: ignore[arg-type]
+    assert not accepted.problems and not early.problems(accepted.config) and not late.problems(accepted.config)
+
+
+def program(run: object) -> str:
+    return "ppo" if words.program(run) == words.PPO_MAIN else "sft"  # type: ignore[arg-type]
+
+
+def test_dpo_of_the_guide_is_refused_in_words_and_trains_with_our_engine() -> None:
+    """S1-24: verl has no DPO, and never had."""
+    typed = ["algorithm=dpo", "model=Qwen/Qwen2.5-7B-Instruct", "data=ultrafeedback", "algorithm.beta=0.1",
+             "trainer.total_epochs=1", "optim.lr=5e-7", "hardware=h100x8"]  # fmt: skip
+    (refused,) = [result for result in plan(["engine=verl", *typed]).results if result.subject == "algorithm"]
+    assert "DPO learns from pairs, which Verl does not read" in refused.message
+    assert plan(typed).run
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_plans(recipe: str) -> None:
+    page = plan([], recipe=recipe)
+    assert page.run and not [result.line for result in page.results if result.level == "FAIL"]
+    assert "accepts its" in next(result.message for result in page.results if result.subject == "engine")
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["algorithm=gspo_selfplay"], "algorithm: GSPOSelfPlay learns from mixed, which Verl does not read"),
+        (["hardware=cpu"], "hardware: verl 0.9.1 has no platform for CPUs; use hardware=gpu, or engine=torch"),
+        (["sampler=vllm"], "sampler: verl samples with servers of its own; use sampler=verl, or engine=torch"),
+        (["cluster=ray"], "cluster: verl starts a Ray cluster of its own on one machine; use cluster=local"),
+        (["model=tiny"], "model: verl loads a model from a folder or a hub"),
+        (["health.on_critical=pause"], "health.on_critical: verl cannot save a checkpoint when it is asked to"),
+        (["optim.lr_scheduler_type=linear"], "optim.lr_scheduler_type: verl has no linear schedule"),
+        (["data.chat_template=never"], "data.chat_template: verl always writes prompts with the chat template"),
+        (["algorithm.max_log_ratio=10"], "algorithm.max_log_ratio: verl clamps log-ratios at 20"),
+        (["algorithm.min_group_std=0.1"], "algorithm.min_group_std: verl filters groups by equal scores only"),
+        (['engine.extra=["trainer.resume_mode=auto"]'], "engine.extra: trainer.resume_mode is set by rlrun"),
+        (["engine.resume_from_path=/a/b"], "engine.resume_from_path: '/a/b' does not end with global_step_N"),
+    ],
+)
+def test_what_verl_does_not_do_is_refused_in_words(typed: list[str], line: str) -> None:
+    base = {"algorithm": "grpo", "model": "Qwen/Qwen3-0.6B", "data": "gsm8k", "engine": "verl"}
+    chosen = [f"{group}={choice}" for group, choice in base.items() if not typed[0].startswith(f"{group}=")]
+    lines = [result.line for result in plan([*chosen, *typed]).results if result.level == "FAIL"]
+    assert any(found.startswith(line) for found in lines), lines
+
+
+def test_a_plan_loads_neither_torch_nor_verl() -> None:
+    code = (
+        "import sys\nfrom launcher.preflight.plan import plan\nassert plan([], recipe='verl-grpo-gsm8k').run\n"
+        "print(sorted({'torch', 'verl', 'ray', 'transformers', 'vllm'} & {*sys.modules}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

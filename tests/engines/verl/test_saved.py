@@ -1,0 +1,92 @@
+"""verl's checkpoints: what is complete is taken over, what is not is named, and an empty tracker is repaired."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from launcher.core import checkpoints
+from launcher.engines.verl import saved
+
+
+def shards(folder: Path, world: int = 2, role: str = "actor") -> Path:
+    """A checkpoint as verl writes it for so many processes."""
+    for kind in ("model", "optim", "extra_state"):
+        for rank in range(world):
+            path = folder / role / f"{kind}_world_size_{world}_rank_{rank}.pt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with zipfile.ZipFile(path, "w") as file:
+                file.writestr("data", bytes(100))
+    (folder / role / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world}))
+    with zipfile.ZipFile(folder / "data.pt", "w") as file:
+        file.writestr("data", bytes(100))
+    return folder
+
+
+def test_a_whole_one_is_taken_over_with_its_validation(tmp_path: Path) -> None:
+    source = shards(tmp_path / "verl" / "saved" / "global_step_20")
+    shards(source, role="critic")
+    assert saved.take_over(tmp_path, validated={"val-core/x/reward/mean@1": 0.5}) == [20]
+    made = tmp_path / "checkpoints" / "step_000020"
+    assert not checkpoints.faults(made)
+    assert (made / "state" / "global_step_20" / "critic" / "model_world_size_2_rank_1.pt").is_file()
+    assert checkpoints.validated(made) == {"val-core/x/reward/mean@1": 0.5}
+    assert not source.exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (lambda at: (at / "data.pt").unlink(), "data.pt: is missing: it was not saved to its end"),
+        (lambda at: (at / "actor" / "optim_world_size_2_rank_1.pt").unlink(),
+         "actor/optim_world_size_2_rank_1.pt: is missing"),
+        (lambda at: (at / "actor" / "model_world_size_2_rank_0.pt").write_bytes(b"PK\x03\x04half"),
+         "actor/model_world_size_2_rank_0.pt: is cut off or damaged (8 bytes)"),
+        (lambda at: (at / "actor" / "fsdp_config.json").write_text('{"world_size": 8}'),
+         "actor/fsdp_config.json: says 8 processes, and the shards are of 2"),
+        (lambda at: [path.unlink() for path in (at / "actor").glob("*.pt")],
+         "actor/model_world_size_W_rank_R.pt: is missing: there are no weights"),
+    ],
+)  # fmt: skip
+def test_one_that_is_not_whole_is_named_and_left(tmp_path: Path, damage: object, fault: str) -> None:
+    source = shards(tmp_path / "verl" / "saved" / "global_step_20")
+    damage(source)  # type: ignore[operator]
+    assert f"global_step_20/{fault}" in [str(problem).removesuffix("; ") for problem in saved.faults(source)]
+    assert saved.take_over(tmp_path) == []
+    assert source.is_dir() and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_damaged_byte_is_found_once_it_is_a_checkpoint(tmp_path: Path) -> None:
+    shards(tmp_path / "verl" / "saved" / "global_step_20")
+    saved.take_over(tmp_path)
+    made = tmp_path / "checkpoints" / "step_000020"
+    shard = made / "state" / "global_step_20" / "actor" / "model_world_size_2_rank_0.pt"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
+    assert checkpoints.faults(made)
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "half", None])
+def test_a_tracker_that_names_no_step_is_repaired_from_what_is_whole(tmp_path: Path, text: str | None) -> None:
+    shards(tmp_path / "global_step_10")
+    (shards(tmp_path / "global_step_20") / "data.pt").unlink()
+    if text is not None:
+        (tmp_path / saved.TRACKER).write_text(text)
+    assert "names 10 now" in saved.repair_tracker(tmp_path)
+    assert saved.tracked(tmp_path) == 10
+    assert saved.repair_tracker(tmp_path) == "", "nothing is left to do"
+
+
+def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        shards(tmp_path / f"global_step_{step}")
+    assert [step for step, _ in saved.folders(tmp_path)] == [100, 10, 9]
+
+
+def test_without_rows_has_all_but_the_state_of_the_loader(tmp_path: Path) -> None:
+    source = shards(tmp_path / "global_step_4")
+    made = saved.without_rows(str(source), tmp_path / "resumed")
+    assert made.name == "global_step_4" and not (made / "data.pt").exists()
+    assert (made / "actor" / "model_world_size_2_rank_0.pt").is_file() and (source / "data.pt").is_file()
