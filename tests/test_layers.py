@@ -71,7 +71,8 @@ BELOW = {
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
-        "config.reference cli preflight reports engines.torch tools tools.doctor tools.importing launch launch.sweeps"
+        "config.reference cli preflight reports engines.verl engines.torch tools tools.doctor tools.importing launch "
+        "launch.sweeps"
     ),
     "": "runs core cli preflight launch",
 }

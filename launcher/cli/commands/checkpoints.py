@@ -1,4 +1,7 @@
-"""`rlrun checkpoints [list | best | export] RUN`: what a run kept, which is best, and one of them for others."""
+"""`rlrun checkpoints [list | best | export | repair] RUN`: what a run kept, which is best, and one of them for others.
+
+RUN may also be a folder of checkpoints that verl wrote.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import Root, complete_run
+from launcher.cli.commands import verl_checkpoints
 from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
@@ -22,11 +26,12 @@ from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 
-Action = Literal["list", "best", "export"]
+Action = Literal["list", "best", "export", "repair"]
 BELONGS: dict[Action, set[str]] = {
     "list": {"--metric", "--no-verify"},
     "best": {"--metric"},
-    "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base"},
+    "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base", "--python"},
+    "repair": set(),
 }
 
 
@@ -34,7 +39,7 @@ def of_run(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[list|best|export] RUN", help="What to do, and with which run.", autocompletion=complete_run
+            metavar="[list|best|export|repair] RUN", help="What to do, and with which run.", autocompletion=complete_run
         ),
     ],
     metric: Annotated[
@@ -48,17 +53,26 @@ def of_run(
     newest: Annotated[bool, typer.Option("--newest", help="export: the newest one; so by default.")] = False,
     fold: Annotated[bool, typer.Option("--merge", help="export: a LoRA adapter is added into its base.")] = False,
     base: Annotated[str | None, typer.Option("--base", help="export --merge: the folder of the base.")] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="export of verl's own folder: the Python of verl's environment.")
+    ] = None,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a run's checkpoints, print the best, or export one. What is exported is a plain model folder."""
+    """List a run's checkpoints, print the best, or export one. What is exported is a plain model folder. RUN may be a
+    folder of checkpoints that verl wrote; repair makes its tracker file name the newest complete one."""
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
-             "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
+             "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
     with problems_named():
         action, name = _action_and_run(words)
         alien = [word for word, value in given.items() if value and word not in BELONGS[action]]
         if alien:
             raise Problems([Problem(word, f"is not an option of {action}", "leave it out") for word in alien])
+        if verl_checkpoints.is_folder(name):
+            return _of_verl(action, Path(name).expanduser(), as_json, (step, folder, python))
+        if action == "repair" or python:
+            got = "is of a folder of checkpoints that verl wrote, and this is none"
+            raise Problems(Problem("--python" if python else "repair", got, "leave it out", "not-supported"))
         run = store.find(name, root)
         if action == "list":
             return _list(run, metric, verify, as_json)
@@ -74,6 +88,20 @@ def of_run(
         return _export(run, chosen, folder, fold, base, as_json)
 
 
+def _of_verl(action: Action, folder: Path, as_json: bool, to: tuple[int | None, Path | None, str | None]) -> None:
+    """`to`: the step, the new folder and verl's Python of an export."""
+    step, target, python = to
+    if action == "best":
+        raise Problems(Problem("best", f"{folder} is verl's, which keeps no scores there", "use list", "not-supported"))
+    if action == "repair":
+        return verl_checkpoints.repair(folder)
+    if action == "list":
+        return verl_checkpoints.list_all(folder, as_json)
+    if target is None:
+        raise Problems(Problem("--out", "is missing", "use a new folder"))
+    return verl_checkpoints.export(folder, step, target, python)
+
+
 def _action_and_run(words: list[str]) -> tuple[Action, str]:
     """Raises `Problems`. Either may come first."""
     first, *rest = words
@@ -85,7 +113,7 @@ def _action_and_run(words: list[str]) -> tuple[Action, str]:
     found = [(action, name) for action, name in ((first, rest[0]), (rest[0], first)) if action in actions]
     if not found or len(rest) > 1:
         raise Problems(
-            [Problem(shlex.join(words), "is not an action and a run", "use list, best or export, and a run")]
+            [Problem(shlex.join(words), "is not an action and a run", "use list, best, export or repair, and a run")]
         )
     return cast(Action, found[0][0]), found[0][1]
 

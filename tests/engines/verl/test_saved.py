@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,18 @@ def test_without_rows_has_all_but_the_state_of_the_loader(tmp_path: Path) -> Non
     made = saved.without_rows(str(source), tmp_path / "resumed")
     assert made.name == "global_step_4" and not (made / "data.pt").exists()
     assert (made / "actor" / "model_world_size_2_rank_0.pt").is_file() and (source / "data.pt").is_file()
+
+
+def test_a_folder_of_verl_is_listed_and_repaired_by_command(tmp_path: Path, commands: Any) -> None:
+    """Written outside of rlrun, and its tracker left empty by a crash."""
+    shards(tmp_path / "ckpt" / "global_step_10")
+    (shards(tmp_path / "ckpt" / "global_step_20") / "data.pt").unlink()
+    (tmp_path / "ckpt" / saved.TRACKER).touch()
+    call = commands(tmp_path)
+    listed = json.loads(call("checkpoints", "list", "ckpt", "--json").stdout)
+    assert [(one["step"], one["complete"], one["tracked"]) for one in listed] == [(20, False, False), (10, True, False)]
+    assert "names 10 now" in call("checkpoints", "repair", "ckpt").stdout
+    (listed,) = [one for one in json.loads(call("checkpoints", "ckpt", "--json").stdout) if one["tracked"]]
+    assert listed["step"] == 10
+    refused = call("checkpoints", "export", "ckpt", "--step", "20", "--to", "hf", "--out", "out")
+    assert refused.returncode == 2 and "use 20 or 10" in refused.stderr
