@@ -93,13 +93,14 @@ def _versions(found: VerlEnvironment, python: str, here: bool) -> Iterator[Check
 
 
 def _rules(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
-    """Each thing once: a rule of `validate_config` may name what a later one names, too. What `plugins` may register is
-    a warning with them."""
+    """Each thing once: a rule of `validate_config` may name what a later one names, too. What `plugins` may register
+    or replace is a warning with them."""
     first = early.problems(config)
     yield from from_problems(map(_named, first))
     for result in late.results(config, facts):
         if result.problem.where not in {problem.where for problem in first}:
-            level = "WARN" if plugins and result.problem.where in REGISTERED else result.level
+            by_plugin = result.problem.where in REGISTERED or result.problem.code == "not-installed"
+            level = "WARN" if plugins and by_plugin else result.level
             yield from from_problems([_named(result.problem)], level)
 
 

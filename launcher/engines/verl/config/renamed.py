@@ -17,6 +17,13 @@ PPO = {
     "reward_kwargs": "reward.reward_kwargs",
     "ray_init": "ray_kwargs.ray_init",
     "ray_init.timeline_json_file": "ray_kwargs.timeline_json_file",
+    "algorithm.rollout_is": "algorithm.rollout_correction.rollout_is",
+    "algorithm.rollout_is_threshold": "algorithm.rollout_correction.rollout_is_threshold",
+    "algorithm.rollout_rs": "algorithm.rollout_correction.rollout_rs",
+    "algorithm.rollout_rs_threshold": "algorithm.rollout_correction.rollout_rs_threshold",
+    "actor_rollout_ref.actor.tis_imp_ratio_cap": "algorithm.rollout_correction.rollout_is_threshold",
+    "actor_rollout_ref.actor.lr": "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.rollout.tensor_parallel_size": "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "actor_rollout_ref.actor.router_replay": "actor_rollout_ref.actor.megatron.router_replay",
     "actor_rollout_ref.actor.fsdp_config.grad_clip": "actor_rollout_ref.actor.grad_clip",
     "actor_rollout_ref.rollout.skip_rollout": "skip.rollout.enable",
@@ -71,6 +78,7 @@ GONE = {
 }
 """What to do where there is no key of today."""
 IGNORED = {
+    "reward_model.overlong_buffer": "+reward.reward_kwargs.overlong_buffer_cfg",
     "reward_model.model.path": "reward.reward_model.model_path",
     "reward_model.reward_manager": "reward.reward_manager.name",
     "reward_model.num_workers": "reward.num_workers",
