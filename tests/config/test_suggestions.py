@@ -17,8 +17,6 @@ def lines(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("algorithm", "word", "fix"),
     [
-        ("ppo", "actor_rollout_ref.actor.use_kl_loss=False", "leave it out"),
-        ("grpo", "algorithm.use_kl_in_reward=False", "leave it out"),
         ("sft", "entropy_coef=0", "leave it out"),
         ("grpo", "gamma=1.0", "algorithm.gamma is a setting of algorithm=ppo"),
         ("grpo", "lam=0.95", "algorithm.lam is a setting of algorithm=ppo"),

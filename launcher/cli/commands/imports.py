@@ -44,7 +44,7 @@ def import_(
     number: Annotated[int | None, typer.Option("--run", metavar="N", help="Only the launch with this number.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make recipes of a launch script of verl: read it without running it, say what changed, and plan them.
+    """Make recipes of a launch script of verl, and plan them. It is read without running it; what changed is said.
 
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """

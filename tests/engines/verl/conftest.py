@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from launch_model import Model
 
+INSTALLED = ["cachetools", "fastapi", "flash_attn", "transfer_queue", "uvicorn", "verl", "vllm"]
 FAKE = Path(__file__).with_name("fake_verl.py")
 
 
@@ -35,7 +36,9 @@ def words(model_folder: Path, sums: Path) -> Callable[..., list[str]]:
 
     def made(*more: str, wrong: str = "") -> list[str]:
         python = sums / "fake-python"
-        python.write_text(f'#!/bin/sh\nFAKE_VERL="{wrong}" exec {sys.executable} {FAKE} "$@"\n')
+        installed = json.dumps({"packages": INSTALLED, "verl": "0.9.1"})
+        answers = f"""[ "$1" = -c ] && echo '{installed}' && exit"""  # what a plan asks for
+        python.write_text(f'#!/bin/sh\n{answers}\nFAKE_VERL="{wrong}" exec {sys.executable} {FAKE} "$@"\n')
         python.chmod(0o755)
         return [
             "algorithm=grpo", f"model={model_folder}", "data=files", f"data.train_files=[{sums}/train.jsonl]",
