@@ -28,12 +28,15 @@ MORE = {
     ("reward", "by_style"): ["reward.parts={exact:1.0,model:1.0}", "reward.parts.model.path=o/r"],
     ("reward", "weighted"): ["reward.parts={exact:1.0,format:0.2}"],
 }
+WITH_VERL = {"engine": "verl", "sampler": "verl", "hardware": "gpu", "model": "qwen3-0.6b"}
+OTHERS = {("engine", "verl"): WITH_VERL, ("sampler", "verl"): WITH_VERL}
+"""Choices that go together only."""
 CHOICES = [(group, choice) for group, choices in groups().items() for choice in choices]
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES, ids=lambda value: value)
 def test_choice_is_a_run_that_survives_being_written_down(group, choice):
-    words = [f"{name}={value}" for name, value in {**BASE, group: choice}.items()]
+    words = [f"{name}={value}" for name, value in {**BASE, group: choice, **OTHERS.get((group, choice), {})}.items()]
     run = resolve([*words, "sampler.n=8", *MORE.get((group, choice), [])])
     assert from_yaml(to_yaml(run)) == run
 

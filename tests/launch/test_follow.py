@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Event, Stalled, Step, Usage, WentOn, events_of
+from launcher.core.events import Event, Stalled, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
-from launcher.launch.follow import Follower, Listener, follow
+from launcher.launch.follow import Follower, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
@@ -79,29 +79,3 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     assert not [event for event in told if isinstance(event, WentOn)]
     assert state.stalled and state.usage[0].cpu_percent == 100.0
     assert (tmp_path / "console.log").read_text().count("\n") == 1, "and what is used is no line for a person"
-
-
-class Counting:
-    """Reads a file that its processes write; it knows how many lines came before."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.lines = file, 0
-
-    def feed(self, line: str) -> list[Event]:
-        self.lines += 1
-        return [Step(step=self.lines, metrics={"x": float(line)})]
-
-    def files(self) -> list[Path]:
-        return [self.file]
-
-
-def test_a_reader_names_files_that_are_followed(tmp_path: Path) -> None:
-    listener = Listener(Silent(0.0), Counting(tmp_path / "metrics"))
-    assert listener.hear() == []  # not written yet
-    with (tmp_path / "metrics").open("w") as file:
-        file.write("1.5\n2.5\n3")
-        file.flush()
-        assert [event.step for event in listener.hear() if isinstance(event, Step)] == [1, 2]
-        file.write(".5\n")
-    (last,) = listener.hear()
-    assert isinstance(last, Step) and (last.step, last.metrics) == (3, {"x": 3.5})

@@ -131,28 +131,6 @@ def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
     assert unheard_events(folder, Torch().reader()) == [step(7)]
 
 
-class TwoSources:
-    """Reads steps from rank 0, and checkpoints from a file of its own."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def feed(self, line: str) -> Iterable[Event]:
-        return Torch().reader().feed(line)
-
-    def files(self) -> list[Path]:
-        return [self.file, self.file.with_name("not written")]
-
-
-def test_the_readers_other_files_are_heard_too(folder: Folder, tmp_path: Path) -> None:
-    folder.events.write_text(text_of([STARTED, step(1), saved(1)]))
-    logs = folder.new_attempt()
-    (logs / FIRST_SEQ).write_text("0")
-    (logs / "rank-0.log").write_text(rank_0(STARTED, step(1), step(2)))
-    (tmp_path / "saves").write_text(rank_0(saved(1), saved(2)))
-    assert unheard_events(folder, TwoSources(tmp_path / "saves")) == [step(2), saved(2)]
-
-
 @pytest.mark.parametrize(
     "line", [f"{MARK}{{", f"{MARK}null", f"{MARK}5", f'{MARK}{{"kind":"Step"}}', f"{MARK}\ufffd", MARK]
 )

@@ -58,6 +58,9 @@ class Torch(Engine):
                 unused.append(conflict("engine.mixed_precision", got, "use false", *about))
             if run.model.dtype == "bfloat16":
                 unused.append(conflict("model.dtype", got, "use float32", "model", *about))
+        if not isinstance(run.sampler, Colocated):
+            got = "samples with servers that the torch engine does not start"
+            unused.append(conflict("sampler", got, "use sampler=torch or sampler=vllm, or engine=verl", "engine"))
         return [*super().problems(run), *unused]
 
     def _unused_offloads(self, run: RunSpec) -> Iterator[tuple[str, tuple[str, ...]]]:

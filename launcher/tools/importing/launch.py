@@ -203,7 +203,7 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
             if plain and plain != value.strip("'\""):
                 made.changes.append(Replacement(word, f"taken as {key}={plain}; it is the name of a folder"))
             elif not plain:
-                made.notes.append(f"{made.name}: {word} is left out; rlrun gives a run a name")
+                made.notes.append(f"{made.name}: {word} is left out; a run gets a name of its own")
             found += [f"{key}={plain}"] if plain else []
         elif (
             is_secret_setting(key)
@@ -215,7 +215,7 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
             unknown = ", ".join(parts)
             made.notes.append(f"{made.name}: {word} is left out; only running the script tells {unknown}")
         elif key.lstrip("+~").startswith(("hydra.", "hydra/")):
-            made.notes.append(f"{made.name}: {word} is left out; rlrun writes no files of Hydra")
+            made.notes.append(f"{made.name}: {word} is left out; no files of Hydra are written")
         else:
             found.append(word)
     return found

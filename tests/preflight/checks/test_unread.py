@@ -65,7 +65,7 @@ Slurm: partition account qos time cpus_per_node mem save_s options setup
 Torch: mixed_precision offload num_threads
 Trainer: project_name experiment_name run_root total_training_steps save_freq test_freq val_before_train keep_last
   keep_best max_bad_steps max_restarts critic_warmup max_tokens_per_gpu log_val_generations logger
-Verl: python strategy env extra
+Verl: python strategy env resume_from_path extra
 VllmSampler: n_gpus kv_cache_gb tensor_parallel_size max_model_len enforce_eager importance_sampling
 Weighted: weights
 """)
