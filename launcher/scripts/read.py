@@ -29,7 +29,7 @@ SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ScriptReading:
-    """What a script starts, and what could not be told."""
+    """What a script starts, and what only running it could show."""
 
     launches: tuple[Launch, ...] = ()
     """In the order in which the script starts them."""

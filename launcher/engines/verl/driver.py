@@ -77,8 +77,8 @@ def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
 
 
 def cores(run: RunSpec) -> list[str]:
-    """How many cores Ray is told that this machine has, where it has fewer than verl reserves: they are only counted,
-    and verl would wait for them without a word."""
+    """The argument that gives Ray enough cores, where this machine has fewer than verl reserves: they are only counted,
+    and verl would wait for them without a message."""
     needed = BESIDE_GPUS + EACH_GPU * run.hardware.processes_per_node
     if not run.algorithm.sampled or run.cluster.remote_address or machine.cpu_count() >= needed:
         return []

@@ -1,7 +1,7 @@
 """What verl finds only after the GPUs are taken, or never: a run that hangs, or does something else than was meant.
 
 `validate_config` accepts all of it. Each rule names the value to use instead. The rules are in `rules/`, with the line
-of verl 0.9.1 that fails. What cannot be told before a run (all rewards of a group equal, so that DAPO's filter samples
+of verl 0.9.1 that fails. What cannot be known before a run (all rewards of a group equal, so that DAPO's filter samples
 for ever; memory) is not judged here.
 """
 
