@@ -111,8 +111,8 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
 
-import-scripts: $(VENV)/ready-dev  ## read launch scripts in many shell styles beside bash in a sandbox of stubs: words, environment, CPU time
-	$(VENV)/bin/python benchmarks/import_scripts.py
+import-scripts: $(VENV)/ready-dev $(VERL)/ready  ## launch scripts in many shell styles beside bash in a sandbox of stubs: words, environment, verl's config
+	$(VENV)/bin/python benchmarks/import_scripts.py --verl $$(echo $(VERL)/lib/python3*/site-packages/verl/trainer/config)
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))

@@ -77,8 +77,8 @@ class Name:
         return with_arguments(CONTEXTS[self.context].split(), [self.typed])
 
     def answered(self, answer: Answer) -> bool:
-        """Whether a line about this name leads to the right one, or the name was taken for it."""
-        about = [output for output in answer.results if output["level"] != "OK" and self._is_about(output["subject"])]
+        """Whether a line about this name leads to the right one, also as `taken as`, or the name was taken for it."""
+        about = [output for output in answer.results if self._is_about(output["subject"])]
         if any(self._leads(output["message"], output["fix"]) for output in about):
             return True
         failed = any(output["level"] == "FAIL" for output in about)

@@ -320,6 +320,8 @@ def _sections() -> frozenset[str]:
 def _why_left_out(meaning: Translation, value: str, known: RunContext) -> str:
     if is_off(value) or is_unset(value):
         return OFF
+    if not meaning.ours and meaning.note:
+        return meaning.note
     if not meaning.ours and meaning.instead.endswith(f"; {LEAVE_OUT}"):
         return meaning.instead.removesuffix(f"; {LEAVE_OUT}")
     return "another argument says it" if known.says_better(meaning) else "it is so here, too"

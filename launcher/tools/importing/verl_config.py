@@ -25,7 +25,7 @@ OWN = (
 joins."""
 AT_THE_END = ("trainer.save_freq", "trainer.test_freq")
 """Frequencies of which -1 and 0 are never for verl, and at the end for a run of ours."""
-PAIRS = ("ppo_micro_batch_size", "log_prob_micro_batch_size", "micro_batch_size")
+PAIRS = ("ppo_micro_batch_size", "forward_micro_batch_size", "log_prob_micro_batch_size", "micro_batch_size")
 """Sizes of which verl wants one of two, of all processes or (`_per_gpu`) of one, and has no default."""
 
 
