@@ -87,10 +87,16 @@ class Translated:
                 )
             return problem if own else replace(problem, fix=INSTEAD.join(problem.fix.rsplit(LEAVE_OUT, 1)))
         for one in self.taken:
-            settings = [word.partition("=")[0].lstrip("+") for word in one.words]
+            settings = [word.partition("=")[0].lstrip("+") for word in one.words if word != EXTRA]
             if problem.where in settings and one.typed.text not in one.words:
                 return replace(problem, got=f"{problem.got} (typed as {shortened(one.typed.text)})")
         return problem
+
+
+MEGATRON: Mapping[Program, tuple[str, ...]] = {
+    "ppo": ("model_engine=megatron",), "sft": ("engine=megatron", "optim=megatron"),
+}  # fmt: skip
+"""The choices of verl's that give its config the keys of Megatron."""
 
 
 def translated(by: RunRequest, taken: Collection[str]) -> Translated | None:
@@ -144,7 +150,7 @@ class _Translator:
                 results[word] = replace(result, words=(*words, *result.words))
         made = self._together(results, program)
         refused = [one for one in theirs if results[one.word] is None]
-        problems = as_passed_on([one.word.text for one in refused], program, self._engine_words())[1]
+        problems = as_passed_on([one.word.text for one in refused], program, self._engine_words(program))[1]
         unknown = {each.where: each for each in problems}
         return replace(made, refused={one.key: unknown.get(one.key) for one in refused})
 
@@ -164,14 +170,14 @@ class _Translator:
     def _known_to_verl(self, some: Sequence[_Typed]) -> list[_Typed]:
         """Those whose keys one of verl's programs has, or had."""
         arguments = [one.word.text for one in some]
-        passed = [as_passed_on(arguments, program, self._engine_words())[0] for program in PROGRAMS]
+        passed = [as_passed_on(arguments, program, self._engine_words(program))[0] for program in PROGRAMS]
         return [one for one, *texts in zip(some, *passed, strict=True) if any(texts)]
 
-    def _engine_words(self) -> list[str]:
+    def _engine_words(self, program: Program) -> list[str]:
         """What verl's config is composed with: it has the keys of one training backend."""
         typed = {self._name(one): one.value.lower() for one in self.typed}
         backends = [typed.get(name) for name in ("engine.strategy", "model_engine", "actor_rollout_ref.actor.strategy")]
-        return ["model_engine=megatron"] if "megatron" in backends else []
+        return list(MEGATRON[program]) if "megatron" in backends else []
 
     def _name(self, one: _Typed) -> str:
         """The name to look up: today's, of a key of an older verl."""
@@ -272,7 +278,7 @@ class _Translator:
 
     def _together(self, results: Mapping[SourcedOverride, Taken | None], program: Program) -> Translated:
         passed = [word for word, result in results.items() if result and EXTRA in result.words]
-        arguments, problems = as_passed_on([word.text for word in passed], program, self._engine_words())
+        arguments, problems = as_passed_on([word.text for word in passed], program, self._engine_words(program))
         now = dict(zip(passed, arguments, strict=True))
         made, extra, taken = list[SourcedOverride](), list[str](), list[Taken]()
         for word in self.by.overrides:
@@ -283,7 +289,8 @@ class _Translator:
                 made.append(word)
             else:
                 texts = [text for text in result.words if text != EXTRA]
-                made += [replace(word, text=text) for text in texts if text not in [each.text for each in made]]
+                made = [each for each in made if each.text not in texts]  # the later one says where it is from
+                made += [replace(word, text=text) for text in texts]
                 if argument := now.get(word):
                     extra.append(argument)
                     result = replace(result, note="" if argument == word.text else f"as {argument}")
@@ -348,7 +355,7 @@ def as_passed_on(
 def _unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) -> list[Problem]:
     """The problems with keys that verl's config has not, or that verl does not read."""
     keys = {key_of(text) for text in arguments}
-    whole = (*(more if program == "ppo" else ()), *arguments)
+    whole = (*more, *arguments)
     return [problem for problem in _problems_of_keys(whole, program) if problem.where in keys] if arguments else []
 
 

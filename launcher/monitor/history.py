@@ -139,15 +139,19 @@ class History:
             return False
         return self.worse_by(self.best, self.validations[-1]) <= 0
 
-    def worse_by(self, before: HeldOut, now: HeldOut) -> float:
-        """How much worse `now` is, beyond chance; at most 0 where it may be chance, as where `before` is the best of
-        many."""
+    def worse(self, before: HeldOut, now: HeldOut) -> float:
+        """How much worse `now` is, which may be chance."""
+        return before.value - now.value if better(before.name) != "down" else now.value - before.value
+
+    def worse_by(self, before: HeldOut, now: HeldOut, chance: float = CHANCE) -> float:
+        """How much worse `now` is, beyond what chance does with this probability; at most 0 where it may be chance, as
+        where `before` is the best of many."""
         up = better(before.name) != "down"
         if up and 0 < self.held_out_rows < FEW_ROWS:
             return 0.0
-        apart = before.value - now.value if up else now.value - before.value
+        apart = self.worse(before, now)
         many = 1 if before == self.validations[0] or now == self.validations[0] else len(self.validations)
-        z = NormalDist().inv_cdf(1 - CHANCE / many)
+        z = NormalDist().inv_cdf(1 - chance / many)
         if before.low is not None and before.high is not None and now.low is not None and now.high is not None:
             margin = z / Z95 * math.hypot((before.high - before.low) / 2, (now.high - now.low) / 2)
             least = 0.03 * max(1.0, abs(before.value))  # of shares, and of scores beyond 1

@@ -85,6 +85,9 @@ class Engine(ABC):
     """What it can compute for an algorithm before the update."""
     reads: ClassVar[frozenset[Kind]] = frozenset()
     """Kinds of rows that it can train on."""
+    splits_prompts: ClassVar[bool] = True
+    """Whether each process has whole prompts of a batch, so that their number has to divide it. Where not, the engine
+    itself says how a batch is shared."""
 
     def supports(self, algorithm: Algorithm) -> list[Problem]:
         """Why it cannot train with this algorithm; empty where it can.

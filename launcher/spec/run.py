@@ -235,6 +235,8 @@ class RunSpec:
 
     def _batch_conflicts(self) -> Iterator[Problem]:
         """Batches that do not split over processes and updates."""
+        if not self.engine.splits_prompts:
+            return
         batch, processes, mini = self.data.train_batch_size, self.hardware.processes, self.trainer.ppo_mini_batch_size
         if batch % processes:
             sizes = (batch // processes * processes, -(-batch // processes) * processes)

@@ -66,7 +66,25 @@ SCRIPTS = {
              f"data.max_length=4096",
     "sft with lora": f"verl.trainer.sft_trainer {ROWS} model.path=a/b model.lora_rank=32 model.lora_alpha=64 "
                      "optim.lr_warmup_steps_ratio=0.1 optim.lr_scheduler_type=cosine data.use_dynamic_bsz=False",
+    "lora with verl's own alpha": f"{RL} {GRPO} {M}.lora_rank=32 {M}.lora_alpha=32",
+    "dynamic by verl's default": f"{RL} {GRPO} {A}.use_dynamic_bsz=True {R}.log_prob_use_dynamic_bsz=True",
+    "fewer prompts than GPUs": f"{RL} {GRPO} data.train_batch_size=64 {A}.ppo_mini_batch_size=4",
+    "sft, fsdp said": f"verl.trainer.sft_trainer {ROWS} model.path=a/b engine=fsdp optim=fsdp engine.fsdp_size=4 "
+                      "engine.ulysses_sequence_parallel_size=2",
+    "sft of megatron": f"verl.trainer.sft_trainer {ROWS} model.path=a/b engine=megatron optim=megatron "
+                       "engine.tensor_model_parallel_size=2 optim.lr_decay_style=cosine",
+    "sft after each epoch": f"verl.trainer.sft_trainer {ROWS} model.path=a/b trainer.test_freq=after_each_epoch "
+                            "trainer.save_freq=after_each_epoch",
+    "a reward model behind a function": f"{RL} {GRPO} reward.reward_model.enable=True "
+        "reward.reward_model.model_path=r/m reward.reward_model.rollout.name=vllm "
+        "reward.custom_reward_function.path=my.py reward.custom_reward_function.name=score",
+    "a config of its own": f"{RL} --config-path=$PWD/config --config-name=own {GRPO}",
 }  # fmt: skip
+OWN = """hydra: {searchpath: [file://verl/trainer/config]}
+defaults: [ppo_trainer, _self_]
+data: {max_prompt_length: 1000, train_batch_size: 256}
+actor_rollout_ref: {rollout: {multi_turn: {enable: true, max_assistant_turns: 5}}}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +93,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my.py").write_text(
         "def score(data_source, solution_str, ground_truth, extra_info=None, **more): return 1.0\n"
     )
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "own.yaml").write_text(OWN)
     return tmp_path
 
 
@@ -86,7 +106,33 @@ def test_the_config_is_the_scripts(folder: Path, name: str) -> None:
     run = resolve(made.arguments)
     words = [word for word in made.launch.words if not word.startswith("--")]
     more = ["model_engine=megatron"] if name == "megatron" else []
+    more += [word for word in made.launch.words if "own" in name and word.startswith("--")]
     now = as_passed_on(words, program_of(run), more)[0]
     server = [] if any(key_of(word) == f"{R}.name" for word in now) or name.startswith("sft") else [f"{R}.name=vllm"]
     wanted = compose([*more, *server, *now], program_of(run)).config
     assert [*differing(wanted, config_of(run))] == []
+
+
+def test_a_key_that_older_versions_did_not_have_is_set(folder: Path) -> None:
+    """`+trainer.val_before_train=False` of older scripts, which verl 0.9.1 refuses for its plus."""
+    (folder / "run.sh").write_text(
+        f"python3 -m {RL} {GRPO} +trainer.val_before_train=False +data.shuffle=False +data.seed=7\n"
+    )
+    (made,) = import_script(folder / "run.sh").launches
+    assert not made.problems
+    config = config_of(resolve(made.arguments))
+    assert (config["trainer"]["val_before_train"], config["data"]["shuffle"], config["data"]["seed"]) == (
+        False,
+        False,
+        7,
+    )
+    assert [
+        change.before for change in made.changes if change.before.startswith("+") and "has this key" in change.message
+    ]
+
+
+@pytest.mark.parametrize("engine", ["veomni", "automodel"])
+def test_a_training_backend_that_is_not_taken_is_refused(folder: Path, engine: str) -> None:
+    (folder / "run.sh").write_text(f"python3 -m verl.trainer.sft_trainer {ROWS} model.path=a/b engine={engine}\n")
+    (made,) = import_script(folder / "run.sh").launches
+    assert [problem.got for problem in made.problems if f"engine={engine}" in problem.got]

@@ -51,14 +51,13 @@ def import_(
     with problems_named():
         found = import_script(script, arguments or [], number)
         target = output or Path(f"rlrun-{script.stem}.sh")
-        written = [
-            _write(made, path) for made, path in zip(found.launches, _free(target, len(found.launches)), strict=True)
-        ]
+        taken = [made for made in found.launches if made.arguments]
+        written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
     if as_json:
         say_json(_node(found, written))
     else:
         _say(found, written)
-    if found.problems or not all(one.ok for one in written):
+    if found.problems or len(taken) < len(found.launches) or not all(one.ok for one in written):
         raise typer.Exit(1)
 
 
@@ -80,7 +79,7 @@ def _write(made: ImportedLaunch, path: Path) -> Written:
 def _say(found: ImportedScript, written: list[Written]) -> None:
     for note in found.notes:
         err.print(Text(printable(f"· {note}"), "dim"), soft_wrap=True)
-    say_problems(found.problems)
+    say_problems([*found.problems, *_not_taken(found)])
     for one in written:
         out.print(Text.assemble((printable(str(one.path)), "bold"), f"  {printable(one.made.name)}"), soft_wrap=True)
         for change in one.made.changes:
@@ -92,10 +91,15 @@ def _say(found: ImportedScript, written: list[Written]) -> None:
             say_table(result_table(one.results))
 
 
+def _not_taken(found: ImportedScript) -> list[Problem]:
+    """Of launches of which no recipe is made."""
+    return [problem for made in found.launches if not made.arguments for problem in made.problems]
+
+
 def _node(found: ImportedScript, written: list[Written]) -> dict[str, Any]:
     return {
         "script": str(found.path),
-        "refused": [str(problem) for problem in found.problems],
+        "refused": [str(problem) for problem in [*found.problems, *_not_taken(found)]],
         "open": found.notes,
         "recipes": [
             {

@@ -18,11 +18,12 @@ from launcher.config.names.table import Translation, table
 from launcher.config.nodes import flat, walk
 from launcher.config.recipe import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
-from launcher.config.translate import EXTRA, PROJECT, as_passed_on
+from launcher.config.translate import EXTRA, MEGATRON, PROJECT, as_passed_on
 from launcher.core.overrides import literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_setting, is_secret_variable
-from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl import TAKEN
+from launcher.engines.verl.config.compose import FLAGS, compose
 from launcher.engines.verl.config.defaults import CONFIGS, Program
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
@@ -42,6 +43,7 @@ OWN = (
 )  # fmt: skip
 """Settings of ours for which verl's defaults do not stand."""
 DEFAULT = "verl's default"
+REWARD_MODEL = "reward.reward_model."
 SERVER = "actor_rollout_ref.rollout.name"
 SHELL = frozenset(["PWD", "HOME", "OLDPWD", "SHLVL", "PYTHONPATH_SEP", "_"])
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -89,7 +91,8 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
     if last == DPO:
         _import_dpo(made, placeholders)
     elif last not in PROGRAMS:
-        made.refuse(f"{launch.program} is no training of verl 0.9.1", "write its run as rlrun train ... yourself")
+        got = f"{launch.program} is none of verl's programs that rlrun starts (main_ppo, sft_trainer)"
+        made.refuse(got, "write its run as rlrun train ... yourself")
     else:
         _import_training(made, PROGRAMS[last], placeholders)
     return made
@@ -107,32 +110,38 @@ def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
 
 
 def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
-    typed = _with_processes(made, _known(made, _without_flags(made), placeholders), program)
+    typed = _with_processes(made, _known(made, _without_flags(made, program), placeholders), program)
     if program == "ppo" and SERVER not in map(key_of, typed):
         typed.append(f"{SERVER}=vllm")
         made.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
-    settings = [word for word in typed if not word.startswith("-")]
-    now, problems = as_passed_on(settings, program, _backend(typed))
+    chosen, typed = _groups(made, typed, program)
+    flags = [word for word in typed if word.startswith("-")]
+    settings = _without_plus(made, [word for word in typed if not word.startswith("-")], [*flags, *chosen], program)
+    now, problems = as_passed_on(settings, program, chosen)
     made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
-    known = [word for word, new in zip(settings, now, strict=True) if new or key_of(word) in table().named]
-    words, flags = [*_backend(typed), *known], [word for word in typed if word.startswith("-")]
-    composed = compose([*flags, *_backend(typed), *filter(None, now)], program)
+    todays = dict(zip(settings, now, strict=True))
+    known = [word for word, new in todays.items() if new or key_of(word) in table().named]
+    composed = compose([*flags, *chosen, *filter(None, now)], program)
     made.problems += [
         problem.within(made.name) for problem in composed.problems if problem.code not in ("conflicting-settings",)
     ]
+    beside = _reward_model_beside(composed.config, todays)
+    words = [*_strategy(chosen), *(word for word in known if word not in beside)]
+    words += [f"{EXTRA}={literal([*beside.values()])}"] if beside else []
     given = {key_of(word) for word in [*words, *now]}
     implied = [
         argument_of(key, value)
         for key, value in walk(composed.config, lists=False)
-        if key not in given and _stands_for_ours(key, value)
+        if key not in given and _stands_for_ours(key, value) and not (beside and key.startswith(REWARD_MODEL))
     ]
     base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
     typed_words = [_sourced(word, made) for word in [*base, *words]]
     found, implied = _with_defaults(typed_words, implied)
     found = _exactly(made, found, composed.config)
     made.run = found.run
-    made.problems += [problem.within(made.name) for problem in found.problems]
-    kept = _told(found, resolve_request(RunRequest(typed_words)).run)
+    made.problems = [*dict.fromkeys([*made.problems, *(problem.within(made.name) for problem in found.problems)])]
+    without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
+    kept = _told(found, resolve_request(RunRequest(without_defaults)).run)
     made.arguments = [word.text for word in kept]
     defaults = {*implied}
     made.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
@@ -140,6 +149,14 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
         Replacement(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
         for word in kept if word.where.startswith(DEFAULT)
     ]  # fmt: skip
+
+
+def _reward_model_beside(config: Mapping[str, Any], todays: Mapping[str, str]) -> dict[str, str]:
+    """The words for a reward model, by what the script says, where a function of the script's scores with it: the
+    function is the run's reward, and the model stands beside it."""
+    reward = config.get("reward") or {}
+    both = reward.get("reward_model", {}).get("enable") and reward.get("custom_reward_function", {}).get("path")
+    return {word: new for word, new in todays.items() if both and key_of(new).startswith(REWARD_MODEL)}
 
 
 def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
@@ -172,7 +189,10 @@ def _exactly(made: ImportedLaunch, found: Resolution, wanted: Mapping[str, Any])
     extra = [*(word for word in given if key_of(word) not in keys), *more]
     others = [word for word in found.request.overrides if key_of(word.text) != EXTRA]
     passed = SourcedOverride(f"{EXTRA}={literal(extra)}", made.name, "recipe")
-    made.changes += [Replacement(word, f"passed on to {PROJECT}, as no setting here says just that") for word in more]
+    typed = {key_of(word) for word in made.launch.words}
+    for word in more:
+        whose = "" if key_of(word) in typed else f"{DEFAULT}, "
+        made.changes.append(Replacement(word, f"{whose}passed on to {PROJECT}, as no setting here says just that"))
     exact = resolve_request(RunRequest([*others, passed]))
     return replace(exact, taken=found.taken)
 
@@ -214,6 +234,8 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
         elif parts:
             unknown = ", ".join(parts)
             made.notes.append(f"{made.name}: {word} is left out; only running the script tells {unknown}")
+        elif not value.strip("'\"") and "=" in word and (key in table().named or key in TAKEN):
+            made.notes.append(f"{made.name}: {word} is left out; it has no value, as of a variable that is not set")
         elif key.lstrip("+~").startswith(("hydra.", "hydra/")):
             made.notes.append(f"{made.name}: {word} is left out; no files of Hydra are written")
         else:
@@ -221,36 +243,62 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
     return found
 
 
-def _without_flags(made: ImportedLaunch) -> list[str]:
+def _without_flags(made: ImportedLaunch, program: Program) -> list[str]:
     """The words without Hydra's flags that name a config of verl itself."""
-    found, left = list[str](), list(made.launch.words)
+    found, flags, left = list[str](), dict[str, str](), list(made.launch.words)
     while left:
         word = left.pop(0)
         flag, equals, value = word.partition("=")
-        if flag in ("--config-path", "-cp", "--config-dir", "-cd", "--config-name", "-cn"):
+        if flag in FLAGS or flag in FLAGS.values():
             value = value if equals else left.pop(0) if left else ""
-            if flag in ("--config-name", "-cn") and value.removesuffix(".yaml") in _CONFIGS:
-                found += [f"--config-name={value.removesuffix('.yaml')}"]
-            elif flag in ("--config-name", "-cn") and value.removesuffix(".yaml") == "sft_trainer":
-                continue
-            elif Path(value).name == "config" and flag in ("--config-path", "-cp"):
-                continue  # verl's own folder of configs, by a relative path
-            else:
-                found += [f"{flag}={value}"]
+            flags[FLAGS.get(flag, flag)] = value.removesuffix(".yaml")
         elif "=" in word or word.startswith(("-", "~")):
             found.append(word)
         else:
             made.notes.append(f"{made.name}: {word} is left out; it is no argument of verl")
-    return found
+    name = flags.get("--config-name", CONFIGS[program][0])
+    if name in (*_CONFIGS, "sft_trainer") and Path(flags.get("--config-path", "config")).name == "config":
+        flags.pop("--config-path", None)  # verl's own folder of configs
+    if name == "sft_trainer":
+        flags.pop("--config-name")
+    return [*found, *(f"{flag}={value}" for flag, value in flags.items())]
 
 
-def _backend(typed: Sequence[str]) -> list[str]:
-    """The word for the training backend, where the script chooses it in another way."""
-    megatron = any("megatron" in word for word in typed if key_of(word) in _BACKEND or word.startswith("--config-name"))
-    return ["model_engine=megatron"] if megatron and not any(key_of(word) == "model_engine" for word in typed) else []
+def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tuple[list[str], list[str]]:
+    """verl's choices for its training backend, also where the script chooses it in another way; and the other words."""
+    own = ("engine", "optim") if program == "sft" else ("model_engine",)
+    chosen = {key_of(word): word for word in typed if key_of(word) in own}
+    if any("megatron" in word for word in typed if key_of(word) in _BACKEND or word.startswith("--config-name")):
+        chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
+    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
+    if backend not in ("fsdp", "megatron"):
+        made.refuse(f"engine={backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them")
+    for word in chosen.values():
+        taken = "engine.strategy=megatron" if word.endswith("megatron") else ""
+        if program == "sft" and word in typed:
+            made.changes.append(Replacement(word, f"taken as {taken}" if taken else "left out; it is so here, too"))
+    return [*chosen.values()], [word for word in typed if word not in chosen.values()]
+
+
+def _strategy(chosen: Sequence[str]) -> list[str]:
+    """The word of ours for verl's choices."""
+    return ["engine.strategy=megatron"] if any(word.endswith("megatron") for word in chosen) else []
 
 
 _BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine")
+
+
+def _without_plus(made: ImportedLaunch, words: Sequence[str], chosen: Sequence[str], program: Program) -> list[str]:
+    """The words; of each `+key=value` that older versions did not know and 0.9.1 does, which refuses it so, the `+` is
+    taken away."""
+    found, known = list[str](), dict(walk(compose(chosen, program).config, lists=False))
+    for word in words:
+        key = key_of(word)
+        if word.startswith("+") and not word.startswith("++") and known.get(key) not in (None, {}):
+            made.changes.append(Replacement(word, f"taken as {word[1:]}; verl 0.9.1 has this key"))
+            word = word[1:]
+        found.append(word)
+    return found
 
 
 def _with_processes(made: ImportedLaunch, words: list[str], program: Program) -> list[str]:

@@ -76,6 +76,8 @@ def load(
     installed = bool(files) and digest(files) != snapshot()["digest"]  # type: ignore[arg-type]
     if folder is None and not installed and all(group in snapshot()[program]["groups"] for group in choices):
         return Defaults(_from_snapshot(program, name, choices), snapshot()["classes"])
+    if files is None and folder is not None and not choices and (own := _own_config(program, name, folder)):
+        return Defaults(own, snapshot()["classes"])
     if files is None:
         where = "--config-path" if folder else next(iter(choices))
         got = "verl's files are not on this machine to compose it from"
@@ -100,6 +102,22 @@ def _from_snapshot(program: Program, name: str, choices: Mapping[str, str]) -> d
             for parent in parents:
                 at = at.setdefault(parent, {})
             at[last] = part
+    return node
+
+
+def _own_config(program: Program, name: str, folder: Path) -> dict[str, Any] | None:
+    """A config of the user's own that is one of verl's with other values, as in verl's examples; None where it is made
+    of more."""
+    try:
+        own: Any = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
+    except (OSError, YAMLError, OmegaConfBaseException):
+        return None
+    parts = own.pop("defaults", []) if isinstance(own, dict) else []
+    if len(parts) > 2 or parts[:1] not in ([one] for one in CONFIGS[program]) or parts[1:] not in ([], ["_self_"]):
+        return None
+    own.pop("hydra", None)
+    made = OmegaConf.merge(OmegaConf.create(_from_snapshot(program, parts[0], {})), OmegaConf.create(own))
+    node: dict[str, Any] = OmegaConf.to_container(made, resolve=False)  # type: ignore[assignment]
     return node
 
 
