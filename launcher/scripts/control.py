@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tree_sitter import Node
 
 from launcher.scripts.programs.builtins import arithmetic_status
-from launcher.scripts.programs.conditions import pattern_matches
+from launcher.scripts.programs.conditions import Truth, either, pattern_matches, possible_values
 from launcher.scripts.source import ScriptSource, ends_script, launches, leaves_loop
 from launcher.scripts.walk import HANDLERS, block
 from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
-from launcher.scripts.words.state import ITERATIONS, BashProcess, LeaveLoop, StopReading
+from launcher.scripts.words.state import ITERATIONS, BashProcess, LeaveLoop, StopReading, is_open
 
 
 def condition(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
@@ -187,17 +189,24 @@ def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
 
 
 def case_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
-    """The first item whose pattern matches."""
+    """The first item whose pattern matches; of a value that only running could tell, an item that goes on."""
     begin = skip_blanks(source.text, source.end(node.children[0]), lines=True)
     value = expand_text(shell, source.text[begin : word_end(source.text, begin)])
+    items = [child for child in node.children if child.type == "case_item"]
     going = False
-    status = 0
-    for item in node.children:
-        if item.type != "case_item":
-            continue
-        patterns, bracket = _case_patterns(source, item)
-        if not going and not _case_matches(shell, source, value, patterns, item):
-            continue
+    status = number = 0
+    while number < len(items):
+        if not going:
+            truth = _case_matches(shell, source, value, items[number])
+            if truth.assumed:
+                shell.line = source.line_at(source.start(node))
+                number = assumed_item(shell, source, value, items, number)
+                if number == len(items):
+                    break
+            elif not truth.value:
+                number += 1
+                continue
+        item, bracket = items[number], _case_patterns(source, items[number])[1]
         end = next((child.type for child in reversed(item.children) if child.type in (";;", ";&", ";;&")), ";;")
         status = block(
             shell, source, [child for child in item.children if source.start(child) >= bracket and child.type != end]
@@ -205,7 +214,61 @@ def case_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         if end == ";;":
             return status
         going = end == ";&"
+        number += 1
     return status
+
+
+def assumed_item(shell: BashProcess, source: ScriptSource, value: str, items: list[Node], begin: int) -> int:
+    """The item of `case` that is taken where only running could tell, from `begin` on; behind the last one: none.
+
+    As with `if`: not one that ends the script or starts nothing. Else the value that a probe falls back to decides, or
+    the value is assumed to match no pattern."""
+    values = possible_values(shell, value)
+    reached = [] if is_open("".join(values)) else [_matching(shell, source, one, items, begin)[-1] for one in values]
+    left = sorted({*reached}) or _matching(shell, source, value, items, begin)
+    assumed = reached[0] if reached else left[-1]
+    leaves = bool(shell.loops) and len(shell.reading.launches) > shell.leave_after
+    why = "" if reached else "an unknown value"
+    costs: list[tuple[str, Callable[[list[Node]], int]]] = [
+        ("the other branches end the script", lambda nodes: _ends(shell, source, nodes)),
+        ("a loop is left after its launches", lambda nodes: shell.loops and leaves_loop(source, *nodes) != leaves),
+        ("the other branches start nothing", lambda nodes: not launches(source, *nodes)),
+    ]
+    for reason, cost in costs:
+        found = {number: int(cost(items[number : number + 1])) for number in left}
+        best = [number for number in left if found[number] == min(found.values())]
+        if len(best) < len(left):
+            left, why = best, reason
+    chosen = assumed if assumed in left else left[0]
+    if reached:
+        first = reached.index(chosen)
+        part = next(character for character in value if is_open(character))
+        known = shell.reading.choices[part]
+        shell.reading.choices[part] = (known[first], *known[:first], *known[first + 1 :])
+        why = "; ".join(filter(None, (" or ".join(sorted(values)), why)))
+    taken = "no branch" if chosen == len(items) else f"{'|'.join(_case_patterns(source, items[chosen])[0])})"
+    shell.report_open(f"case {value}", "", f"{why}; {taken} is taken")
+    return chosen
+
+
+def _matching(shell: BashProcess, source: ScriptSource, value: str, items: list[Node], begin: int) -> list[int]:
+    """The items that a value may come to, up to the first that it surely matches; behind the last one: none of them."""
+    found = []
+    for number in range(begin, len(items)):
+        truth = _case_matches(shell, source, value, items[number])
+        if truth.value or truth.assumed:
+            found.append(number)
+        if truth.value and not truth.assumed:
+            return found
+    return [*found, len(items)]
+
+
+def _ends(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
+    """0 where a branch goes on or launches, 1 where it may end the script, 2 where it does."""
+    if launches(source, *nodes) or not ends_script(shell, source, *nodes):
+        return 0
+    plain = ("command", "compound_statement", "redirected_statement")
+    return 1 + ends_script(shell, source, *(part for node in nodes for part in node.children if part.type in plain))
 
 
 def _case_patterns(source: ScriptSource, item: Node) -> tuple[list[str], int]:
@@ -226,15 +289,13 @@ def _case_patterns(source: ScriptSource, item: Node) -> tuple[list[str], int]:
         at = skip_blanks(text, at + 1, lines=True)
 
 
-def _case_matches(shell: BashProcess, source: ScriptSource, value: str, patterns: list[str], item: Node) -> bool:
-    for text in patterns:
-        truth = pattern_matches(shell, value, expand_pattern(shell, text))
-        if truth.assumed:
-            shell.line = source.line_at(source.start(item))
-            shell.report_open(f"case {shell.reading.visible(value)} in {text})", "", truth.assumed)
-        if truth.value:
-            return True
-    return False
+def _case_matches(shell: BashProcess, source: ScriptSource, value: str, item: Node) -> Truth:
+    truth = Truth(False)
+    for text in _case_patterns(source, item)[0]:
+        truth = either(truth, pattern_matches(shell, value, expand_pattern(shell, text)))
+        if truth.value and not truth.assumed:
+            break
+    return truth
 
 
 HANDLERS.update(

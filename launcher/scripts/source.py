@@ -64,6 +64,11 @@ def matters(source: ScriptSource, node: Node) -> bool:
     return source.text_of(node).split()[:1] not in (["true"], [":"], ["echo"])
 
 
+def is_echo(source: ScriptSource, node: Node) -> bool:
+    """Whether it is `echo` with its words, and no more."""
+    return node.type == "command" and source.text_of(node.children[0]) == "echo"
+
+
 def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator[str]:
     """Names of all commands in a node."""
     left = [node]

@@ -8,7 +8,7 @@ from launcher.scripts import control
 from launcher.scripts.commands import redirect
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import DoubleBracket
-from launcher.scripts.source import ScriptSource, ends_script, matters
+from launcher.scripts.source import ScriptSource, ends_script, is_echo, matters
 from launcher.scripts.walk import HANDLERS, SIMPLE, block, run_text, simple, statement
 from launcher.scripts.words.expand import expand_quoted
 from launcher.scripts.words.files import write_file
@@ -20,8 +20,11 @@ __all__ = ["control", "run_text"]
 
 def run_list(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     """`left && right`, `left || right`."""
-    parts = [child for child in node.children if child.type != "comment"]
-    left, operator, right = parts[0], parts[1].type, parts[-1]
+    left, operator, right = _sides(node)
+    if operator == "||" and left.type == "list" and shell.sinks.get(1) and is_echo(source, right):
+        tested, inner, first = _sides(left)
+        if inner == "&&" and is_echo(source, first):
+            return one_of_two(shell, source, tested, first, right)
     shell.inside_condition += 1
     try:
         status = statement(shell, source, left)
@@ -40,6 +43,32 @@ def run_list(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         shell.exempt = True
         return status
     return statement(shell, source, right)
+
+
+def _sides(node: Node) -> tuple[Node, str, Node]:
+    parts = [child for child in node.children if child.type != "comment"]
+    return parts[0], parts[1].type, parts[-1]
+
+
+def one_of_two(shell: BashProcess, source: ScriptSource, tested: Node, first: Node, second: Node) -> int:
+    """`$(tested && echo first || echo second)`: where only running could tell the answer, it is one of two."""
+    status = control.condition(shell, source, [tested])
+    shell.status = status
+    if not shell.assumed:
+        return statement(shell, source, second if status else first)
+    texts = []
+    for each in (second, first):  # without the program or file that is asked for, as on another machine
+        inner, out = shell.subshell(), TextSink()
+        inner.sinks[1] = out
+        statement(inner, source, each)
+        texts.append(out.text or "")
+    sink = shell.sinks[1]
+    assert sink is not None
+    sink.known = False
+    sink.choices.append(tuple(texts))
+    shell.assumed = ""
+    shell.consumed, shell.consumed_source = source.end(second), source
+    return 0
 
 
 def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:

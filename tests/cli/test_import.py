@@ -163,6 +163,39 @@ def test_several_launches_are_several_recipes(folder: Path) -> None:
     assert "optim.lr=5e-7" in one["recipes"][0]["arguments"] and len(one["recipes"]) == 1
 
 
+def test_variables_of_the_shell_are_given(folder: Path) -> None:
+    script = folder / "run.sh"
+    script.write_text(f"set -u\n{GRPO.replace('$MODEL', '$MODELS/x')}")
+    said = call("run.sh")
+    assert said.exit_code == 2
+    assert "MODELS is not set, and set -u ends the script there; use --env MODELS=VALUE" in " ".join(
+        said.output.split()
+    )
+    assert call("run.sh", "--env", "MODELS=/m", "--env", "OTHER=a=b", "-o", "made.sh").exit_code == 1
+    assert "model.path=/m/x" in (folder / "made.sh").read_text()
+    for wrong in ("MODELS", "2=x", "A B=x"):
+        said = call("run.sh", "--env", wrong)
+        assert said.exit_code == 2 and "is no variable with its value; use --env NAME=VALUE" in said.output
+    with pytest.raises(Problems, match="ends the script there; give its own arguments after --"):
+        of_text(folder, "python3 -m verl.trainer.main_ppo x=${1:?a path}\n")
+
+
+def test_a_variable_that_is_not_set_is_named_with_its_line(folder: Path) -> None:
+    (folder / "run.sh").write_text(GRPO.replace("$MODEL", "${BASE_MODEL}/x"))
+    line = "run.sh:4: ${BASE_MODEL}: not set in the script; empty as in a clean shell; use --env BASE_MODEL=VALUE"
+    assert f"· {line}" in call("run.sh").output.splitlines()
+
+
+def test_why_no_launch_is_found_is_said(folder: Path) -> None:
+    (folder / "run.sh").write_text(f"D=$(hostname)\nif [ $D = a ]; then\n  exit 1\nfi\n. other.sh\nexit\n{GRPO}")
+    said = call("run.sh")
+    assert said.exit_code == 2
+    lines = [line.partition("run.sh")[2] for line in said.output.splitlines()]
+    assert lines[0].startswith(": starts no training of verl; give its own arguments after --")
+    assert lines[1] == ":1: $(hostname): only running the script tells"
+    assert lines[2].startswith(":2: [ $D = a ]: ") and lines[3].startswith(":5: source other.sh: ")
+
+
 def test_what_is_no_script_ends_with_2(folder: Path) -> None:
     (folder / "other.sh").write_text("echo hello\n")
     assert call("missing.sh").exit_code == 2

@@ -81,6 +81,48 @@ def test_a_condition_of_the_machine_takes_the_branch_that_goes_on_and_is_named(r
     assert any(part.note for part in found.open)
 
 
+@pytest.mark.parametrize(("text", "words", "note"), [
+    ("case $(hostname) in a) A=1;; *) exit 1;; esac", "1", "the other branches end the script; a) is taken"),
+    ("case $(hostname) in a) exit 1;; esac; A=2", "2", "the other branches end the script; no branch is taken"),
+    ("case $(hostname) in a|b) A=3;; *) A=4;; esac", "4", "an unknown value; *) is taken"),
+    ("case $(hostname) in a) A=5;; b) A=6;; *) exit 1;; esac", "5", "the other branches end the script; a) is taken"),
+    ("die() { exit 1; }\ncase $(hostname) in a) A=7; [ $A ] || exit;; *) die;; esac", "7", "; a) is taken"),
+    ("while :; do case $(ray status) in *ok*) break;; *) sleep 5;; esac; done; A=8", "8", "*ok*) is taken"),
+    ("case x$(hostname) in b) A=9;; *) A=10;; esac", "10", ""),
+])  # fmt: skip
+def test_a_branch_of_case_that_ends_the_script_is_not_taken(read, text, words, note):
+    found = read(f"{text}\n{TRAIN} a=$A\n")
+    assert found.launches[0].words == (f"a={words}",)
+    notes = [part.note for part in found.open if part.text.startswith("case ")]
+    assert len(notes) == bool(note) and all(one.endswith(note) for one in notes)
+
+
+PROBE = "D=$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)"
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("case $D in npu) A=1;; gpu) A=2;; *) exit 1;; esac", "2"),  # what the probe falls back to
+    ("case $D in npu) A=1;; *) exit 1;; esac", "1"),
+    ("case $D in gpu) exit 1;; esac; if [ $D = npu ]; then A=3; else A=4; fi", "3"),  # and so everywhere
+    ("case $D in npu|gpu) A=5;; *) A=6;; esac", "5"),
+    ("[[ $D == tpu ]] && A=7; A=${A:-8}", "8"),
+    ("if [ $D = gpu ]; then echo unsupported; exit 1; fi; A=9", "9"),
+])  # fmt: skip
+def test_a_probe_answers_one_of_two_words(read, text, words):
+    found = read(f"{PROBE}\n{text}\n{TRAIN} a=$A d=$D\n")
+    assert found.launches[0].words == (f"a={words}", f"d={{{PROBE[4:-1]}}}")
+    assert found.open[0].text == PROBE[2:]
+
+
+def test_what_ends_a_script_for_want_of_a_value_is_named(read):
+    variable = read(f"set -u\n{TRAIN} x=$A_PATH\n").refused[0]
+    assert (variable.unset, variable.reason) == ("A_PATH", "A_PATH is not set, and set -u ends the script there")
+    assert read(f"{TRAIN} x=${{A_PATH:?needed}}\n").refused[0].unset == "A_PATH"
+    assert read(f"{TRAIN} x=${{2:?needed}}\n", "one").refused[0].unset == "2"
+    assert not read(f"set -u; f() {{ {TRAIN} x=$1; }}; f\n").refused[0].unset
+    assert not read(f"set -u\n{TRAIN} x=$RANK\n").refused
+
+
 def test_the_branch_that_launches_is_taken(read):
     found = read(f'if [ "$(hostname)" = head ]; then\n  {TRAIN} a=1\nelse\n  sleep 5\nfi\n')
     assert found.launches[0].words == ("a=1",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -42,6 +43,10 @@ def import_(
         Path | None, typer.Option("-o", "--output", help="Recipe to write; default: rlrun-FILE.sh in this folder.")
     ] = None,
     number: Annotated[int | None, typer.Option("--run", metavar="N", help="Only the launch with this number.")] = None,
+    variables: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="A variable of the shell that starts the script; repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make recipes of a launch script of verl, and plan them. It is read without running it; what changed is said.
@@ -49,7 +54,7 @@ def import_(
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """
     with problems_named():
-        found = import_script(script, arguments or [], number)
+        found = import_script(script, arguments or [], number, _environment(variables or []))
         target = output or Path(f"rlrun-{script.stem}.sh")
         taken = [made for made in found.launches if made.arguments]
         written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
@@ -59,6 +64,17 @@ def import_(
         _say(found, written)
     if found.problems or len(taken) < len(found.launches) or not all(one.ok for one in written):
         raise typer.Exit(1)
+
+
+def _environment(texts: list[str]) -> dict[str, str]:
+    """The variables of `--env NAME=VALUE`. Raises `Problems`."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise Problems(Problem(f"--env {text}", "is no variable with its value", "use --env NAME=VALUE"))
+        found[name] = value
+    return found
 
 
 def _free(target: Path, count: int) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from launcher.scripts.words import patterns
@@ -66,10 +66,28 @@ def compare(shell: BashProcess, left: str, operator: str, right: str) -> Truth:
     if is_open(left) or is_open(right):
         if left == right:
             return Truth(operator in ("=", "=="))
+        lefts, rights = possible_values(shell, left), possible_values(shell, right)
+        if not is_open("".join((*lefts, *rights))):
+            return agreed([compare(shell, one, operator, other) for one in lefts for other in rights], lefts[0])
         return Truth(operator in ("!=", ">"), "an unknown value; assumed to differ")
     return Truth(
         {"=": left == right, "==": left == right, "!=": left != right, "<": left < right, ">": left > right}[operator]
     )
+
+
+def possible_values(shell: BashProcess, value: str) -> tuple[str, ...]:
+    """What a value may be, where the script writes that out, the one to assume first; else the value as it is."""
+    parts = set(IS_OPEN.findall(value))
+    if len(parts) != 1:
+        return (value,)
+    part = parts.pop()
+    return tuple(value.replace(part, text) for text in shell.reading.choices.get(part, (part,)))
+
+
+def agreed(truths: Sequence[Truth], value: str) -> Truth:
+    """What holds for the first value; only assumed where it does not for the others."""
+    first = truths[0].value
+    return Truth(first, "" if all(truth.value == first for truth in truths) else f"an unknown value; taken as {value}")
 
 
 def integer(shell: BashProcess, text: str) -> int | None:
@@ -277,13 +295,13 @@ def pattern_matches(shell: BashProcess, value: str, pattern: str) -> Truth:
             return Truth(patterns.matches(pattern, value))
         if value == pattern or re.fullmatch(r"\*+", pattern):
             return Truth(True)
-        literal = re.sub(r"\\(.)", r"\1", pattern)
-        if (
-            not is_open(pattern)
-            and not re.search(r"(?<!\\)[*?\[]", pattern)
-            and IS_OPEN.sub("", value) == value == literal
-        ):
-            return Truth(True)
+        values = possible_values(shell, value)
+        if not is_open(pattern) and not is_open("".join(values)):
+            return agreed([Truth(patterns.matches(pattern, one)) for one in values], values[0])
+        if not is_open(pattern) and not re.search(r"(?<!\\)[*?\[(]", pattern):
+            known = ".*".join(re.escape(text) for text in IS_OPEN.split(value))
+            if not re.fullmatch(known, re.sub(r"\\(.)", r"\1", pattern), re.DOTALL):
+                return Truth(False)
     except patterns.Undecided as error:
         return Truth(False, f"{error}; assumed not to match")
     return Truth(False, "an unknown value; assumed not to match")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 from launcher.scripts.words import parameters, patterns
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
@@ -160,7 +161,10 @@ def substituted(shell: BashProcess, part: Substitution) -> str:
     for key in list(shell.reading.open)[before:]:
         if not key[2]:  # a condition inside it is no more than a part of what is open
             del shell.reading.open[key]
-    return shell.open_value(part.text, "{" + body + "}")
+    value = shell.open_value(part.text, "{" + body + "}")
+    if len(out.choices) == 1 and not out.parts:
+        shell.reading.choices.setdefault(value, tuple(text.rstrip("\n") for text in out.choices[0]))
+    return value
 
 
 def parameter_pieces(shell: BashProcess, part: Parameter) -> Iterator[FieldPiece]:
@@ -211,13 +215,19 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
 
 def not_set(shell: BashProcess, asked: ParameterText, part: Parameter) -> str:
     """The value of a variable that is not set: empty, and named; the end under `set -u`."""
-    label = f"${asked.name}" if asked.name.isdigit() else asked.name
     if "nounset" in shell.options:
-        shell.report_unread(f"{label} is not set, and set -u ends the script there; give it a value")
-        raise ExitScript(1)
+        ended_without(shell, asked, "set -u")
     if shell.unset_seen and asked.name != "_":
         shell.report_open(part.text, "", NOT_SET)
     return ""
+
+
+def ended_without(shell: BashProcess, asked: ParameterText, by: str) -> NoReturn:
+    """The end of the script, as a variable has no value."""
+    label = f"${asked.name}" if asked.name.isdigit() else asked.name
+    given = asked.subscript is None and not (asked.name.isdigit() and shell.calls)
+    shell.report_unread(f"{label} is not set, and {by} ends the script there", asked.name if given else "")
+    raise ExitScript(1)
 
 
 def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> Iterator[FieldPiece]:
@@ -256,14 +266,17 @@ def _default(
     if use:
         yield _many(shell, asked, part, values) if many else FieldPiece((values[0],), part.quoted)
         return
+    kept, shell.inside_default = shell.inside_default, True
+    try:
+        default = list(argument_pieces(shell, asked.argument, part.quoted))
+    finally:
+        shell.inside_default = kept
     if sign == "-":
-        yield from argument_pieces(shell, asked.argument, part.quoted)
+        yield from default
         return
-    value = _joined(shell, argument_pieces(shell, asked.argument, part.quoted))
     if sign == "?":
-        label = f"${asked.name}" if asked.name.isdigit() else asked.name
-        shell.report_unread(f"{label} is not set, and {part.text} ends the script there; give it a value")
-        raise ExitScript(1)
+        ended_without(shell, asked, part.text)
+    value = _joined(shell, default)
     key = None if asked.subscript is None else element_key(shell, asked.name, asked.subscript)
     shell.set(asked.name, value, key=key)
     yield FieldPiece((value,), part.quoted)
@@ -452,6 +465,8 @@ def value_of(shell: BashProcess, name: str, subscript: str | None = None, *, pla
         return "hB"
     if name in "$!":
         return shell.open_value("$" + name, "{$" + name + "}")
+    if shell.inside_default and "nounset" in shell.options:
+        plain = False
     if shell.variable(name) is None and shell.is_open_name(name) and (plain or not shell.is_cluster_name(name)):
         return shell.open_value("$" + name, "{" + name + "}")
     return None

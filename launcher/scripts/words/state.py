@@ -62,6 +62,8 @@ class UnreadPart:
 
     line: str
     reason: str
+    unset: str = ""
+    """The variable (or the number of an argument of the script) without whose value bash ends there."""
 
     def __str__(self) -> str:
         return f"{self.line}: {self.reason}"
@@ -157,6 +159,8 @@ class TextSink:
     parts: list[str] = field(default_factory=list)
     known: bool = True
     size: int = 0
+    choices: list[tuple[str, ...]] = field(default_factory=list)
+    """For each part of which only running could tell which text it is: the texts, the one to assume first."""
 
     def write(self, text: str) -> None:
         self.size += len(text)
@@ -184,6 +188,8 @@ class Reading:
     placeholders: dict[str, int] = field(default_factory=dict)
     """Each with its number, in the order of the characters that stand for them."""
     placeholder_names: list[str] = field(default_factory=list)
+    choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By character: the values of which it is one, the one that conditions assume first."""
     documents: list[HereDocument] = field(default_factory=list)
     written: dict[str, str | None] = field(default_factory=dict)
     """Files that the script writes, never written here; None where the text is not known."""
@@ -272,6 +278,8 @@ class BashProcess:
     wrappers: tuple[Wrapper, ...] = ()
     unset_seen: bool = True
     """Whether variables that are not set are named."""
+    inside_default: bool = False
+    """Whether a default is read because something is not set: then what only a cluster sets is not set either."""
     exempt: bool = False
     """Whether the last status ends no shell under `set -e`: it came before `&&`, or after `!`."""
     consumed: int = 0
@@ -432,7 +440,7 @@ class BashProcess:
             if self.reading.open[key].note == NOT_SET:
                 del self.reading.open[key]
 
-    def report_unread(self, reason: str) -> None:
+    def report_unread(self, reason: str, unset: str = "") -> None:
         """Names what could not be read."""
         if len(self.reading.refused) < OPEN_VALUES:
-            self.reading.refused.setdefault(UnreadPart(self.place, self.reading.visible(reason)))
+            self.reading.refused.setdefault(UnreadPart(self.place, self.reading.visible(reason), unset))

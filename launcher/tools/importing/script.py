@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -14,10 +14,13 @@ from launcher.config.arguments import key_of
 from launcher.config.descriptions import fields_of
 from launcher.core.problems import Problem, Problems
 from launcher.scripts.read import read_script
+from launcher.scripts.words.state import NOT_SET, OpenPart
 from launcher.spec.run import RunSpec
 from launcher.tools.importing.launch import ImportedLaunch, import_launch
 
 WIDTH = 116
+ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
+_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)", re.ASCII)
 _SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
@@ -31,25 +34,42 @@ class ImportedScript:
     """What only running the script could tell, and what was assumed instead."""
 
 
-def import_script(path: Path, arguments: Sequence[str] = (), only: int | None = None) -> ImportedScript:
+def import_script(
+    path: Path,
+    arguments: Sequence[str] = (),
+    only: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ImportedScript:
     """What `bash path arguments...` would start here, as runs of ours; `only` the launch with this number.
 
-    Of the shell's variables only PWD and HOME are read, so that the same script gives the same recipes everywhere.
-    Raises `Problems` where it cannot be read at all."""
-    home = {"PWD": str(Path.cwd()), "HOME": str(Path.home())}
-    found = read_script(path, arguments, home)
-    problems = [Problem(each.line, each.reason, code="bad-file") for each in found.refused]
+    Of the shell's variables only PWD and HOME are read, and those in `environment`, so that the same script gives the
+    same recipes everywhere. Raises `Problems` where it cannot be read at all."""
+    found = read_script(path, arguments, {"PWD": str(Path.cwd()), "HOME": str(Path.home()), **(environment or {})})
+    problems = [Problem(each.line, each.reason, _to_give(each.unset), "bad-file") for each in found.refused]
     if not found.launches:
-        if problems:
-            raise Problems(problems)
-        fix = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS" if not arguments else ""
-        raise Problems(Problem(str(path), "starts no training of verl", fix, "not-found"))
+        if not problems:
+            fix = ARGUMENTS if not arguments else ""
+            problems = [Problem(str(path), "starts no training of verl", fix, "not-found")]
+        raise Problems([*problems, *(Problem(each.line, _open(each), code="not-found") for each in found.open)])
     if only is not None and not 1 <= only <= len(found.launches):
         raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(found.launches)}", "not-found"))
     chosen = found.launches if only is None else found.launches[only - 1 : only]
     placeholders = [each.placeholder for each in found.open if each.placeholder]
-    notes = [f"{each.line}: {each.text}: {each.note or 'only running the script tells'}" for each in found.open]
+    notes = [f"{each.line}: {_open(each)}" for each in found.open]
     return ImportedScript(path, [import_launch(launch, placeholders) for launch in chosen], problems, notes)
+
+
+def _open(part: OpenPart) -> str:
+    """What only running could tell, in a line."""
+    if part.note != NOT_SET:
+        return f"{part.text}: {part.note or 'only running the script tells'}"
+    name = _NAME.match(part.text)
+    return f"{part.text}: {part.note}; {_to_give(name[1])}" if name else f"{part.text}: {part.note}"
+
+
+def _to_give(name: str) -> str:
+    """How a variable, or an argument with this number, gets a value."""
+    return "" if not name else ARGUMENTS if name.isdigit() else f"use --env {name}=VALUE"
 
 
 def recipe_paths(path: Path, count: int) -> list[Path]:
