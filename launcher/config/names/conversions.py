@@ -285,7 +285,7 @@ def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool
     if given is None:
         return [] if plain in (*_OFF, "full") else None
     words = [f"model.lora_rank={given}"]
-    if given > 0 and not known.count(*_ALPHAS):
+    if given > 0 and known.number(*_ALPHAS) is None:
         words.append(f"model.lora_alpha={alpha * given if of_rank else alpha}")
     return words
 
@@ -293,6 +293,17 @@ def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool
 _ALPHAS = (
     "lora_alpha", "model.lora_alpha", "actor_rollout_ref.model.lora_alpha", "actor_rollout_ref.model.lora.alpha",
 )  # fmt: skip
+
+
+_RANKS = (
+    "lora_rank", "lora_r", "r", "model.lora_rank", "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.model.lora.rank", "use_peft", "use_lora", "adapter",
+)  # fmt: skip
+
+
+def _lora_alpha(value: str, known: RunContext) -> list[str]:
+    """Without adapters an alpha is not read, so that 0 is no mistake."""
+    return [] if number(value) == 0 and not known.is_on(*_RANKS) else [f"model.lora_alpha={value}"]
 
 
 def _modules(value: str, known: RunContext) -> list[str]:
@@ -306,6 +317,15 @@ def _modules(value: str, known: RunContext) -> list[str]:
 
 
 # ---- the rest
+
+
+def _rounds(value: str, known: RunContext) -> list[str] | None:
+    """Of verl, 0 and less are no limit, which there is not here; where no groups are filtered it is not read."""
+    if (most := number(value)) is None or most > 0:
+        return [f"algorithm.max_num_gen_batches={value}"]
+    chosen = known.given.get("algorithm", known.given.get("algorithm.adv_estimator", "dapo"))
+    enable = "algorithm.filter_groups.enable"
+    return [] if known.is_off(enable) or (chosen != "dapo" and not known.is_on(enable)) else None
 
 
 def _algorithm(value: str, known: RunContext) -> list[str] | None:
@@ -442,6 +462,7 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "gpus": _gpus, "all_gpus": partial(_gpus, total=True), "offload": _offload, "bf16": _bf16,
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
+    "lora_alpha": _lora_alpha, "rounds": _rounds,
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
     "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions, "template_args": _template_args,
     "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
