@@ -115,7 +115,7 @@ def test_several_machines_need_a_cluster(folder: Path) -> None:
     ("before", "after", "line"),
     [
         ("rollout.n=5", "rollout.nn=5", "actor_rollout_ref.rollout.nn: verl has no such key; did you mean"),
-        ("main_ppo", "main_eval", "verl.trainer.main_eval is no training of verl 0.9.1"),
+        ("main_ppo", "main_eval", "verl.trainer.main_eval is none of verl's programs that rlrun starts"),
         ("$@", "trainer.resume_mode=never", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
     ],
 )
