@@ -26,7 +26,7 @@ from launcher.core.overrides import literal
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.engines.verl.config import renamed
 from launcher.engines.verl.config.compose import compose
-from launcher.engines.verl.config.defaults import Program
+from launcher.engines.verl.config.defaults import MEGATRON, Program
 from launcher.spec.algorithm import Algorithm
 
 PROJECT = "verl"
@@ -91,12 +91,6 @@ class Translated:
             if problem.where in settings and one.typed.text not in one.words:
                 return replace(problem, got=f"{problem.got} (typed as {shortened(one.typed.text)})")
         return problem
-
-
-MEGATRON: Mapping[Program, tuple[str, ...]] = {
-    "ppo": ("model_engine=megatron",), "sft": ("engine=megatron", "optim=megatron"),
-}  # fmt: skip
-"""The choices of verl's that give its config the keys of Megatron."""
 
 
 def translated(by: RunRequest, taken: Collection[str]) -> Translated | None:

@@ -69,7 +69,7 @@ def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
     assert (run.trainer.project_name, run.trainer.experiment_name) == ("gsm8k", "grpo")
 
 
-def test_defaults_of_verl_that_are_not_ours_are_said(folder: Path) -> None:
+def test_defaults_of_verl_that_are_not_ours_are_named(folder: Path) -> None:
     (made,) = of_text(folder, GRPO).launches
     told = {"algorithm.clip_ratio_c=3.0", "algorithm.loss_agg_mode=token-mean", "sampler.tensor_parallel_size=2"}
     assert told | {"model.enable_gradient_checkpointing=true", "reward=auto"} <= {*made.arguments}
@@ -115,7 +115,7 @@ def test_several_machines_need_a_cluster(folder: Path) -> None:
     ("before", "after", "line"),
     [
         ("rollout.n=5", "rollout.nn=5", "actor_rollout_ref.rollout.nn: verl has no such key; did you mean"),
-        ("main_ppo", "main_eval", "verl.trainer.main_eval is none of verl's programs that rlrun starts"),
+        ("main_ppo", "main_eval", "verl.trainer.main_eval is none of the programs of verl that are started here"),
         ("$@", "trainer.resume_mode=never", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
     ],
 )
@@ -166,16 +166,16 @@ def test_several_launches_are_several_recipes(folder: Path) -> None:
 def test_variables_of_the_shell_are_given(folder: Path) -> None:
     script = folder / "run.sh"
     script.write_text(f"set -u\n{GRPO.replace('$MODEL', '$MODELS/x')}")
-    said = call("run.sh")
-    assert said.exit_code == 2
+    result = call("run.sh")
+    assert result.exit_code == 2
     assert "MODELS is not set, and set -u ends the script there; use --env MODELS=VALUE" in " ".join(
-        said.output.split()
+        result.output.split()
     )
     assert call("run.sh", "--env", "MODELS=/m", "--env", "OTHER=a=b", "-o", "made.sh").exit_code == 1
     assert "model.path=/m/x" in (folder / "made.sh").read_text()
     for wrong in ("MODELS", "2=x", "A B=x"):
-        said = call("run.sh", "--env", wrong)
-        assert said.exit_code == 2 and "is no variable with its value; use --env NAME=VALUE" in said.output
+        result = call("run.sh", "--env", wrong)
+        assert result.exit_code == 2 and "is no variable with its value; use --env NAME=VALUE" in result.output
     with pytest.raises(Problems, match="ends the script there; give its own arguments after --"):
         of_text(folder, "python3 -m verl.trainer.main_ppo x=${1:?a path}\n")
 
@@ -186,11 +186,11 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(folder: Path) -> None
     assert f"· {line}" in call("run.sh").output.splitlines()
 
 
-def test_why_no_launch_is_found_is_said(folder: Path) -> None:
+def test_why_no_launch_is_found_is_shown(folder: Path) -> None:
     (folder / "run.sh").write_text(f"D=$(hostname)\nif [ $D = a ]; then\n  exit 1\nfi\n. other.sh\nexit\n{GRPO}")
-    said = call("run.sh")
-    assert said.exit_code == 2
-    lines = [line.partition("run.sh")[2] for line in said.output.splitlines()]
+    result = call("run.sh")
+    assert result.exit_code == 2
+    lines = [line.partition("run.sh")[2] for line in result.output.splitlines()]
     assert lines[0].startswith(": starts no training of verl; give its own arguments after --")
     assert lines[1] == ":1: $(hostname): only running the script tells"
     assert lines[2].startswith(":2: [ $D = a ]: ") and lines[3].startswith(":5: source other.sh: ")

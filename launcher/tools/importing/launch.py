@@ -18,13 +18,13 @@ from launcher.config.names.table import Translation, table
 from launcher.config.nodes import flat, walk
 from launcher.config.recipe import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
-from launcher.config.translate import EXTRA, MEGATRON, PROJECT, as_passed_on
+from launcher.config.translate import EXTRA, PROJECT, as_passed_on
 from launcher.core.overrides import literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_setting, is_secret_variable
 from launcher.engines.verl import TAKEN
 from launcher.engines.verl.config.compose import FLAGS, compose
-from launcher.engines.verl.config.defaults import CONFIGS, Program
+from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
 from launcher.scripts.words.state import Launch
@@ -91,7 +91,7 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
     if last == DPO:
         _import_dpo(made, placeholders)
     elif last not in PROGRAMS:
-        got = f"{launch.program} is none of verl's programs that rlrun starts (main_ppo, sft_trainer)"
+        got = f"{launch.program} is none of the programs of verl that are started here (main_ppo, sft_trainer)"
         made.refuse(got, "write its run as rlrun train ... yourself")
     else:
         _import_training(made, PROGRAMS[last], placeholders)
@@ -270,7 +270,7 @@ def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tup
     chosen = {key_of(word): word for word in typed if key_of(word) in own}
     if any("megatron" in word for word in typed if key_of(word) in _BACKEND or word.startswith("--config-name")):
         chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
-    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
+    backend = chosen.get("engine", "").partition("=")[2] or "fsdp"
     if backend not in ("fsdp", "megatron"):
         made.refuse(f"engine={backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them")
     for word in chosen.values():

@@ -27,6 +27,10 @@ from launcher.engines.verl.config.classes import Fields, read_classes, source_fi
 Program = Literal["ppo", "sft"]
 CONFIGS = {"ppo": ("ppo_trainer", "ppo_megatron_trainer"), "sft": ("sft_trainer_engine",)}
 """The configs that each program starts from; the first unless `--config-name` says another."""
+MEGATRON: Mapping[Program, tuple[str, ...]] = {
+    "ppo": ("model_engine=megatron",), "sft": ("engine=megatron", "optim=megatron"),
+}  # fmt: skip
+"""The choices of verl's that give its config the keys of Megatron."""
 SNAPSHOT = Path(__file__).with_name("snapshot.json")
 
 

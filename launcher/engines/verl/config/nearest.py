@@ -30,7 +30,7 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     if last in VAGUE:
         return _within(key, known)
     alike = [last] if last in names else get_close_matches(last, sorted(names), n=1, cutoff=0.85)
-    return _elsewhere(f"{section}.{alike[0]}".lstrip("."), known) if alike else None
+    return _in_other_section(f"{section}.{alike[0]}".lstrip("."), known) if alike else None
 
 
 def misspelt(key: str, known: Sequence[str]) -> str | None:
@@ -66,7 +66,7 @@ def _within(key: str, known: Sequence[str]) -> str | None:
     return next((found[0] for found in (below, above) if len(found) == 1), None)
 
 
-def _elsewhere(key: str, known: Sequence[str]) -> str | None:
+def _in_other_section(key: str, known: Sequence[str]) -> str | None:
     """The one key with the same last name in the nearest section; of the policy's, where other models have it, too."""
     same = [name for name in known if _last(name) == _last(key) and name != key]
     first = [name for name in same if not any(f"{name}.".startswith(f"{other}.") for other in OTHER_MODELS)]
