@@ -38,7 +38,6 @@ PPO = {
     "reward_model.megatron.tensor_model_parallel_size": OUT,
     f"{ROLLOUT}.n_agent": f"use {ROLLOUT}.n",
     f"{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache": CACHE,
-    f"+{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache": CACHE,
     "retriever.url": "use +retriever.url= where code of yours reads it",
     "retriever.topk": "use +retriever.topk= where code of yours reads it",
     f"{ACTOR}.load_weight": OUT,
@@ -114,5 +113,7 @@ def test_a_key_of_sft_has_its_answer(key: str, fix: str) -> None:
     assert fix_of(key, program="sft") == fix
 
 
-def test_a_switch_that_is_off_is_not_passed_on_to_vllm() -> None:
-    assert not compose([f"+{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache=False"], "ppo").problems
+@pytest.mark.parametrize(("value", "fixes"), [("True", [CACHE]), ("False", [])])
+def test_an_argument_that_later_versions_of_vllm_lack_is_a_warning(value: str, fixes: list[str]) -> None:
+    made = compose([f"+{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache={value}"], "ppo")
+    assert not made.problems and [note.fix for note in made.notes] == fixes

@@ -256,8 +256,8 @@ def _unread(override: Override, base: Defaults) -> tuple[Problem | None, Problem
         problem = Problem(key, "composes, but main_ppo does not read it", fix, "unknown-setting")
         same = value in (None, False) or (not isinstance(value, dict) and value == _at(base.node, new))
         return (None, problem) if same else (problem, None)
-    if (advice := renamed.refused(key)) and value not in (None, False):
-        return Problem(key, "is passed on to vLLM, which does not know it", advice, "unknown-setting"), None
+    if (advice := renamed.deprecated(key)) and value not in (None, False):
+        return None, Problem(key, "is passed on to vLLM, of which later versions do not have it", advice)
     if _has(base.node, key) or _is_free(key):
         return None, None
     place, name = _first_new(base.node, key)

@@ -99,8 +99,8 @@ _REMOVED = "leave it out"
 _VETO = "use algorithm.rollout_correction.rollout_rs=seq_max_k2 with its rollout_rs_threshold"
 _ASYNC = "use trainer.v1.trainer_mode=separate_async with trainer.v1.separate_async and trainer.v1.sampler"
 _VLLM = "actor_rollout_ref.rollout.engine_kwargs.vllm"
-REFUSED = {f"{_VLLM}.disable_mm_preprocessor_cache": f"use +{_VLLM}.mm_processor_cache_gb=0 to switch the cache off"}
-"""Arguments of vLLM that those versions which verl runs with do not have: it ends before it serves."""
+DEPRECATED = {f"{_VLLM}.disable_mm_preprocessor_cache": f"use +{_VLLM}.mm_processor_cache_gb=0 to switch the cache off"}
+"""Arguments of vLLM that its later versions do not have."""
 _CONTENTS = {
     "with_memory": "memory", "record_shapes": "shapes", "with_npu": "npu", "with_cpu": "cpu", "with_module": "module",
     "with_stack": "stack",
@@ -252,9 +252,9 @@ def gone(program: Literal["ppo", "sft"], key: str) -> str | None:
     return next((GONE[program][place] for place in _sections(key) if place in GONE[program]), None)
 
 
-def refused(key: str) -> str | None:
-    """What to do about an argument that verl passes on to an engine without it; None where none is known as such."""
-    return REFUSED.get(key)
+def deprecated(key: str) -> str | None:
+    """What to use for an argument of vLLM that later versions do not have; None where none is known as such."""
+    return DEPRECATED.get(key)
 
 
 def ignored(key: str) -> str | None:
