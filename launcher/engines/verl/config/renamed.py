@@ -151,7 +151,7 @@ GONE = {
         "actor_rollout_ref.rollout.multi_turn.enable_tokenization_sanity_check": (
             "use actor_rollout_ref.rollout.multi_turn.tokenization_sanity_check_mode=strict or disable"
         ),
-        **REFUSED,
+        **DEPRECATED,
         "actor_rollout_ref.model.moe_config": _REMOVED,
         "data.need_tools_kwargs": _REMOVED,
         "data.chat_template": _TEMPLATE,
