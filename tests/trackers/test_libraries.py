@@ -40,6 +40,9 @@ def offline(monkeypatch, tmp_path):
                 "WANDB_SILENT": "true", "SWANLAB_ROOT": str(tmp_path / "swanlab"), "HOME": str(tmp_path)}  # fmt: skip
     for key, value in settings.items():
         monkeypatch.setenv(key, value)
+    for module in [each for name, each in sys.modules.items() if name.partition(".")[0] == "trackio"]:
+        if hasattr(module, "TRACKIO_DIR"):  # it is read only when it is imported, which another test did
+            monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
     monkeypatch.chdir(tmp_path)  # where MLflow puts artifacts of a store that has no place for them
     for key in ("TENSORBOARD_DIR", "WANDB_DIR", "MLFLOW_TRACKING_URI", "SWANLAB_LOG_DIR", "TRACKIO_SPACE_ID"):
         monkeypatch.delenv(key, raising=False)
