@@ -54,6 +54,7 @@ TWINS: Mapping[str, tuple[str, ...]] = {
 """Of a rule that knows the settings, the profile's rules that find the same: what was reported by one is not reported
 again by the other, unless it is worse then."""
 FEW_PROMPTS = 4  # of a step: below, its reward is of these prompts rather than of the policy
+STEADY_PROMPTS = 8  # below, two steps of hard prompts look like a fall: `score-fell` waits for the noise
 FIRST_SIGNAL = 16  # steps without a reward after which a run that goes on is called lost: it may find one late
 SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 
@@ -178,11 +179,15 @@ def _suited(run: RunSpec) -> HealthRules:
     theirs. Fixes name only settings that the run has, with values other than its own."""
     profile = rules_of(run.health, run.code_dir)
     known = {twin for twins in TWINS.values() for twin in twins}
-    unlike = not run.data.shuffle or run.data.train_batch_size < FEW_PROMPTS
+    prompts = run.data.train_batch_size
+    unlike = not run.data.shuffle or prompts < FEW_PROMPTS
+    unsteady = ("reward-collapsed", "reward-degraded") if run.algorithm.sampled and prompts < STEADY_PROMPTS else ()
     rules = {
         name: replace(rule, fix={program: _usable(text, run) for program, text in rule.fix.items()})
         for name, rule in profile.rules.items()
-        if not (unlike and rule.metric in ("reward", "loss")) and (rule.level == "critical" or name not in known)
+        if not (unlike and rule.metric in ("reward", "loss"))
+        and name not in unsteady
+        and (rule.level == "critical" or name not in known)
     }  # fmt: skip
     return replace(profile, rules=rules)
 
