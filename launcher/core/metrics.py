@@ -313,7 +313,7 @@ class HeldOut:
         return text if self.low is None or self.high is None else f"{text} [{self.low:.3g}-{self.high:.3g}]"
 
 
-def together(some: Sequence[HeldOut]) -> HeldOut:
+def mean_of_validations(some: Sequence[HeldOut]) -> HeldOut:
     """The mean of several validations of one metric, at the step of the last; its interval is narrower."""
     value, count = math.fsum(each.value for each in some) / len(some), len(some)
     if any(each.low is None or each.high is None for each in some):

@@ -54,7 +54,7 @@ TWINS: Mapping[str, tuple[str, ...]] = {
 """Of a rule that knows the settings, the profile's rules that find the same: what was reported by one is not reported
 again by the other, unless it is worse then."""
 FEW_PROMPTS = 4  # of a step: below, its reward is of these prompts rather than of the policy
-STEADY_PROMPTS = 8  # below, two steps of hard prompts look like a fall: `score-fell` waits for the noise
+STEADY_PROMPTS = 8  # of a step: below, two steps of hard prompts look like a fall, and only `score-fell` judges it
 FIRST_SIGNAL = 16  # steps without a reward after which a run that goes on is called lost: it may find one late
 SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from launcher.core.events import Level
-from launcher.core.metrics import better, together
+from launcher.core.metrics import better, mean_of_validations
 from launcher.monitor.history import CHANCE, FEW, HOLD, SCORE, Change, History
 
 LOSSES = ("train/loss", "actor/dpo_loss")
@@ -21,7 +21,7 @@ KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
 LOW_LOSS = 0.05  # nats a token: nearly all is learnt
 STILL = 1e-7  # relative distance of weights that did not move
 HARDLY = 1e-3  # and of those that a loss need not show
-LIKELY = 0.01  # that chance halves a held-out score, where more speaks for it than the score
+LIKELY = 0.01  # the significance level for a halved held-out score while the reward rises
 LONGEST = 50  # looks for which a trend must hold while the run goes on
 EVERY_STEP = 200  # after as many steps, only as many more looks as the run has steps in 200 parts
 
@@ -221,13 +221,13 @@ def held_out_below_best(seen: History) -> Finding | None:
 
 
 def reward_hacked(seen: History) -> Finding | None:
-    """The reward is up, and two validations in a row, taken together, are worse than the best before them: the first of
-    them may be from before the rise of the reward could be told from noise. Where half is lost, less has to be sure: a
-    reward that is right rises with the held-out score."""
+    """The reward is up, and the mean of the last two validations is significantly worse than the best before them: the
+    first of the two may precede the step at which the rise of the reward is significant. Where the held-out score is
+    halved, a weaker test is enough: a correct reward rises with the held-out score."""
     score, fell = seen.change(SCORE), seen.validations[-1:] if seen.over else seen.validations[-2:]
     if score is None or len(seen.validations) < 2:
         return None
-    now = together(fell)
+    now = mean_of_validations(fell)
     halved = len(fell) > 1 and better(now.name) != "down" and now.value <= seen.best.value / 2
     chance, steps = (LIKELY, 1) if halved else (CHANCE, HOLD)
     if any(seen.worse(seen.best, each) <= 0 for each in fell) or seen.worse_by(seen.best, now, chance) <= 0:

@@ -27,24 +27,24 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules], file=sy
 
 
 def test_this_machine(tmp_path: Path, commands: Any) -> None:
-    """One run of all checks: what is wrong is told, with the rest, and decides the exit code."""
+    """One run of all checks: what is wrong is reported, with the rest, and decides the exit code."""
     (tmp_path / "file").touch()
     env = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "97", "HOME": str(tmp_path)}  # no secret of the user's
     words = [sys.executable, "-c", LOOK, "doctor", "--json", "--root", "file/runs"]
     ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert ran.stderr.splitlines()[-1] == "loaded 1 []", ran.stderr
     assert "canary" not in (ran.stdout + ran.stderr).lower()
-    told = json.loads(ran.stdout)
-    assert told["ok"] is False
-    levels = {one["subject"]: one["level"] for one in told["results"]}
-    late = {one["subject"] for one in told["results"] if "did not load in" in one["message"]}  # on a busy machine
+    reported = json.loads(ran.stdout)
+    assert reported["ok"] is False
+    levels = {one["subject"]: one["level"] for one in reported["results"]}
+    late = {one["subject"] for one in reported["results"] if "did not load in" in one["message"]}  # on a busy machine
     failed = {what for what, level in levels.items() if level == "FAIL"}
     assert failed - late == {"run root", "CUDA_VISIBLE_DEVICES"}, levels
     sound = {"python", "packages", "loopback", "secrets", *(() if late else ("torch", "all-reduce"))}
-    assert {what: levels.get(what) for what in sound} == dict.fromkeys(sound, "OK"), told["results"]
+    assert {what: levels.get(what) for what in sound} == dict.fromkeys(sound, "OK"), reported["results"]
     assert levels["temporary"] != "FAIL"  # how full a disk is belongs to the machine
     assert levels["WANDB_API_KEY"] == levels["proxy"] == levels["huggingface"] == "WARN"
-    for one in told["results"]:
+    for one in reported["results"]:
         assert one["node"] == "this machine" and one["message"]
         assert bool(one["fix"]) == (one["level"] != "OK"), "every result that is not OK has a fix"
 

@@ -59,6 +59,7 @@ SCRIPTS = {
                   "critic.model.fsdp_config.param_offload=True trainer.val_generations_to_log_to_wandb=4",
     "megatron": f"{RL} --config-path=config --config-name='ppo_megatron_trainer.yaml' {GRPO} "
                 f"{A}.megatron.tensor_model_parallel_size=4 {A}.megatron.param_offload=True",
+    "veomni": f"{RL} {GRPO} model_engine=veomni",
     "multi-turn": f"{RL} {GRPO} {R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
     "steps": f"{RL} {GRPO} trainer.total_epochs=7 trainer.total_training_steps=100 trainer.save_freq=20 "
              "data.seed=7 data.shuffle=False data.truncation=left trainer.balance_batch=False",
@@ -105,7 +106,7 @@ def test_the_config_is_the_scripts(folder: Path, name: str) -> None:
     assert not made.problems, made.problems
     run = resolve(made.arguments)
     words = [word for word in made.launch.words if not word.startswith("--")]
-    more = ["model_engine=megatron"] if name == "megatron" else []
+    more = [f"model_engine={name}"] if name in ("megatron", "veomni") else []
     more += [word for word in made.launch.words if "own" in name and word.startswith("--")]
     now = as_passed_on(words, program_of(run), more)[0]
     server = [] if any(key_of(word) == f"{R}.name" for word in now) or name.startswith("sft") else [f"{R}.name=vllm"]

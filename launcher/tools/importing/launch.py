@@ -126,7 +126,7 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
         problem.within(made.name) for problem in composed.problems if problem.code not in ("conflicting-settings",)
     ]
     beside = _reward_model_beside(composed.config, todays)
-    words = [*_strategy(chosen), *(word for word in known if word not in beside)]
+    words = [*_strategy(chosen, program), *(word for word in known if word not in beside)]
     words += [f"{EXTRA}={literal([*beside.values()])}"] if beside else []
     given = {key_of(word) for word in [*words, *now]}
     implied = [
@@ -141,7 +141,7 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
     made.run = found.run
     made.problems = [*dict.fromkeys([*made.problems, *(problem.within(made.name) for problem in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
-    kept = _told(found, resolve_request(RunRequest(without_defaults)).run)
+    kept = _recipe_arguments(found, resolve_request(RunRequest(without_defaults)).run)
     made.arguments = [word.text for word in kept]
     defaults = {*implied}
     made.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
@@ -280,9 +280,11 @@ def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tup
     return [*chosen.values()], [word for word in typed if word not in chosen.values()]
 
 
-def _strategy(chosen: Sequence[str]) -> list[str]:
-    """The word of ours for verl's choices."""
-    return ["engine.strategy=megatron"] if any(word.endswith("megatron") for word in chosen) else []
+def _strategy(chosen: Sequence[str], program: Program) -> list[str]:
+    """The arguments of `rlrun train` for verl's choices; another `model_engine` is passed on."""
+    if any(word.endswith("megatron") for word in chosen):
+        return ["engine.strategy=megatron"]
+    return list(chosen) if program == "ppo" else []
 
 
 _BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine")
@@ -356,7 +358,7 @@ def _choices(program: Program, given: set[str], config: Mapping[str, Any]) -> li
 # ---- the run
 
 
-def _told(found: Resolution, plain: RunSpec | None) -> list[SourcedOverride]:
+def _recipe_arguments(found: Resolution, plain: RunSpec | None) -> list[SourcedOverride]:
     """Our words, without verl's defaults that the run has anyway (`plain` is the run without them)."""
     whole = flat(to_node(found.run)) if found.run else {}
     without = flat(to_node(plain)) if plain else {}

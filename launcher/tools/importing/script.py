@@ -45,29 +45,29 @@ def import_script(
     Of the shell's variables only PWD and HOME are read, and those in `environment`, so that the same script gives the
     same recipes everywhere. Raises `Problems` where it cannot be read at all."""
     found = read_script(path, arguments, {"PWD": str(Path.cwd()), "HOME": str(Path.home()), **(environment or {})})
-    problems = [Problem(each.line, each.reason, _to_give(each.unset), "bad-file") for each in found.refused]
+    problems = [Problem(each.line, each.reason, _how_to_set(each.unset), "bad-file") for each in found.refused]
     if not found.launches:
         if not problems:
             fix = ARGUMENTS if not arguments else ""
             problems = [Problem(str(path), "starts no training of verl", fix, "not-found")]
-        raise Problems([*problems, *(Problem(each.line, _open(each), code="not-found") for each in found.open)])
+        raise Problems([*problems, *(Problem(each.line, _open_line(each), code="not-found") for each in found.open)])
     if only is not None and not 1 <= only <= len(found.launches):
         raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(found.launches)}", "not-found"))
     chosen = found.launches if only is None else found.launches[only - 1 : only]
     placeholders = [each.placeholder for each in found.open if each.placeholder]
-    notes = [f"{each.line}: {_open(each)}" for each in found.open]
+    notes = [f"{each.line}: {_open_line(each)}" for each in found.open]
     return ImportedScript(path, [import_launch(launch, placeholders) for launch in chosen], problems, notes)
 
 
-def _open(part: OpenPart) -> str:
+def _open_line(part: OpenPart) -> str:
     """What only running could tell, in a line."""
     if part.note != NOT_SET:
         return f"{part.text}: {part.note or 'only running the script tells'}"
     name = _NAME.match(part.text)
-    return f"{part.text}: {part.note}; {_to_give(name[1])}" if name else f"{part.text}: {part.note}"
+    return f"{part.text}: {part.note}; {_how_to_set(name[1])}" if name else f"{part.text}: {part.note}"
 
 
-def _to_give(name: str) -> str:
+def _how_to_set(name: str) -> str:
     """How a variable, or an argument with this number, gets a value."""
     return "" if not name else ARGUMENTS if name.isdigit() else f"use --env {name}=VALUE"
 
