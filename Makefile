@@ -183,7 +183,7 @@ $(VERL)/ready: Makefile
 	$(VERL)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(VERL)/bin/pip install --quiet --disable-pip-version-check transformers==5.10.2 datasets==5.2.0 ray==2.60.0 hydra-core==1.3.8 \
 		pydantic==2.14.3 pytest==9.2.0 pillow==13.0.0 cachetools==7.1.6 fastapi==0.165.0 uvicorn==0.54.0 peft==0.21.2 dill==0.4.1 \
-		msgspec==0.22.0 pyzmq==27.3.0 nvidia-ml-py==13.615.71
+		msgspec==0.22.0 pyzmq==27.3.0 nvidia-ml-py==13.615.71 aiohttp==3.14.5
 	$(VERL)/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 \
 		codetiming==1.4.0 torchdata==0.11.0 orjson==3.13.0 cloudpickle==3.1.2 importlib_metadata==10.2.0 zipp==4.1.2 \
 		pylatexenc==2.11 pybind11==3.1.0 TransferQueue==0.1.11

@@ -59,9 +59,10 @@ class SwanLab:
                 scores = (f"score {sample.score:g}" for sample in step.samples)
                 values["val/samples"] = list(map(swanlab.Text, shown, scores))
             values.pop(STEP, None)
+            values[STEP] = float(step.step)  # the last one, also where nothing else of a row is left to send
             there = self._there.pop(step.row, ())  # of a row that a kill has cut
             if left := {name: value for name, value in values.items() if name not in there}:
-                self._run.log({**left, STEP: float(step.step)}, step=step.row)
+                self._run.log(left, step=step.row)
 
     def close(self, how: How | None) -> None:
         state = STATES[how] if how else "success"

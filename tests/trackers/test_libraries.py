@@ -106,7 +106,7 @@ def of_swanlab(folder: Path) -> list[tuple[str, int, float]]:
             continue
         reader = store()
         reader.open(file)
-        with contextlib.suppress(read("swanlab.exceptions", "DataStoreError")):  # where a kill has cut it
+        with contextlib.suppress(read("swanlab.exceptions", "DataStoreError"), AssertionError):  # where a kill cut it
             while (data := reader.scan()) is not None:
                 each = record()
                 each.ParseFromString(data)
@@ -247,6 +247,28 @@ def test_swanlabs_files_hold_every_value(folder, awkward, expected):
         assert name not in rows.setdefault(row, {})
         rows[row][name] = value
     same(latest([row for row in rows.values() if "actor/entropy" in row]), expected)
+
+
+@needs("swanlab")
+def test_a_row_that_a_kill_has_cut_is_completed_once(folder):
+    """Its file is cut behind each value of the last row; a row of three values and the step has four places."""
+    folder.write([Step(at=float(n), step=n, metrics={"a": 1.0, "b": 2.0, "c": n / 7}) for n in range(4)])
+    send(folder, "swanlab")
+    (file,) = folder.path.glob("swanlog/run-*/run-*.swanlab")
+    whole, data, left = of_swanlab(folder.path), file.read_bytes(), 16
+    for size in range(len(data), 0, -1):
+        os.truncate(file, size)
+        if len(of_swanlab(folder.path)) == left:
+            continue
+        left -= 1
+        assert send(folder, "swanlab") == 1, left
+        assert Counter(of_swanlab(folder.path)) == Counter(whole)
+        assert send(folder, "swanlab") == 0
+        for other in {*folder.path.glob("swanlog/run-*/run-*.swanlab")} - {file}:
+            other.unlink()
+        if left == 12:
+            break
+    assert left == 12
 
 
 @needs("swanlab")
