@@ -50,6 +50,15 @@ def test_what_fails_late_is_named_and_what_does_not_is_not(case):
     assert judged(case["base"], case.get("fixed", []), case.get("fixed_facts", {})) == ([], [])
 
 
+@pytest.mark.parametrize("case", TABLE["warned"], ids=lambda case: f"{case['where']}-{case['evidence']}")
+def test_what_is_not_as_it_was_meant_is_a_warning(case):
+    problems, warnings = judged(case["base"], case.get("words", []), case.get("facts", {}))
+    assert not problems
+    assert [warning.where for warning in warnings] == [case["where"]]
+    assert warnings[0].fix
+    assert judged(case["base"], case.get("fixed", []), case.get("fixed_facts", {})) == ([], [])
+
+
 def test_each_case_is_named_once():
     for case in CASES:
         problems, _ = judged(case["base"], case.get("words", []), case.get("facts", {}))

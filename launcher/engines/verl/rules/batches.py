@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm
-from typing import Any
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.settings import (
     ACTOR,
-    MODEL,
     REF,
     ROLLOUT,
     RlSizes,
-    at,
     divisors,
     engine_of,
     multiples,
@@ -212,17 +209,3 @@ def _fetches(run: RlSizes) -> Results:
     if run.v1 and size and not one_by_one and run.batch % size:
         got = f"{run.batch} prompts cannot be fetched {size} at a time"
         yield fails("data.gen_batch_size", got, divisors(run.batch, size), "conflicting-settings")
-
-
-def lora(run: RlSizes, facts: LaunchFacts) -> Results:
-    yield from lora_rank(run(MODEL), MODEL, engine_of(run(ACTOR))[0])
-
-
-def lora_rank(model: dict[str, Any], place: str, kind: str) -> Results:
-    """FSDP reads lora_rank of a model, Megatron lora.rank (megatron_peft.py:23); the RL trainer takes either for LoRA
-    and then has no reference of its own (trainer_base.py:246)."""
-    mine, other = ("lora.rank", "lora_rank") if kind == "megatron" else ("lora_rank", "lora.rank")
-    rank = at(model, other) or 0
-    if rank > 0 and not (at(model, mine) or 0) > 0:
-        got = f"{rank}, which {kind} does not read: all weights are trained"
-        yield fails(f"{place}.{other}", got, f"use {place}.{mine}={rank}", "conflicting-settings")

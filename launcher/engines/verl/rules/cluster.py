@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, RlSizes, engine_of
@@ -22,6 +23,7 @@ LOGGERS = (
 LOGGER_PACKAGES = {name: name for name in ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")} | {
     "tracking": "wandb"
 }
+WANDB_REFUSES = "/\\#?%:"
 ENGINE_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
 TRAINER_PACKAGES = {"megatron": "megatron", "veomni": "veomni", "torchtitan": "torchtitan"}
 EXTRA = {"transfer_queue": "TransferQueue", "flash_attn": "flash-attn", "megatron": "megatron-core"}
@@ -33,7 +35,7 @@ def cluster(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from _gpus(run, facts, pools)
     yield from _cpus(run, facts, pools)
     yield from _packages(run, facts)
-    yield from loggers(run("trainer.logger"), facts)
+    yield from loggers(run, facts)
     yield from _checkpoint(run, facts)
 
 
@@ -121,6 +123,13 @@ def _packages(run: RlSizes, facts: LaunchFacts) -> Results:
         needed["liger_kernel"] = f"{MODEL}.use_liger"
     if kind == "fsdp" and run.lora_rank > 0:
         needed["peft"] = f"{MODEL}.lora_rank"
+    if (backend := run(f"{ROLLOUT}.trace.backend")) in ("mlflow", "weave"):
+        needed[backend] = f"{ROLLOUT}.trace.backend"
+    if not run("reward.custom_reward_function.path") and facts.data_sources:  # reward_score/__init__.py
+        if "hiyouga/geometry3k" in facts.data_sources:
+            needed["mathruler"] = "the reward of hiyouga/geometry3k"
+        if any(source.startswith("numina_") for source in facts.data_sources):
+            needed["pylatexenc"] = "the reward of numina_*"
     attention = (run(f"{MODEL}.override_config") or {}).get("attn_implementation", "flash_attention_2")
     if kind == "fsdp" and str(attention).startswith("flash_attention"):  # workers/config/model.py:185
         needed["flash_attn"] = "attention; or use +actor_rollout_ref.model.override_config.attn_implementation=sdpa"
@@ -137,9 +146,16 @@ def not_installed(needed: Mapping[str, str], facts: LaunchFacts) -> Results:
             yield fails(f"package {package}", f"not installed; needed by {reason}", fix, "not-installed")
 
 
-def loggers(given: Any, facts: LaunchFacts) -> Results:
+def loggers(run: Any, facts: LaunchFacts) -> Results:
     """tracking.py:71: names, packages and accounts of `trainer.logger`."""
+    given = run("trainer.logger")
+    if given is None:
+        yield fails("trainer.logger", "null", "use [console]")
     names = [given] if isinstance(given, str) else list(given or ())
+    project = str(run("trainer.project_name"))
+    if "wandb" in names and (wrong := sorted({*project} & {*WANDB_REFUSES})):
+        got = f"{short_repr(project)}: wandb takes no {' or '.join(wrong)} in it"
+        yield fails("trainer.project_name", got, f"use {''.join('-' if c in wrong else c for c in project)}")
     for name in names:
         if name not in LOGGERS:
             yield RuleResult("FAIL", not_one_of("trainer.logger", name, LOGGERS))

@@ -7,8 +7,9 @@ from typing import Any
 
 from launcher.core.problems import short_repr, shortened, suggest
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.saving import rows_of
 from launcher.engines.verl.rules.sections import not_one_of
-from launcher.engines.verl.rules.settings import MISSING, MODEL, ROLLOUT, RlSizes, is_set
+from launcher.engines.verl.rules.settings import MISSING, ROLLOUT, RlSizes, is_set
 
 SOURCES = (
     "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo",
@@ -19,7 +20,6 @@ SOURCES = (
 )  # fmt: skip
 """Values of data_source with a reward of verl's own, beside those that begin with aime."""
 MANAGERS = ("naive", "dapo", "gdpo", "remote", "rate_limited")
-DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
 ENDINGS = (".parquet", ".json", ".jsonl")
 
 
@@ -27,7 +27,6 @@ def data(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from files(run, ("data.train_files", "data.val_files"), ENDINGS, facts)
     yield from _rows(run, facts)
     yield from _columns(run, facts)
-    yield from _models(run, facts)
     yield from own_class(run)
     truncation, allowed = run("data.truncation"), ("left", "right", "middle", "error")
     if truncation not in allowed:
@@ -58,17 +57,22 @@ def own_class(run: Any) -> Results:
 
 def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
     """trainer_base.py:450, 765: an epoch of no step is a division by zero."""
-    if facts.rows == 0:
+    rows = rows_of(run, facts)
+    if rows == 0:
         fix = "use a larger data.max_prompt_length, or other rows"
         yield fails("data.train_files", "no row is left after the filter", fix, "not-enough")
-    elif facts.rows is not None and facts.rows < run.batch:
-        got = f"{run.batch} prompts are more than the {facts.rows} rows: an epoch has no step"
-        fitting = [size for size in range(facts.rows, 0, -1) if size * run.n % run.gpus == 0][:1]
-        yield fails("data.train_batch_size", got, fitting or [facts.rows], "not-enough")
+    elif rows is not None and rows < run.batch:
+        got = f"{run.batch} prompts are more than the {rows} rows: an epoch has no step"
+        fitting = [size for size in range(rows, 0, -1) if size * run.n % run.gpus == 0][:1]
+        yield fails("data.train_batch_size", got, fitting or [rows], "not-enough")
+    if (run("data.val_batch_size") or 0) < 0:
+        yield fails("data.val_batch_size", f"{run('data.val_batch_size')} rows", "use null for all rows")
+    if run("data.dataloader_num_workers", 0) < 0:
+        yield fails("data.dataloader_num_workers", f"{run('data.dataloader_num_workers')} processes", "use 8")
     if facts.val_rows is not None and facts.val_rows < 1:
         got = "no row is left: verl stops where it validates"
         yield fails("data.val_files", got, "use at least 1 row", "not-enough")
-    steps = facts.rows // run.batch * run("trainer.total_epochs") if facts.rows is not None else None
+    steps = rows // run.batch * run("trainer.total_epochs") if rows is not None else None
     warmup, total = run("trainer.critic_warmup") or 0, run("trainer.total_training_steps") or steps
     if run.needs_critic and total is not None and warmup >= total > 0:  # trainer_base.py:608
         got = f"{warmup} of {total} steps train the critic alone: the actor stays as it is"
@@ -97,16 +101,6 @@ def _columns(run: RlSizes, facts: LaunchFacts) -> Results:
         if column not in facts.columns and run("reward.reward_manager.source") != "importlib":
             got = f"the rows have no column {column}, which the reward reads after the rollout"
             yield fails("data.train_files", got, f"write rows with {column}", "bad-row")
-
-
-def _models(run: RlSizes, facts: LaunchFacts) -> Results:
-    places = [f"{MODEL}.path", *(["critic.model.path"] if run.needs_critic else [])]
-    for place in places:
-        path = run(place)
-        if not is_set(path):
-            yield fails(place, "not set", "use the folder or the name of a model")
-        elif path == DEFAULT_MODEL and (facts.existing is None or path not in facts.existing):
-            yield fails(place, f"{path} is verl's default", "use the model that is trained", "not-found")
 
 
 def rewards(run: RlSizes, facts: LaunchFacts) -> Results:

@@ -33,6 +33,8 @@ class LaunchFacts:
     """Attention heads."""
     kv_heads: int | None = None
     layers: int | None = None
+    experts: int | None = None
+    """Of a layer of experts; 0 of a model that has none."""
     architectures: tuple[str, ...] | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None

@@ -10,16 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.core.problems import Problem
-from launcher.engines.verl.rules.batches import batches, lora, sizes
+from launcher.engines.verl.rules.batches import batches, sizes
 from launcher.engines.verl.rules.cluster import cluster
 from launcher.engines.verl.rules.data import data, multi_turn, rewards
 from launcher.engines.verl.rules.facts import LaunchFacts, Rule, RuleResult
+from launcher.engines.verl.rules.model import model
 from launcher.engines.verl.rules.rollout import rollout
+from launcher.engines.verl.rules.saving import saving
 from launcher.engines.verl.rules.settings import RlSizes
 from launcher.engines.verl.rules.sft import sft
+from launcher.engines.verl.rules.unread import unread
 from launcher.engines.verl.rules.values import values
 
-RULES: tuple[Rule, ...] = (batches, lora, values, rollout, data, rewards, multi_turn, cluster)
+RULES: tuple[Rule, ...] = (batches, model, values, saving, unread, rollout, data, rewards, multi_turn, cluster)
 UNKNOWN = LaunchFacts()
 
 

@@ -158,11 +158,21 @@ def _sampling(run: RlSizes) -> Results:
             yield fails(f"{place}.top_k", f"{top_k}", "use -1 for all tokens")
     if run(f"{ROLLOUT}.val_kwargs.n", 1) < 1:
         yield fails(f"{ROLLOUT}.val_kwargs.n", f"{run(f'{ROLLOUT}.val_kwargs.n')} answers", "use 1")
-    if run(f"{ROLLOUT}.val_kwargs.n", 1) > 1 and not run(f"{ROLLOUT}.val_kwargs.do_sample"):
-        yield warns(f"{ROLLOUT}.val_kwargs.n", "more than 1, without do_sample: all are equal", "use do_sample=true")
+    if run(f"{ROLLOUT}.val_kwargs.n", 1) > 1 and not run(f"{ROLLOUT}.val_kwargs.temperature"):
+        got = "0, with val_kwargs.n above 1: all answers are equal, and do_sample is not read"
+        yield warns(f"{ROLLOUT}.val_kwargs.temperature", got, "use 1.0")
     dtype, dtypes = run(f"{ROLLOUT}.dtype"), ("auto", "half", "float16", "bfloat16", "float", "float32")
     if dtype not in dtypes and run(f"{ROLLOUT}.name") in ("vllm", "sglang"):
         yield RuleResult("FAIL", not_one_of(f"{ROLLOUT}.dtype", dtype, dtypes))
+    weights = run(f"{ROLLOUT}.load_format")
+    if str(weights).startswith(("dummy_", "dtensor", "megatron")):  # before 0.6; vllm_async_server.py:327
+        fix = "use safetensors" if run.lora_rank else "use dummy"
+        yield fails(
+            f"{ROLLOUT}.load_format", f"{weights}, which the rollout engine does not know", fix, "unknown-choice"
+        )
+    if (backend := run(f"{ROLLOUT}.trace.backend")) not in (None, "mlflow", "weave"):
+        got = f"{backend}, and no answer is traced"
+        yield warns(f"{ROLLOUT}.trace.backend", got, "use mlflow or weave", "unknown-choice")
     mtp = run(f"{MODEL}.mtp") or {}
     if mtp.get("enable_rollout") and not mtp.get("enable"):
         yield warns(f"{MODEL}.mtp.enable_rollout", f"true, and {MODEL}.mtp.enable is false", "use enable=true")

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.problems import suggest
-from launcher.engines.verl.rules.batches import lora_rank
 from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, not_installed
-from launcher.engines.verl.rules.data import DEFAULT_MODEL, files, own_class
-from launcher.engines.verl.rules.engine import engine, optimizer
+from launcher.engines.verl.rules.data import files, own_class
+from launcher.engines.verl.rules.engine import engine, megatron, optimizer
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.model import FOLDERS, ends_in_slash, is_default, kernels, lora
+from launcher.engines.verl.rules.saving import contents, ends_early, rows_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
     at,
@@ -62,7 +63,7 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
             return
     for section in ("engine", "optim", "checkpoint", "profiler"):
         yield from (RuleResult("FAIL", one) for one in refused(run(section), section))
-    yield from _engine(run)
+    yield from _engine(run, facts)
     yield from _batch(run, facts)
     yield from _lengths(run, facts)
     yield from _data(run, facts)
@@ -70,7 +71,7 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
     yield from _packages(run, facts)
 
 
-def _engine(run: SftSizes) -> Results:
+def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
     kind = engine_of(run("engine"))[0]
     strategy = run("engine.strategy", kind)
     known = STRATEGIES.get(kind, (kind,))
@@ -88,8 +89,12 @@ def _engine(run: SftSizes) -> Results:
         yield fails(where, got, fix, "conflicting-settings")
     packed = ("model.use_remove_padding", bool(run("model.use_remove_padding")))
     yield from engine(run("engine"), "engine", run.gpus, packed=packed)
-    yield from optimizer(run("optim"), "optim")
-    yield from lora_rank(run("model"), "model", kind)
+    if kind == "megatron":
+        yield from megatron(run("engine"), "engine", facts)
+    yield from optimizer(run("optim"), "optim", facts)
+    yield from lora(run("model"), "model", kind)
+    yield from kernels(run("model"), "model")
+    yield from contents(run("checkpoint"), "checkpoint", kind)
 
 
 def _batch(run: SftSizes, facts: LaunchFacts) -> Results:
@@ -109,9 +114,10 @@ def _batch(run: SftSizes, facts: LaunchFacts) -> Results:
         elif share % micro:  # engine/utils.py:125
             got = f"a rank has {share} rows, which cannot be cut into micro-batches of {micro}"
             yield fails("data.micro_batch_size_per_gpu", got, divisors(share, micro), "conflicting-settings")
-    if facts.rows is not None and facts.rows // dp < share:
-        got = f"{run.batch} rows are more than the {facts.rows} there are: an epoch has no step"
-        yield fails(where, got, [facts.rows // dp * dp] if facts.rows >= dp else "use more rows", "not-enough")
+    rows = rows_of(run, facts)
+    if rows is not None and rows // dp < share:
+        got = f"{run.batch} rows are more than the {rows} there are: an epoch has no step"
+        yield fails(where, got, [rows // dp * dp] if rows >= dp else "use more rows", "not-enough")
     if facts.val_rows is not None and run("data.val_files") and facts.val_rows // dp < share:
         got = f"{facts.val_rows} rows are no whole batch of {run.batch}: val/loss is nan"
         yield warns("data.val_files", got, f"use at least {share * dp} rows", "not-enough")
@@ -159,8 +165,9 @@ def _data(run: SftSizes, facts: LaunchFacts) -> Results:
         yield fails("data.pad_mode", f"{mode}, which engine={kind} does not take", "use no_padding", "not-supported")
     if run("data.truncation") not in ("error", "left", "right"):
         yield RuleResult("FAIL", not_one_of("data.truncation", run("data.truncation"), ("error", "left", "right")))
-    if run("model.path") == DEFAULT_MODEL and (facts.existing is None or DEFAULT_MODEL not in facts.existing):
-        yield fails("model.path", f"{DEFAULT_MODEL} is verl's default", "use the model that is trained", "not-found")
+    yield from is_default(run("model.path"), "model.path", facts)
+    yield from ends_in_slash(run, (f"model.{name}" for name in FOLDERS))
+    yield from ends_early(run, facts)
 
 
 def _values(run: SftSizes, facts: LaunchFacts) -> Results:
@@ -177,7 +184,9 @@ def _values(run: SftSizes, facts: LaunchFacts) -> Results:
         and (test == "after_each_epoch" or (isinstance(test, int) and test > 0))
     ):
         yield fails("trainer.test_freq", f"{test}, without data.val_files", "use -1, or set data.val_files")
-    yield from loggers(run("trainer.logger"), facts)
+    if run("trainer.total_epochs") < 1:
+        yield fails("trainer.total_epochs", f"{run('trainer.total_epochs')}: the run ends without a step", "use 1")
+    yield from loggers(run, facts)
     mode, path = run("trainer.resume_mode"), run("trainer.resume_from_path")
     if mode not in ("auto", "disable", "resume_path"):  # checkpoint_handler.py:219
         yield RuleResult("FAIL", not_one_of("trainer.resume_mode", mode, ("auto", "disable", "resume_path")))

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from launcher.core.problems import short_repr
 from launcher.engines.verl.rules import engine
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of, refused
-from launcher.engines.verl.rules.settings import ACTOR, MISSING, MODEL, REF, ROLLOUT, RlSizes, engine_of
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, REF, ROLLOUT, RlSizes, engine_of
 
 ESTIMATORS = (
     "gae", "grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "reinforce_plus_plus",
@@ -46,16 +45,17 @@ REJECTION = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3",
 )  # fmt: skip
+METRICS = ("reward", "acc", "score", "pred")
+"""What verl's own reward functions give of an answer (replay_buffer.py:32, reward_score)."""
 CORRECTION = "algorithm.rollout_correction"
 
 
 def values(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from map(_fail, _enumerated(run))
-    yield from _strategies(run)
+    yield from _strategies(run, facts)
     yield from _losses(run)
     yield from _sampler(run)
     yield from _correction(run)
-    yield from _resume(run)
     yield from _skipping(run)
     if run("trainer.total_epochs") < 1 and run("trainer.total_training_steps") is None:
         yield warns("trainer.total_epochs", f"{run('trainer.total_epochs')}: the run ends without a step", "use 1")
@@ -99,7 +99,7 @@ def _enumerated(run: RlSizes) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
             yield key, run(key), KL
 
 
-def _strategies(run: RlSizes) -> Results:
+def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
     """engine/base.py:400: what trains is looked up in the workers."""
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
         kind, settings = engine_of(run(section))
@@ -115,9 +115,30 @@ def _strategies(run: RlSizes) -> Results:
         packed = f"{MODEL if section == ACTOR else 'critic.model'}.use_remove_padding"
         judged = section == ACTOR and (run(f"{ACTOR}.ulysses_sequence_parallel_size") or 1) > 1
         yield from engine.engine(run(section), section, run.gpus, packed=(packed, bool(run(packed))), early=judged)
-        yield from engine.optimizer(run(f"{section}.optim"), f"{section}.optim")
-        if kind == "megatron" and settings.get("dynamic_context_parallel"):
-            yield from _dynamic_context(run, section, settings)
+        yield from engine.optimizer(run(f"{section}.optim"), f"{section}.optim", facts)
+        if (run(f"{section}.ppo_epochs") or 0) < 1:  # the metrics of an update are read (trainer_base.py:1862)
+            yield fails(f"{section}.ppo_epochs", f"{run(f'{section}.ppo_epochs')}: nothing is trained", "use 1")
+        if kind == "megatron":
+            yield from engine.megatron(settings, f"{section}.megatron", facts)
+            if settings.get("dynamic_context_parallel"):
+                yield from _dynamic_context(run, section, settings)
+    yield from _shared_groups(run)
+
+
+def _shared_groups(run: RlSizes) -> Results:
+    """Megatron's groups are those of the engine that is made first: the critic's, then the reference's
+    (megatron/transformer_impl.py:244, single_controller/ray/base.py:1008)."""
+    if engine_of(run(ACTOR))[0] != "megatron":
+        return
+    first = ["critic"] if run.needs_critic and engine_of(run("critic"))[0] == "megatron" else []
+    first += [REF] if run.needs_ref and not run.ref_in_actor else []
+    for section in first:
+        for name in ("tensor", "pipeline"):
+            key = f"megatron.{name}_model_parallel_size"
+            ours, other = run(f"{ACTOR}.{key}") or 1, run(f"{section}.{key}") or 1
+            if ours != other:
+                got = f"{other}, and {ACTOR}.{key} is {ours}: they share Megatron's groups of GPUs"
+                yield fails(f"{section}.{key}", got, [ours], "conflicting-settings")
 
 
 def _dynamic_context(run: RlSizes, section: str, settings: dict[str, Any]) -> Results:
@@ -181,8 +202,13 @@ def _sampler(run: RlSizes) -> Results:
 
 def _filter(run: RlSizes) -> Results:
     """trainer_base.py:196-207: DAPO's groups are chosen by a reward that is known before training on them."""
-    if not run("algorithm.filter_groups.metric"):
-        yield fails("algorithm.filter_groups.metric", "not set", "use reward, or acc")
+    metric, where = run("algorithm.filter_groups.metric"), "algorithm.filter_groups.metric"
+    own = run("reward.custom_reward_function.path") or run("reward.reward_manager.source") == "importlib"
+    if not metric:
+        yield fails(where, "not set", "use reward, or acc")
+    elif metric in ("seq_reward", "seq_final_reward") or (metric not in METRICS and not own):  # replay_buffer.py:305
+        got = f"{metric}, which no answer has after the first rollout"
+        yield (warns if own else fails)(where, got, "use reward, or acc", "unknown-choice")
     most = run("algorithm.filter_groups.max_inflight_gen_batches", 1)
     if not isinstance(most, int) or most < 1:
         yield fails("algorithm.filter_groups.max_inflight_gen_batches", f"{most} batches", "use 1")
@@ -231,25 +257,6 @@ def _thresholds(names: list[str], threshold: str) -> Results:
     for name, spec in zip(names, specs * len(names) if len(specs) == 1 else specs, strict=False):
         if "_" in spec and not name.endswith("k1"):
             yield fails(where, f"{spec!r}, and {name} has one bound", f"use {spec.partition('_')[2]}")
-
-
-def _resume(run: RlSizes) -> Results:
-    """trainer_base.py:866."""
-    path = run("trainer.resume_from_path")
-    if run("trainer.resume_mode") == "resume_path" and "global_step_" not in str(path):
-        got = "not set" if path in (None, MISSING) else short_repr(path)
-        yield fails("trainer.resume_from_path", got, "use the folder .../global_step_N")
-    for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
-        saved, loaded = (run(f"{section}.checkpoint.{name}") or [] for name in ("save_contents", "load_contents"))
-        known = ("model", "optimizer", "extra", "hf_model")
-        for name in saved:
-            if name not in known:
-                yield RuleResult("WARN", not_one_of(f"{section}.checkpoint.save_contents", name, known))
-        if missing := sorted({*loaded} - {*saved}):
-            got = f"{', '.join(missing)}, which save_contents does not save: no resume"
-            yield warns(f"{section}.checkpoint.load_contents", got, "use the same contents", "conflicting-settings")
-        if saved and "model" not in saved and "hf_model" not in saved:
-            yield warns(f"{section}.checkpoint.save_contents", "without model no resume", "add model")
 
 
 def _skipping(run: RlSizes) -> Results:

@@ -1,0 +1,71 @@
+"""The model that is trained: its folder, LoRA, and the kernels that replace parts of it, of RL and SFT alike.
+
+Numbers are lines of verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from launcher.core.problems import short_repr
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
+from launcher.engines.verl.rules.sections import not_one_of
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, RlSizes, at, engine_of, is_set
+
+DEFAULT = "~/models/deepseek-llm-7b-chat"
+FOLDERS = ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
+"""What verl copies to each node."""
+KERNELS = ("torch", "triton")
+
+
+def model(run: RlSizes, facts: LaunchFacts) -> Results:
+    places = [MODEL, *(["critic.model"] if run.needs_critic else [])]
+    for place in places:
+        path = run(f"{place}.path")
+        if not is_set(path):
+            yield fails(f"{place}.path", "not set", "use the folder or the name of a model")
+        else:
+            yield from is_default(path, f"{place}.path", facts)
+        yield from ends_in_slash(run, (f"{place}.{name}" for name in FOLDERS))
+    yield from ends_in_slash(run, ["reward.reward_model.model_path"] if run.reward_model else [])
+    yield from lora(run(MODEL), MODEL, engine_of(run(ACTOR))[0])
+    yield from kernels(run(MODEL), MODEL)
+
+
+def is_default(path: Any, place: str, facts: LaunchFacts) -> Results:
+    if path == DEFAULT and (facts.existing is None or path not in facts.existing):
+        yield fails(place, f"{path} is verl's default", "use the model that is trained", "not-found")
+
+
+def ends_in_slash(run: Any, keys: Iterable[str]) -> Results:
+    """utils/fs.py:238: an assertion in the trainer, after Ray has started."""
+    for key in keys:
+        path = run(key)
+        if isinstance(path, str) and path.endswith("/"):
+            fix = f"use {path.rstrip('/') or '/.'}"
+            yield fails(key, f"{short_repr(path)}: verl takes no path that ends in a slash", fix)
+
+
+def lora(model: dict[str, Any], place: str, kind: str) -> Results:
+    """FSDP reads lora_rank of a model, Megatron lora.rank (megatron_peft.py:23); the RL trainer takes either for LoRA
+    and then has no reference of its own (trainer_base.py:246)."""
+    mine, other = ("lora.rank", "lora_rank") if kind == "megatron" else ("lora_rank", "lora.rank")
+    rank, has_lora = at(model, other) or 0, (at(model, mine) or 0) > 0
+    if rank > 0 and not has_lora:
+        got = f"{rank}, which {kind} does not read: all weights are trained"
+        yield fails(f"{place}.{other}", got, f"use {place}.{mine}={rank}", "conflicting-settings")
+    elif at(model, "lora_adapter_path") is not None and not has_lora and kind != "megatron":
+        got = "0, with lora_adapter_path: the adapter is not loaded, and all weights are trained"  # :162, 598
+        yield fails(f"{place}.{mine}", got, "use the adapter's rank", "conflicting-settings")
+    targets = at(model, "target_modules")
+    if has_lora and targets in ("all", "all_linear", "linear"):  # PEFT takes a text for a regular expression
+        got = f"{targets}, which is the name of no layer: PEFT refuses it"
+        yield fails(f"{place}.target_modules", got, "use all-linear", "unknown-choice")
+
+
+def kernels(model: dict[str, Any], place: str) -> Results:
+    """monkey_patch.py: without such kernels the forward pass lacks what the loss reads (transformer_impl.py:1366)."""
+    chosen = at(model, "fused_kernel_options.impl_backend")
+    if at(model, "use_fused_kernels") and chosen not in KERNELS:
+        yield RuleResult("FAIL", not_one_of(f"{place}.fused_kernel_options.impl_backend", chosen, KERNELS))
