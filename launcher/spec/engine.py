@@ -85,6 +85,8 @@ class Engine(ABC):
     """What it can compute for an algorithm before the update."""
     reads: ClassVar[frozenset[Kind]] = frozenset()
     """Kinds of rows that it can train on."""
+    opens_model: ClassVar[bool] = True
+    """Whether `check` reads the model's files or the run's folder; it is then left out where those have problems."""
     splits_prompts: ClassVar[bool] = True
     """Whether each process has whole prompts of a batch, so that their number has to divide it. Where not, the engine
     itself says how a batch is shared."""

@@ -64,6 +64,7 @@ class Verl(Engine):
 
     computes = frozenset({"reference", "critic", "old"})
     reads = frozenset({"answers", "prompts"})
+    opens_model = False
     splits_prompts = False
 
     def problems(self, run: RunSpec) -> list[Problem]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
+from launcher.config.nodes import walk
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problem, error_message
 from launcher.engines.verl import saved, words
@@ -35,6 +36,8 @@ REGISTERED = (
     "algorithm.adv_estimator",
 )
 """Names that such a module may add to verl's own."""
+WRITTEN = ("data.train_files", "data.val_files")
+"""Files that a run of ours writes for verl."""
 PATIENCE_S = 20.0
 PROBE = """
 import importlib.metadata, importlib.util, json, pkgutil
@@ -74,9 +77,8 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     yield from from_problems(map(_named, composed.notes), "WARN")
     if composed.problems:
         return
-    results = list(
-        _rules(composed.config, _launch_facts(engine, run, facts, found), bool(engine.env.get(words.PLUGINS)))
-    )
+    known = _launch_facts(engine, run, facts, found, composed.config)
+    results = list(_rules(composed.config, known, bool(engine.env.get(words.PLUGINS))))
     yield from results
     if not any(result.level == "FAIL" for result in results):
         where = f"verl {found.version} in {python}" if found and found.version else f"verl {VERSION}"
@@ -114,7 +116,9 @@ def _named(problem: Problem) -> Problem:
     return problem if setting == problem.where else replace(problem, where=f"{setting} ({problem.where})")
 
 
-def _launch_facts(engine: Verl, run: RunSpec, facts: RunFacts, found: VerlEnvironment | None) -> LaunchFacts:
+def _launch_facts(
+    engine: Verl, run: RunSpec, facts: RunFacts, found: VerlEnvironment | None, config: dict[str, object]
+) -> LaunchFacts:
     shape, path = run.model.shape, engine.resume_from_path
     world = next((size for role in (Path(path, "actor"), Path(path)) if (size := saved.world_size(role))), None) if (
         path) else None  # fmt: skip
@@ -122,10 +126,22 @@ def _launch_facts(engine: Verl, run: RunSpec, facts: RunFacts, found: VerlEnviro
         rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
         positions=run.model.positions, heads=shape.num_attention_heads if shape else None,
         kv_heads=shape.num_key_value_heads if shape else None, layers=shape.num_hidden_layers if shape else None,
-        vocabulary=shape.vocab_size if shape else None, checkpoint_world=world,
+        experts=shape.num_experts if shape else None, vocabulary=shape.vocab_size if shape else None,
+        checkpoint_world=world, existing=frozenset(_existing(config)) if facts.here else None,
         packages=found.packages if found and found.version else None,
         variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
     )  # fmt: skip
+
+
+def _existing(config: dict[str, object]) -> Iterator[str]:
+    """The paths that a config names and that are on this machine, or are written when the run starts. verl runs in a
+    folder of the run, so that no other path leads anywhere."""
+    for key, value in walk(config, lists=False):
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        for text in texts:
+            path = os.path.expanduser(text)
+            if key in WRITTEN or (os.path.isabs(path) and os.path.exists(path)):
+                yield text
 
 
 def probe(python: str) -> VerlEnvironment | Problem:

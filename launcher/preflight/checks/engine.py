@@ -10,8 +10,8 @@ from launcher.spec.engine import RunFacts
 
 
 def check(context: Context) -> Iterable[CheckResult]:
-    """Nothing of a run whose model or folder has problems of its own."""
-    if context.model_problems or context.folder_problems:
+    """Of a run whose model or folder has problems of its own, what an engine finds without them."""
+    if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
         return ()
     rows, steps = context.train.rows, context.steps
     sources = frozenset(row.data_source for row in rows) if rows and context.train.complete else None

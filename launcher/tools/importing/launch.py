@@ -7,7 +7,7 @@ verl's default is not ours, the recipe says verl's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,9 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
     base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
     typed_words = [_sourced(word, made) for word in [*base, *words]]
     found, implied = _with_defaults(typed_words, implied)
-    found = _exactly(made, found, composed.config)
+    found = _exactly(
+        made, found, composed.config, {*dict(walk(compose([*flags, *chosen], program).config, lists=False))}
+    )
     made.run = found.run
     made.problems = [*dict.fromkeys([*made.problems, *(problem.within(made.name) for problem in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
@@ -177,11 +179,13 @@ def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> 
     return found, left
 
 
-def _exactly(made: ImportedLaunch, found: Resolution, wanted: Mapping[str, Any]) -> Resolution:
-    """The run whose config for verl is the script's, key by key: what our words do not say is passed on."""
+def _exactly(made: ImportedLaunch, found: Resolution, wanted: Mapping[str, Any], known: Set[str]) -> Resolution:
+    """The run whose config for verl is the script's, key by key: what our words do not say is passed on, with a `+`
+    where the key is not among those `known` to verl's files."""
     if not found.run or found.problems:
         return found
-    more = [argument_of(key, value) for key, value in differing(wanted, config_of(found.run))]
+    differ = differing(wanted, config_of(found.run))
+    more = [argument_of(key if key in known else f"+{key}", value) for key, value in differ]
     if not more:
         return found
     given = list(found.run.engine.extra)  # type: ignore[attr-defined]

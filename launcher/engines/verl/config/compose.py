@@ -29,7 +29,10 @@ FREE = (
     "actor_rollout_ref.model.override_config", "critic.model.override_config", "model.override_config",
     "reward.reward_kwargs", "reward.custom_reward_function.reward_kwargs", "algorithm.gdpo_reward_keys",
     "algorithm.gdpo_reward_weights", "ray_kwargs", "actor_rollout_ref.rollout.engine_kwargs",
-    "data.apply_chat_template_kwargs", "data.mm_processor_kwargs",
+    "data.apply_chat_template_kwargs", "data.mm_processor_kwargs", "data.cache_dir", "data.filter_prompts",
+    "data.need_tools_kwargs", "data.return_full_prompt", "data.return_raw_chat", "data.sampler", "data.datagen",
+    "actor_rollout_ref.actor.fsdp_config.wrap_policy", "actor_rollout_ref.ref.fsdp_config.wrap_policy",
+    "critic.fsdp.wrap_policy", "engine.wrap_policy", "trainer.wandb_proxy", "trainer.remove_previous_ckpt_in_save",
 )  # fmt: skip
 """Places where verl reads keys that its config does not have."""
 MADE = (
@@ -254,7 +257,8 @@ def _unread(override: Override, base: Defaults) -> tuple[Problem | None, Problem
     if (new := renamed.ignored(key)) is not None:
         fix = f"use {new}" if new else "leave it out"
         problem = Problem(key, "composes, but main_ppo does not read it", fix, "unknown-setting")
-        same = value in (None, False) or (not isinstance(value, dict) and value == _at(base.node, new))
+        off = value in (None, False) and not (new and _is_free(new))  # a place of which verl has no default
+        same = off or (not isinstance(value, dict) and value == _at(base.node, new))
         return (None, problem) if same else (problem, None)
     if (advice := renamed.deprecated(key)) and value not in (None, False):
         return None, Problem(key, "is passed on to vLLM, of which later versions do not have it", advice)

@@ -21,6 +21,7 @@ SOURCES = (
 """Values of data_source with a reward of verl's own, beside those that begin with aime."""
 MANAGERS = ("naive", "dapo", "gdpo", "remote", "rate_limited")
 ENDINGS = (".parquet", ".json", ".jsonl")
+SEEN = "use the whole path of a file that all nodes see"
 
 
 def data(run: RlSizes, facts: LaunchFacts) -> Results:
@@ -46,7 +47,12 @@ def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: Laun
                 fix = f"use a file that ends in {' or '.join(endings)}"
                 yield fails(key, f"{short_repr(path)} is of no format that verl reads", fix, "bad-file")
             elif facts.existing is not None and "://" not in path and path not in facts.existing:
-                yield fails(key, f"there is no {shortened(path)}", "use a file that all nodes see", "not-found")
+                yield fails(
+                    key,
+                    f"there is no {shortened(path)}",
+                    SEEN,
+                    "not-found",
+                )
 
 
 def own_class(run: Any) -> Results:
@@ -130,7 +136,7 @@ def _function(run: RlSizes, facts: LaunchFacts) -> Results:
         if not is_set(run(f"{where}.name")):
             yield fails(f"{where}.name", "not set", "use the function's name, such as compute_score")
         if facts.existing is not None and "://" not in str(function) and function not in facts.existing:
-            fix = "use a file that all nodes see"
+            fix = SEEN
             yield fails(f"{where}.path", f"there is no {shortened(str(function))}", fix, "not-found")
         return
     if run.reward_model or facts.data_sources is None or run("reward.reward_manager.source") == "importlib":
@@ -180,4 +186,8 @@ def multi_turn(run: RlSizes, facts: LaunchFacts) -> Results:
     if facts.existing is not None:
         for key, path in zip(("tool_config_path", "function_tool_path"), tools, strict=True):
             if path not in (None, MISSING) and path not in facts.existing:
-                yield fails(f"{place}.{key}", f"there is no {shortened(str(path))}", "use a file that all nodes see")
+                yield fails(
+                    f"{place}.{key}",
+                    f"there is no {shortened(str(path))}",
+                    SEEN,
+                )
