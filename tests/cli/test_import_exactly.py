@@ -39,6 +39,10 @@ SCRIPTS = {
             "+reward.reward_kwargs.overlong_buffer_cfg.len=512 "
             "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0 "
             "+reward.reward_kwargs.max_resp_len=1024 data.max_response_length=1024",
+    "a penalty on length without dapo's filter": f"{RL} {GRPO} reward.reward_manager.name=dapo "
+            "+reward.reward_kwargs.overlong_buffer_cfg.enable=True +reward.reward_kwargs.overlong_buffer_cfg.len=512 "
+            "+reward.reward_kwargs.max_resp_len=1024 "
+            "+reward_model.reward_kwargs.overlong_buffer_cfg.log=False data.max_response_length=1024",
     "gspo with a filter": f"{RL} {GRPO} {A}.policy_loss.loss_mode=gspo algorithm.filter_groups.enable=True",
     "clip_ratio alone": f"{RL} {GRPO} {A}.clip_ratio=0.3",
     "rloo": f"{RL} {GRPO} algorithm.adv_estimator=rloo",
