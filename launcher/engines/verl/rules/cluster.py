@@ -23,6 +23,8 @@ LOGGERS = (
 LOGGER_PACKAGES = {name: name for name in ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")} | {
     "tracking": "wandb"
 }
+MODULES = ("trainer.checkpoint_callback_class", f"{MODEL}.external_lib", f"{ROLLOUT}.agent.agent_loop_manager_class")
+"""Settings that name a module of the user's, which the workers import."""
 WANDB_REFUSES = "/\\#?%:"
 ENGINE_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
 TRAINER_PACKAGES = {"megatron": "megatron", "veomni": "veomni", "torchtitan": "torchtitan"}
@@ -136,6 +138,11 @@ def _packages(run: RlSizes, facts: LaunchFacts) -> Results:
     if run.needs_critic and engine_of(run("critic"))[0] == "fsdp":  # utils/model.py:649, whatever is overridden
         needed["flash_attn"] = "the critic, which takes no other attention"
     yield from not_installed(needed, facts)
+    for key in MODULES:
+        module = str(run(key) or "")
+        if module and "/" not in module and module.partition(".")[0] not in facts.packages:
+            got = f"{module} cannot be imported beside verl"
+            yield warns(key, got, "install it there, or add its folder to PYTHONPATH", "not-installed")
 
 
 def not_installed(needed: Mapping[str, str], facts: LaunchFacts) -> Results:

@@ -170,6 +170,12 @@ def _sampling(run: RlSizes) -> Results:
         yield fails(
             f"{ROLLOUT}.load_format", f"{weights}, which the rollout engine does not know", fix, "unknown-choice"
         )
+    mode, modes = (
+        run(f"{ROLLOUT}.logprobs_mode"),
+        ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
+    )
+    if mode not in (None, *modes) and run(f"{ROLLOUT}.name") == "vllm":
+        yield RuleResult("FAIL", not_one_of(f"{ROLLOUT}.logprobs_mode", mode, modes))
     if (backend := run(f"{ROLLOUT}.trace.backend")) not in (None, "mlflow", "weave"):
         got = f"{backend}, and no answer is traced"
         yield warns(f"{ROLLOUT}.trace.backend", got, "use mlflow or weave", "unknown-choice")

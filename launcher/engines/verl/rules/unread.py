@@ -10,6 +10,8 @@ from launcher.engines.verl.rules.settings import ACTOR, ROLLOUT, RlSizes, engine
 
 CLIPPED_BY_BOUNDS = ("vanilla", "gspo", "geo_mean", "cispo")
 """Losses that read clip_ratio_low and clip_ratio_high, which are never null (core_algos.py:1321, 1575, 1960, 2065)."""
+RATIO = 0.2
+"""clip_ratio, where nothing else is given."""
 GRADIENT = 1.0
 """grad_clip of an actor and a critic, which their engines do not read: theirs is optim.clip_grad."""
 CORRECTION = "algorithm.rollout_correction"
@@ -18,7 +20,7 @@ CORRECTION = "algorithm.rollout_correction"
 def unread(run: RlSizes, facts: LaunchFacts) -> Results:
     low, high = run(f"{ACTOR}.clip_ratio_low"), run(f"{ACTOR}.clip_ratio_high")
     ratio, loss = run(f"{ACTOR}.clip_ratio"), run(f"{ACTOR}.policy_loss.loss_mode")
-    if loss in CLIPPED_BY_BOUNDS and None not in (low, high) and ratio not in (low, high):
+    if loss in CLIPPED_BY_BOUNDS and None not in (low, high) and ratio not in (RATIO, low, high):
         got = f"{ratio}, and the loss {loss} reads clip_ratio_low={low} and clip_ratio_high={high}"
         yield warns(f"{ACTOR}.clip_ratio", got, "set clip_ratio_low and clip_ratio_high")
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):

@@ -45,8 +45,10 @@ REJECTION = (
     "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3", "seq_mean_k1", "seq_mean_k2",
     "seq_mean_k3", "seq_max_k2", "seq_max_k3",
 )  # fmt: skip
-METRICS = ("reward", "acc", "score", "pred")
-"""What verl's own reward functions give of an answer (replay_buffer.py:32, reward_score)."""
+METRICS = ("reward", "acc")
+"""What every answer has that one of verl's own functions has scored (replay_buffer.py:32, naive.py:95)."""
+METRICS_OF_MATH = (*METRICS, "score", "pred")
+"""The same of math_dapo and aime*."""
 CORRECTION = "algorithm.rollout_correction"
 
 
@@ -54,7 +56,7 @@ def values(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from map(_fail, _enumerated(run))
     yield from _strategies(run, facts)
     yield from _losses(run)
-    yield from _sampler(run)
+    yield from _sampler(run, facts)
     yield from _correction(run)
     yield from _skipping(run)
     if run("trainer.total_epochs") < 1 and run("trainer.total_training_steps") is None:
@@ -184,7 +186,7 @@ def _losses(run: RlSizes) -> Results:
         yield fails(f"{ACTOR}.calculate_sum_pi_squared", f"true, with {MODEL}.use_fused_kernels", "use false")
 
 
-def _sampler(run: RlSizes) -> Results:
+def _sampler(run: RlSizes, facts: LaunchFacts) -> Results:
     """replay_buffer.py:165-198."""
     if not run.v1:
         yield warns("trainer.use_v1", "false: verl calls this trainer deprecated", "use true")
@@ -197,16 +199,18 @@ def _sampler(run: RlSizes) -> Results:
     if bool(sampler.get("path")) != bool(sampler.get("name")):  # trainer_base.py:140
         yield fails("trainer.v1.sampler.custom_sampler", "path or name alone is not read", "use both")
     if run("algorithm.filter_groups.enable"):
-        yield from _filter(run)
+        yield from _filter(run, facts)
 
 
-def _filter(run: RlSizes) -> Results:
+def _filter(run: RlSizes, facts: LaunchFacts) -> Results:
     """trainer_base.py:196-207: DAPO's groups are chosen by a reward that is known before training on them."""
     metric, where = run("algorithm.filter_groups.metric"), "algorithm.filter_groups.metric"
+    of_math = all(source.startswith(("math_dapo", "aime")) for source in facts.data_sources or ())
+    known = METRICS_OF_MATH if of_math else METRICS
     own = run("reward.custom_reward_function.path") or run("reward.reward_manager.source") == "importlib"
     if not metric:
         yield fails(where, "not set", "use reward, or acc")
-    elif metric in ("seq_reward", "seq_final_reward") or (metric not in METRICS and not own):  # replay_buffer.py:305
+    elif metric in ("seq_reward", "seq_final_reward") or (metric not in known and not own):  # replay_buffer.py:305
         got = f"{metric}, which no answer has after the first rollout"
         yield (warns if own else fails)(where, got, "use reward, or acc", "unknown-choice")
     most = run("algorithm.filter_groups.max_inflight_gen_batches", 1)
