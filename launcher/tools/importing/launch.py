@@ -255,7 +255,8 @@ def _without_flags(made: ImportedLaunch, program: Program) -> list[str]:
         flag, equals, value = word.partition("=")
         if flag in FLAGS or flag in FLAGS.values():
             value = value if equals else left.pop(0) if left else ""
-            flags[FLAGS.get(flag, flag)] = value.removesuffix(".yaml")
+            flag = FLAGS.get(flag, flag)
+            flags[flag] = value.removesuffix(".yaml") if flag == "--config-name" else value
         elif "=" in word or word.startswith(("-", "~")):
             found.append(word)
         else:

@@ -113,9 +113,9 @@ def _read(words: Sequence[str], program: Program, files: Path | None) -> _Argume
         try:
             override = OverridesParser.create().parse_override(word)
         except (HydraException, UnicodeEncodeError) as error:
-            arguments.problems.append(
-                Problem(short_repr(word), f"hydra cannot read it: {error_message(error)}", "use key=value")
-            )
+            home = word.partition("=")[2].startswith("~")
+            fix = "use $HOME, or the whole path: the shell leaves ~ behind = as it is" if home else "use key=value"
+            arguments.problems.append(Problem(short_repr(word), f"hydra cannot read it: {error_message(error)}", fix))
             continue
         key = override.key_or_group
         if override.is_sweep_override():
