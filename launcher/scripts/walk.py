@@ -54,6 +54,7 @@ def statements(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> i
         if (not node.is_named and node.type != "ERROR") or node.type == "comment" or source.start(node) < consumed:
             continue
         shell.line = source.line_at(source.start(node))
+        shell.consumed, shell.consumed_source = 0, None  # of an earlier round of a loop, or another call
         if number + 1 < len(nodes) and nodes[number + 1].type == "&":
             inner = shell.subshell()
             with contextlib.suppress(ExitScript, LeaveLoop):
@@ -64,6 +65,7 @@ def statements(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> i
             check_errexit(shell, status)
         shell.status = status
         consumed = max(consumed, shell.consumed if shell.consumed_source is source else 0)
+    shell.consumed, shell.consumed_source = consumed, source
     return status
 
 
