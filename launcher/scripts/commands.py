@@ -38,7 +38,7 @@ Call = Callable[[BashProcess, str, list[str]], int]
 def run_simple(shell: BashProcess, command: SimpleCommand, line: int, call: Call) -> int:
     """Runs one simple command; `call` runs a function. Raises nothing but what ends the shell or the reading."""
     shell.reading.step()
-    shell.line, shell.assumed = line, ""
+    shell.line, shell.assumed, shell.substituted = line, "", False
     kept = dict(shell.sinks), shell.stdin
     files: list[tuple[str, TextSink, bool]] = []
     keep = False
@@ -115,13 +115,12 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     if not before and len(rest) > 1 and isinstance(rest[0], BashWord) and rest[0].text == "time":  # a reserved word
         return run_words(shell, rest[2 if isinstance(rest[1], BashWord) and rest[1].text == "-p" else 1 :], call)
     if not rest:
-        shell.status = 0
         for word in before:
             if isinstance(word, ArrayWord):
                 assign_array(shell, word)
             else:
                 assign(shell, word.text)
-        return shell.status
+        return shell.status if shell.substituted else 0
     first = rest[0]
     if isinstance(first, BashWord) and first.text in DECLARES:
         return declaration(shell, first.text, rest[1:])
@@ -140,7 +139,7 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     if not fields:
         for name, value in environment.items():
             shell.set(name, value)
-        return shell.status
+        return shell.status if shell.substituted else 0
     return run_fields(shell, fields, environment, call)
 
 
@@ -148,7 +147,6 @@ def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]
     """declare, local, export, readonly: assignments in it are not split."""
     flags = {"export": "x", "readonly": "r"}.get(name, "")
     local = name == "local" or (name in ("declare", "typeset") and bool(shell.calls))
-    shell.status = 0
     for word in words:
         if isinstance(word, ArrayWord):
             variable = shell.declare(word.name, local=local)

@@ -20,8 +20,8 @@ from launcher.scripts.words.state import (
     Reading,
     StopReading,
     UnreadPart,
-    Variable,
     Wrapper,
+    first_variables,
 )
 
 SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
@@ -81,7 +81,7 @@ def first_shell(
     reading: Reading, name: str, text: str, arguments: list[str], environment: Mapping[str, str]
 ) -> BashProcess:
     """The shell in which the script begins."""
-    variables = {key: Variable({0: _plain(value)}, exported=True) for key, value in environment.items()}
+    variables = first_variables({key: _plain(value) for key, value in environment.items()})
     shell = BashProcess(reading, run_text, name, name, arguments, [variables])
     folder = environment.get("PWD")
     if folder is None:

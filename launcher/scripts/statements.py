@@ -172,7 +172,8 @@ def double_bracket(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     finally:
         shell.unset_seen = True
     shell.assumed = truth.assumed
-    return 0 if truth.value else 1
+    shell.pipe_status = [int(not truth.value)]
+    return shell.pipe_status[0]
 
 
 HANDLERS.update(

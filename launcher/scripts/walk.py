@@ -113,6 +113,7 @@ def simple(shell: BashProcess, source: ScriptSource, node: Node, begin: int | No
         shell.report_unread(str(error))
         raise ExitScript(2) from error
     status = run_simple(shell, command, source.line_at(begin), call_function)
+    shell.pipe_status = [status]
     shell.consumed, shell.consumed_source = command.end, source
     rest = source.text[command.end : source.end(node)]
     if rest.strip() and rest.lstrip(" \t")[:1] in "#\n;":

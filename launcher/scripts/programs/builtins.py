@@ -12,6 +12,7 @@ from launcher.scripts.words.expand import element_key
 from launcher.scripts.words.fields import FieldList
 from launcher.scripts.words.files import NotReadable, normal_path, script_text
 from launcher.scripts.words.lexer import UnreadableText
+from launcher.scripts.words.parameters import OPTION_LETTERS
 from launcher.scripts.words.state import (
     BashProcess,
     ExitScript,
@@ -22,11 +23,6 @@ from launcher.scripts.words.state import (
     is_open,
 )
 
-SHORT_OPTIONS = {
-    "e": "errexit", "u": "nounset", "x": "xtrace", "f": "noglob", "a": "allexport", "n": "noexec", "v": "verbose",
-    "E": "errtrace", "T": "functrace", "h": "hashall", "m": "monitor", "b": "notify", "B": "braceexpand",
-    "C": "noclobber", "H": "histexpand", "P": "physical", "k": "keyword", "p": "privileged", "t": "onecmd",
-}  # fmt: skip
 MESSAGE = "the file lies only where the script runs; what it sets is not known"
 
 
@@ -81,7 +77,7 @@ def set_options(shell: BashProcess, words: list[str]) -> int:
         if len(word) < 2 or word[0] not in "-+":
             shell.arguments = words[at:]
             return 0
-        names = [SHORT_OPTIONS.get(letter, "") for letter in word[1:] if letter != "o"]
+        names = [OPTION_LETTERS.get(letter, "") for letter in word[1:] if letter != "o"]
         if "o" in word[1:] and at + 1 < len(words):
             at += 1
             names.append(words[at])

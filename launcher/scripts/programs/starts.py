@@ -21,8 +21,8 @@ from launcher.scripts.words.state import (
     Launch,
     ReturnFromFunction,
     StopReading,
-    Variable,
     Wrapper,
+    first_variables,
     is_open,
 )
 
@@ -249,7 +249,7 @@ def start_text(
     inner = shell.new_shell(name, shell.file, arguments) if new else shell
     inner.line = shell.line
     inner.options = set(options or ())
-    inner.scopes[0].update({key: Variable({0: value}, exported=True) for key, value in environment.items()})
+    inner.scopes = [first_variables({**inner.exported(), **environment})]
     inner.stdin = InputStream(None) if shell.stdin.text == text else shell.stdin
     try:
         return inner.run_text(inner, text, file or shell.file, 1 if file else shell.line)

@@ -25,6 +25,7 @@ from launcher.scripts.words.lexer import (
 from launcher.scripts.words.parameters import ParameterText, read_parameter
 from launcher.scripts.words.state import (
     FIELDS,
+    MACHINE,
     NOT_SET,
     VALUE_CHARACTERS,
     BashProcess,
@@ -155,7 +156,7 @@ def substituted(shell: BashProcess, part: Substitution) -> str:
     inner = shell.subshell()
     before = len(shell.reading.open)
     inner.run_apart(part.body, out)
-    shell.status, shell.assumed = inner.status, inner.assumed
+    shell.status, shell.assumed, shell.substituted = inner.status, inner.assumed, True
     if out.text is not None:
         return out.text.rstrip("\n")
     for key in list(shell.reading.open)[before:]:
@@ -445,6 +446,8 @@ def value_of(shell: BashProcess, name: str, subscript: str | None = None, *, pla
             return found[place] if isinstance(place, int) and place < len(found) else None
         variable = shell.variable(name)
         key = element_key(shell, name, subscript)
+        if variable is None and name in MACHINE:  # BASH_VERSINFO, GROUPS
+            return shell.open_value(f"${{{name}[{subscript}]}}", f"{{{name}[{key}]}}")
         return None if variable is None else variable.values.get(key)
     if name.isdigit():
         number = int(name[:9])
@@ -462,7 +465,8 @@ def value_of(shell: BashProcess, name: str, subscript: str | None = None, *, pla
     if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS"):
         return next(iter(elements(shell, name)), None)
     if name == "-":
-        return "hB"
+        letters = {letter: option for letter, option in parameters.OPTION_LETTERS.items() if option in shell.options}
+        return "".join(letter for letter in "abefhkmnptuvxBCEHPT" if letter in letters or letter in "hB")
     if name in "$!":
         return shell.open_value("$" + name, "{$" + name + "}")
     if shell.inside_default and "nounset" in shell.options:

@@ -15,6 +15,12 @@ OPERATORS = (
     ":-", ":=", ":+", ":?", "##", "%%", "//", "/#", "/%", "^^", ",,",
     "-", "=", "+", "?", "#", "%", "/", "^", ",", ":", "@",
 )  # fmt: skip
+OPTION_LETTERS = {
+    "e": "errexit", "u": "nounset", "x": "xtrace", "f": "noglob", "a": "allexport", "n": "noexec", "v": "verbose",
+    "E": "errtrace", "T": "functrace", "h": "hashall", "m": "monitor", "b": "notify", "B": "braceexpand",
+    "C": "noclobber", "H": "histexpand", "P": "physical", "k": "keyword", "p": "privileged", "t": "onecmd",
+}  # fmt: skip
+"""Options of `set` by their letter."""
 
 
 @dataclass(frozen=True)

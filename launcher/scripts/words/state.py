@@ -27,11 +27,14 @@ IS_OPEN = re.compile("[\U000f0000-\U000ffffd]")
 PRIVATE = re.compile("[\U000f0000-\U000ffffd\U00100000-\U0010fffd]")
 
 _MACHINE = """
-BASHPID BASH_VERSION EPOCHREALTIME EPOCHSECONDS EUID HOME HOSTNAME HOSTTYPE LOGNAME MACHTYPE OSTYPE PATH PPID RANDOM
-SECONDS SHELL SRANDOM TERM UID USER
+BASH BASHOPTS BASHPID BASH_COMMAND BASH_SUBSHELL BASH_VERSINFO BASH_VERSION DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID
+GROUPS HOME HOSTNAME HOSTTYPE LANG LOGNAME MACHTYPE OSTYPE PATH PPID PS4 RANDOM SECONDS SHELL SHELLOPTS SHLVL SRANDOM
+TERM UID USER
 """
 MACHINE = frozenset(_MACHINE.split())
 """Variables that every shell has, each with another value."""
+AT_START = {"IFS": " \t\n", "OPTIND": "1", "OPTERR": "1"}
+"""Variables that bash itself sets in every shell, to the same value, also where the environment has another."""
 CLUSTER = re.compile(
     r"(SLURM|MLP|PET|ARNOLD|KUBERNETES|VC|PBS|LSB|OMPI|PMI|MPI|SENSECORE|DLC|AWS_BATCH|SM|PADDLE|TASK|METIS)_\w+"
     r"|MASTER_ADDR|MASTER_PORT|MASTER_IP|RANK|NODE_RANK|LOCAL_RANK|WORLD_SIZE|GROUP_RANK|HOST_IP|POD_IP|POD_NAME|NODE_IP"
@@ -235,6 +238,12 @@ class Reading:
         return chr(FIRST_HEREDOC + len(self.documents) - 1)
 
 
+def first_variables(given: Mapping[str, str]) -> dict[str, Variable]:
+    """What a new shell has: `given`, its environment, and what it sets itself."""
+    exported = {name: Variable({0: value}, exported=True) for name, value in given.items() if name not in AT_START}
+    return {name: Variable({0: value}, exported=name in given) for name, value in AT_START.items()} | exported
+
+
 def is_open(text: str) -> bool:
     """Whether a part of it is known only when the script runs."""
     return not text.isascii() and IS_OPEN.search(text) is not None
@@ -263,6 +272,8 @@ class BashProcess:
     folder: str = ""
     line: int = 1
     status: int = 0
+    substituted: bool = False
+    """Whether a substitution ran since a command began: of a command without a name, its status is the command's."""
     pipe_status: list[int] = field(default_factory=lambda: [0])
     assumed: str = ""
     """Why the last status is only assumed; empty where it is known."""
@@ -320,13 +331,8 @@ class BashProcess:
 
     def new_shell(self, name: str, file: str, arguments: list[str], *, exported: bool = True) -> BashProcess:
         """What `bash file` begins with: exported variables alone."""
-        kept = {
-            key: Variable(dict(variable.values), exported=True)
-            for key, variable in self.visible_variables().items()
-            if exported and variable.exported and variable.kind == "scalar"
-        }
         return BashProcess(
-            self.reading, self.run_text, name, file, arguments, [kept],
+            self.reading, self.run_text, name, file, arguments, [first_variables(self.exported() if exported else {})],
             folder=self.folder, stdin=self.stdin, sinks=dict(self.sinks), on_slurm=self.on_slurm,
             wrappers=self.wrappers,
         )  # fmt: skip
