@@ -23,6 +23,7 @@ from launcher.scripts.words.lexer import (
 )
 from launcher.scripts.words.patterns import Undecided
 from launcher.scripts.words.state import FIRST_HEREDOC, BashProcess, ExitScript, InputStream, TextSink, Variable
+from launcher.scripts.words.values import list_place
 
 DECLARES = ("declare", "typeset", "local", "export", "readonly")
 _QUIET = """
@@ -128,7 +129,8 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
         if isinstance(word, ArrayWord):
             raise UnreadableText(f"{word.name}=( after a command")
     named = len(shell.reading.open)
-    fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)])
+    listed = isinstance(first, BashWord) and first.text == "set"
+    fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)], listed=listed)
     if fields and (fields[0] in FILTERS or fields[0] in QUIET or fields[0] in ("[", "test")) and not shell.sinks.get(1):
         shell.forget_unset(named)
     environment = {}
@@ -189,6 +191,9 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
         if words[0] == "-p":
             words = words[1:]
         name, *words = words or [":"]
+    lists = list_place(shell, words) < len(words)
+    if lists and name not in shell.functions and name != "set":
+        words = [shell.reading.as_one(word) for word in words]
     if name in shell.functions or name in BUILTINS:
         shell.scopes.append({key: Variable({0: value}, exported=True) for key, value in environment.items()})
         depth = len(shell.scopes)
@@ -202,6 +207,8 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
             del shell.scopes[depth - 1 :]
     if name in FILTERS:
         try:
+            if lists and name != "echo":
+                raise UnknownOutput
             return FILTERS[name](shell, words)
         except UnknownOutput:
             shell.write_unknown()

@@ -13,6 +13,7 @@ from launcher.scripts.walk import HANDLERS, block
 from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
 from launcher.scripts.words.state import ITERATIONS, BashProcess, LeaveLoop, StopReading, is_open
+from launcher.scripts.words.values import list_place
 
 
 def condition(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
@@ -138,7 +139,7 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         values = list(shell.arguments)
     else:
         command = simple_command(source.text, source.end(keyword))
-        values = expand_all(shell, [word for word in command.words if isinstance(word, BashWord)])
+        values = expand_all(shell, [word for word in command.words if isinstance(word, BashWord)], listed=True)
         for word in command.words:
             if (
                 isinstance(word, BashWord)
@@ -151,6 +152,9 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     if node.children[0].type == "select":
         shell.report_open(source.text_of(node).splitlines()[0], "", "a choice of a person; the first one is taken")
         values = values[:1]
+    elif list_place(shell, values) < len(values):
+        text = source.text[source.start(node) : source.start(body)].strip()
+        shell.report_open(text, "", "how many words these are is known only where it runs; the loop is read once")
     if len(values) > ITERATIONS:
         raise StopReading(f"a loop over more than {ITERATIONS:,} words")
     for value in values:

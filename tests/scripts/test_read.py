@@ -53,6 +53,40 @@ def test_what_only_running_could_tell_has_a_placeholder(read, text, words):
     assert read(f"{text}\n{TRAIN} x=$a\n").launches[0].words == (f"x={words}",)
 
 
+@pytest.mark.parametrize(("text", "words"), [
+    ("read -r a b <<< $(cat f)", ("{read a}", "{read b}", "")),
+    ('read -r a b <<< "x $(cat f)"', ("x", "{cat f}", "")),  # the last variable takes what is left
+    ('read -r a b c <<< "x $(cat f) y"', ("x", "{read b}", "{read c}")),
+    ("read -r a b <<< $((RANDOM % 9))", ("{RANDOM % 9}", "", "")),  # a number is one word
+    ("IFS=: read -r a b <<< $MASTER_ADDR", ("{read a}", "{read b}", "")),
+    ('read -ra l <<< "x $(cat f)"; a=${l[0]} b=${l[1]} c=${l[2]}', ("x", "{l[1]}", "{l[2]}")),
+    ("o=$(cat f); set -- x $o y; a=$1 b=$3 c=$#", ("x", "{$3}", "{#}")),
+    ("set -- x $(cat f) y; shift; a=$1 b=$#; set -- $((RANDOM)) z; c=$2", ("{$1}", "{#}", "z")),
+    ("l=(x $(cat f)); a=${#l[@]} b=${l[-1]} c=${l[*]}", ("{#l[@]}", "{l[-1]}", "x {cat f}")),
+    ('l=(x $(cat f)); l+=(y); k=("${l[@]:1}"); a=${l[0]} b=${l[2]} c=${k[0]}', ("x", "{l[2]}", "{k[0]}")),
+    ('l=("$(cat f)" y); a=${#l[@]} b=${l[1]} c=${l[0]}', ("2", "y", "{cat f}")),  # quoted: one
+    ('l=($(cat f)); m="${l[*]}"; k=("$m" y); a=${k[0]} b=${k[1]} c=${#k[@]}', ("{cat f}", "y", "2")),
+    ("l=($(cat f)); f() { a=$1 b=$2 c=$#; }; f x \"${l[@]}\"", ("x", "{$2}", "{#}")),
+    ("mapfile -t l < <(cat f); a=${#l[@]} b=${l[0]} c=${l[1]}", ("{#l[@]}", "{l[0]}", "{l[1]}")),
+    ('mapfile -t l <<< "x\n$(cat f)"; a=${#l[@]} b=${l[0]} c=${l[1]}', ("{#l[@]}", "x", "{l[1]}")),
+    ("l=($(cat f)); a=$(printf '%s\\n' \"${l[@]}\" | wc -l)", ("{printf '%s\\n' \"${l[@]}\" | wc -l}", "", "")),
+])  # fmt: skip
+def test_what_an_open_value_splits_into_is_open(read, text, words):
+    assert read(f'{text}\n{TRAIN} "a=$a" "b=$b" "c=$c"\n').launches[0].words == tuple(
+        f"{name}={word}" for name, word in zip("abc", words, strict=True)
+    )
+
+
+@pytest.mark.parametrize("loop", [
+    "for m in $(cat f)", "l=($(cat f)); for m in \"${l[@]}\"", "mapfile -t l < <(cat f); for m in ${l[@]}",
+    "set -- $(cat f); for m", "l=($(cat f)); for m in \"${!l[@]}\"", "l=($(cat f)); for ((m = 0; m < ${#l[@]}; m++))",
+])  # fmt: skip
+def test_a_loop_over_an_open_number_of_words_is_named(read, loop):
+    found = read(f"{loop}; do {TRAIN} x=1; done\n")
+    assert len(found.launches) == 1
+    assert any("the loop is read once" in part.note for part in found.open)
+
+
 def test_the_environment_given_counts(read):
     found = read(
         f'{TRAIN} home=$HOME n=${{SLURM_NNODES:-1}} d=$PWD "$@"\n', "q=1", HOME="/h", SLURM_NNODES="4", PWD="/w"

@@ -9,7 +9,6 @@ from launcher.scripts.programs.conditions import TestCommand
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.assignments import assign_value, split_assignment
 from launcher.scripts.words.expand import element_key
-from launcher.scripts.words.fields import FieldList
 from launcher.scripts.words.files import NotReadable, normal_path, script_text
 from launcher.scripts.words.lexer import UnreadableText
 from launcher.scripts.words.parameters import OPTION_LETTERS
@@ -22,6 +21,7 @@ from launcher.scripts.words.state import (
     Variable,
     is_open,
 )
+from launcher.scripts.words.values import as_list, field_list, list_place, may_split
 
 MESSAGE = "the file lies only where the script runs; what it sets is not known"
 
@@ -89,6 +89,10 @@ def set_options(shell: BashProcess, words: list[str]) -> int:
 
 def shift(shell: BashProcess, words: list[str]) -> int:
     count = status_of(shell, words, 1)
+    first = list_place(shell, shell.arguments)
+    if first < min(count, len(shell.arguments)):
+        shell.arguments = shell.arguments[first:]
+        return 0
     if count > len(shell.arguments) or count < 0:
         return 1
     shell.arguments = shell.arguments[count:]
@@ -259,13 +263,17 @@ def read(shell: BashProcess, words: list[str]) -> int:
     separators = shell.get("IFS")
     separators = " \t\n" if separators is None else separators
     if array:
-        fields = FieldList(separators)
+        fields = field_list(shell, listed=True)
         fields.split(line)
         fields.end()
         shell.declare(array, local=False).kind = "indexed"
         shell.declare(array, local=False).values = dict(enumerate(fields.fields))
     else:
-        for name, value in zip(names, _divided(line, len(names), separators, whole=not left), strict=True):
+        values = _divided(line, len(names), separators, whole=not left)
+        first = next((at for at, value in enumerate(values) if may_split(shell, value, separators)), len(values))
+        for at, (name, value) in enumerate(zip(names, values, strict=True)):
+            if at >= first and first < len(names) - 1:
+                value = shell.open_value(f"read {name}", "{read " + name + "}")
             assign_value(shell, name, value, None)
     return 0 if mark else 1
 
@@ -306,7 +314,8 @@ def mapfile(shell: BashProcess, words: list[str]) -> int:
     variable.kind = "indexed"
     text = shell.stdin.text
     if text is None:
-        variable.values = {0: shell.open_value(f"mapfile {name}", "{mapfile " + name + "}")}
+        value = shell.open_value(f"mapfile {name}", "{mapfile " + name + "}")
+        variable.values = {0: shell.reading.list_character(value)}
         return 0
     lines = text[shell.stdin.position :].split(delimiter)
     shell.stdin.position = len(text)
@@ -314,7 +323,7 @@ def mapfile(shell: BashProcess, words: list[str]) -> int:
     lines = [line + ("" if strip else delimiter) for line in lines] + ([last] if last else [])
     if len(lines) > 10_000:
         raise StopReading("mapfile reads more than 10,000 lines")
-    variable.values = dict(enumerate(lines))
+    variable.values = dict(enumerate(as_list(shell, line) for line in lines))
     return 0
 
 

@@ -212,7 +212,8 @@ class Expression:
     def assign(self, place: Place, value: int | None) -> int | None:
         if not self.skipping:
             text = self.text.strip()
-            new = str(value) if value is not None else self.shell.open_value(f"(({text}))", "{" + text + "}")
+            open_text = f"(({text}))", "{" + text + "}"
+            new = str(value) if value is not None else self.shell.open_value(*open_text, single=True)
             self.shell.set(place.name, new, key=place.key)
         return value
 

@@ -72,7 +72,7 @@ def assign_array(shell: BashProcess, word: ArrayWord) -> None:
         elif kind == "associative":
             pairs.append(expand_text(shell, element.text))
         else:
-            for field in expand_fields(shell, element.text):
+            for field in expand_fields(shell, element.text, listed=True):
                 values[place] = field
                 place += 1
         shell.reading.step()

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from launcher.scripts.words import parameters, patterns
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
-from launcher.scripts.words.fields import FieldList, FieldPiece
+from launcher.scripts.words.fields import FieldPiece
 from launcher.scripts.words.lexer import (
     Arithmetic,
     BashWord,
@@ -25,7 +25,6 @@ from launcher.scripts.words.lexer import (
 from launcher.scripts.words.parameters import ParameterText, read_parameter
 from launcher.scripts.words.state import (
     FIELDS,
-    MACHINE,
     NOT_SET,
     VALUE_CHARACTERS,
     BashProcess,
@@ -34,13 +33,26 @@ from launcher.scripts.words.state import (
     TextSink,
     is_open,
 )
+from launcher.scripts.words.values import (
+    count,
+    element,
+    elements,
+    field_list,
+    list_place,
+    named_value,
+    shown_keys,
+    sliced,
+)
 
 
-def expand_fields(shell: BashProcess, text: str) -> list[str]:
-    """The fields that one word of a command becomes."""
+def expand_fields(shell: BashProcess, text: str, *, listed: bool = False) -> list[str]:
+    """The fields that one word of a command becomes.
+
+    An open value counts as one field, as what a command is given mostly is one; with `listed` as any number of them:
+    who splits a value into an array or for a loop means several."""
     fields = []
     for word in patterns.expand_braces(text):
-        fields += _fields(shell, with_tilde(shell, word_parts(word), assignment=_assigns(word)))
+        fields += _fields(shell, with_tilde(shell, word_parts(word), assignment=_assigns(word)), listed)
     return fields
 
 
@@ -48,9 +60,8 @@ def _assigns(word: str) -> bool:
     return re.match(r"[A-Za-z_]\w*=", word) is not None
 
 
-def _fields(shell: BashProcess, parts: Iterable[Part]) -> list[str]:
-    separators = shell.get("IFS")
-    out = FieldList(" \t\n" if separators is None else separators)
+def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool) -> list[str]:
+    out = field_list(shell, listed=listed)
     for piece in pieces(shell, parts):
         if not piece.many:
             if piece.quoted or piece.literal:
@@ -71,11 +82,11 @@ def _fields(shell: BashProcess, parts: Iterable[Part]) -> list[str]:
     return out.fields
 
 
-def expand_all(shell: BashProcess, words: Iterable[BashWord]) -> list[str]:
-    """The fields of all words."""
+def expand_all(shell: BashProcess, words: Iterable[BashWord], *, listed: bool = False) -> list[str]:
+    """The fields of all words; `listed` as in `expand_fields`."""
     fields: list[str] = []
     for word in words:
-        fields += expand_fields(shell, word.text)
+        fields += expand_fields(shell, word.text, listed=listed)
         shell.reading.step()
         if len(fields) > FIELDS:
             raise StopReading("too many words in one command")
@@ -97,7 +108,7 @@ def _joined(shell: BashProcess, found: Iterable[FieldPiece]) -> str:
     if len(value) > VALUE_CHARACTERS:
         raise StopReading(f"a value longer than {VALUE_CHARACTERS:,} characters")
     shell.reading.step(1 + len(value) // 2000)
-    return value
+    return shell.reading.as_one(value)
 
 
 def expand_pattern(shell: BashProcess, text: str) -> str:
@@ -144,7 +155,9 @@ def arithmetic_value(shell: BashProcess, expression: str, text: str) -> str:
         value = evaluate(shell, expand_quoted(shell, expression))
     except BadArithmetic as error:
         raise UnreadableText(f"arithmetic: {error}") from error
-    return str(value) if value is not None else shell.open_value(text, "{" + " ".join(expression.split()) + "}")
+    if value is not None:
+        return str(value)
+    return shell.open_value(text, "{" + " ".join(expression.split()) + "}", single=True)
 
 
 def substituted(shell: BashProcess, part: Substitution) -> str:
@@ -182,7 +195,7 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
         yield FieldPiece(tuple(names), part.quoted, many=True)
         return
     if asked.prefix == "!" and asked.subscript in ("@", "*"):
-        yield _many(shell, asked, part, [str(key) for key in keys(shell, asked.name)])
+        yield _many(shell, asked, part, shown_keys(shell, asked.name))
         return
     if asked.prefix == "!":
         target = value_of(shell, asked.name, asked.subscript)
@@ -196,7 +209,7 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
     if many:
         values = elements(shell, asked.name)
         if asked.prefix == "#":
-            yield FieldPiece((str(len(values)),), part.quoted)
+            yield FieldPiece((count(shell, part.inner, values),), part.quoted)
         else:
             yield from _with_many(shell, asked, part, values)
         return
@@ -204,9 +217,9 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
     value = value_of(shell, asked.name, asked.subscript, plain=not defaults)
     if asked.prefix == "#":
         length = str(len(value or ""))
-        yield FieldPiece(
-            (shell.open_value(part.text, "{" + part.inner + "}") if is_open(value or "") else length,), part.quoted
-        )
+        if is_open(value or ""):
+            length = shell.open_value(part.text, "{" + part.inner + "}", single=True)
+        yield FieldPiece((length,), part.quoted)
     elif defaults:
         yield from _default(shell, asked, part, [] if value is None else [value])
     else:
@@ -239,7 +252,7 @@ def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values
         yield from _default(shell, asked, part, values, many=True)
         return
     if asked.operator == ":":
-        values = sliced(shell, asked, values)
+        values = sliced(shell, asked, values, bounds(shell, asked.argument))
     else:
         values = [changed(shell, asked, value) for value in values]
     yield _many(shell, asked, part, values)
@@ -248,7 +261,8 @@ def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values
 def _many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> FieldPiece:
     if part.quoted and "*" in (asked.name, asked.subscript):
         separators = shell.get("IFS")
-        return FieldPiece(((" " if separators is None else separators[:1]).join(values),), True)
+        joined = (" " if separators is None else separators[:1]).join(values)
+        return FieldPiece((shell.reading.as_one(joined),), True)
     return FieldPiece(tuple(values), part.quoted, many=True)
 
 
@@ -379,46 +393,6 @@ def substring(shell: BashProcess, asked: ParameterText, value: str) -> str:
     return value[begin:end]
 
 
-def sliced(shell: BashProcess, asked: ParameterText, values: list[str]) -> list[str]:
-    """`${array[@]:offset:length}`; of the arguments, number 0 is the script."""
-    numbers = bounds(shell, asked.argument)
-    if asked.name in "@*":
-        values = [shell.name, *values]
-        places = list(range(len(values)))
-    else:
-        variable = shell.variable(asked.name)
-        indexed = variable is not None and variable.kind != "associative"
-        places = sorted(key for key in variable.values if isinstance(key, int)) if variable and indexed else []
-        places = places or list(range(len(values)))
-    begin = numbers[0] if numbers[0] >= 0 else (places[-1] + 1 if places else 0) + numbers[0]
-    if begin < 0 or not places:
-        return []
-    chosen = [value for place, value in zip(places, values, strict=True) if place >= begin]
-    return chosen if len(numbers) == 1 else chosen[: max(numbers[1], 0)]
-
-
-def keys(shell: BashProcess, name: str) -> list[int | str]:
-    """Keys of an array, in order."""
-    variable = shell.variable(name)
-    if variable is None:
-        return []
-    return list(variable.values) if variable.kind == "associative" else sorted(variable.values)
-
-
-def elements(shell: BashProcess, name: str) -> list[str]:
-    """All values: of the arguments, or of an array."""
-    if name in ("@", "*"):
-        return list(shell.arguments)
-    if name == "BASH_SOURCE":
-        return [shell.file]
-    if name == "FUNCNAME":
-        return list(reversed(shell.calls))
-    if name == "PIPESTATUS":
-        return [str(status) for status in shell.pipe_status]
-    variable = shell.variable(name)
-    return [] if variable is None else [variable.values[key] for key in keys(shell, name)]
-
-
 def element_key(shell: BashProcess, name: str, subscript: str) -> int | str:
     """The key that a subscript means."""
     variable = shell.variable(name)
@@ -431,46 +405,14 @@ def element_key(shell: BashProcess, name: str, subscript: str) -> int | str:
     if number is None:
         raise patterns.Undecided("an open subscript")
     if number < 0 and variable is not None and variable.values:
+        if list_place(shell, elements(shell, name)) < len(variable.values):
+            raise patterns.Undecided("an open number of elements")
         number += max(key for key in variable.values if isinstance(key, int)) + 1
     return number
 
 
 def value_of(shell: BashProcess, name: str, subscript: str | None = None, *, plain: bool = True) -> str | None:
-    """The value of a variable, an element or an argument; None where it is not set.
-
-    What only a cluster sets counts as not set where a default is given (`plain` is False)."""
+    """The value of a variable, an element or an argument; None where it is not set (see `named_value`)."""
     if subscript is not None:
-        if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS"):
-            found = elements(shell, name)
-            place = element_key(shell, name, subscript)
-            return found[place] if isinstance(place, int) and place < len(found) else None
-        variable = shell.variable(name)
-        key = element_key(shell, name, subscript)
-        if variable is None and name in MACHINE:  # BASH_VERSINFO, GROUPS
-            return shell.open_value(f"${{{name}[{subscript}]}}", f"{{{name}[{key}]}}")
-        return None if variable is None else variable.values.get(key)
-    if name.isdigit():
-        number = int(name[:9])
-        if number == 0:
-            return shell.name
-        return shell.arguments[number - 1] if number <= len(shell.arguments) else None
-    special = {"#": str(len(shell.arguments)), "?": str(shell.status), "LINENO": str(shell.line)}
-    if name in special:
-        return special[name]
-    value = shell.get(name)
-    if value is not None:
-        return value
-    if name == "PWD":
-        return shell.folder
-    if name in ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS"):
-        return next(iter(elements(shell, name)), None)
-    if name == "-":
-        letters = {letter: option for letter, option in parameters.OPTION_LETTERS.items() if option in shell.options}
-        return "".join(letter for letter in "abefhkmnptuvxBCEHPT" if letter in letters or letter in "hB")
-    if name in "$!":
-        return shell.open_value("$" + name, "{$" + name + "}")
-    if shell.inside_default and "nounset" in shell.options:
-        plain = False
-    if shell.variable(name) is None and shell.is_open_name(name) and (plain or not shell.is_cluster_name(name)):
-        return shell.open_value("$" + name, "{" + name + "}")
-    return None
+        return element(shell, name, element_key(shell, name, subscript))
+    return named_value(shell, name, plain=plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from launcher.scripts.words.state import FIELDS, StopReading
@@ -23,7 +24,9 @@ class FieldPiece:
 class FieldList:
     """Fields of a word, while its pieces are added."""
 
-    def __init__(self, separators: str) -> None:
+    def __init__(self, separators: str, mark: Callable[[str], str]) -> None:
+        """`mark` is applied to what is split."""
+        self.mark = mark
         self.fields: list[str] = []
         self.current: list[str] | None = None
         self.white = "".join(c for c in separators if c in " \t\n")
@@ -49,7 +52,7 @@ class FieldList:
         """Adds a value that is not quoted."""
         if not self.white and not self.marks:
             if value:
-                self.add(value)
+                self.add(self.mark(value))
             return
         for run in re.findall(
             f"[{re.escape(self.white + self.marks)}]|[^{re.escape(self.white + self.marks)}]+", value
@@ -64,4 +67,4 @@ class FieldList:
                 self.end()
                 self.after_white = False
             else:
-                self.add(run)
+                self.add(self.mark(run))

@@ -193,6 +193,12 @@ class Reading:
     placeholder_names: list[str] = field(default_factory=list)
     choices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """By character: the values of which it is one, the one that conditions assume first."""
+    lists: dict[str, str] = field(default_factory=dict)
+    """By character that stands for any number of words: the character of the same placeholder for one value."""
+    list_characters: dict[str, str] = field(default_factory=dict)
+    """The other way round."""
+    single: set[str] = field(default_factory=set)
+    """Characters of values that are surely one word: numbers."""
     documents: list[HereDocument] = field(default_factory=list)
     written: dict[str, str | None] = field(default_factory=dict)
     """Files that the script writes, never written here; None where the text is not known."""
@@ -229,6 +235,28 @@ class Reading:
             self.placeholders[placeholder] = len(self.placeholder_names)
             self.placeholder_names.append(placeholder)
         return chr(FIRST_OPEN + self.placeholders[placeholder])
+
+    def list_character(self, character: str) -> str:
+        """The character for any number of words that a value splits into."""
+        if character in self.lists:
+            return character
+        if character not in self.list_characters:
+            if len(self.placeholder_names) >= OPEN_VALUES:
+                raise StopReading(f"more than {OPEN_VALUES:,} values that only running could tell")
+            found = chr(FIRST_OPEN + len(self.placeholder_names))
+            self.placeholder_names.append(self.visible(character))
+            self.list_characters[character], self.lists[found] = found, character
+        return self.list_characters[character]
+
+    def is_list(self, text: str) -> bool:
+        """Whether it may be any number of words."""
+        return bool(self.lists) and not text.isascii() and any(character in self.lists for character in text)
+
+    def as_one(self, text: str) -> str:
+        """The text where it is one value: joined, or of one variable."""
+        if not self.is_list(text):
+            return text
+        return "".join(self.lists.get(character, character) for character in text)
 
     def add_document(self, document: HereDocument) -> str:
         """The character that stands for it."""
@@ -368,6 +396,7 @@ class BashProcess:
     def set(self, name: str, value: str, *, key: int | str | None = None, append: bool = False) -> None:
         """Sets a variable, or one element of an array."""
         self.reading.step(1 + len(value) // 2000)
+        value = self.reading.as_one(value)
         variable = self.variable(name)
         if variable is None:
             variable = self.scopes[0].setdefault(name, Variable({}, exported="allexport" in self.options))
@@ -424,14 +453,17 @@ class BashProcess:
         if sink is not None:
             sink.known = False
 
-    def open_value(self, text: str, placeholder: str, note: str = "") -> str:
-        """The character that stands for a value that only running could tell; it is named."""
+    def open_value(self, text: str, placeholder: str, note: str = "", *, single: bool = False) -> str:
+        """The character that stands for a value that only running could tell; it is named. `single`: it is one word."""
         reading = self.reading
         placeholder = reading.visible(placeholder)
         if len(placeholder) > 200:
             placeholder = placeholder[:196] + "...}"
         self.report_open(text, placeholder, note)
-        return reading.open_character(placeholder)
+        character = reading.open_character(placeholder)
+        if single:
+            reading.single.add(character)
+        return character
 
     def report_open(self, text: str, placeholder: str = "", note: str = "") -> None:
         """Names what only running could tell."""
