@@ -158,7 +158,11 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     if len(values) > ITERATIONS:
         raise StopReading(f"a loop over more than {ITERATIONS:,} words")
     for value in values:
-        shell.set(source.text_of(name), value)
+        reference = shell.named(source.text_of(name))
+        if reference is not None and reference.reference is not None:
+            reference.reference = value
+        else:
+            shell.set(source.text_of(name), value)
         if not loop_body(shell, source, body.children):
             break
     return shell.status if values else 0

@@ -10,7 +10,7 @@ from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.assignments import assign_value, split_assignment
 from launcher.scripts.words.expand import element_key
 from launcher.scripts.words.files import NotReadable, normal_path, script_text
-from launcher.scripts.words.lexer import UnreadableText
+from launcher.scripts.words.lexer import NAME, UnreadableText
 from launcher.scripts.words.parameters import OPTION_LETTERS
 from launcher.scripts.words.state import (
     BashProcess,
@@ -112,7 +112,8 @@ def unset(shell: BashProcess, words: list[str]) -> int:
             if variable is not None:
                 variable.values.pop(element_key(shell, name, rest.rstrip("]").strip("'\"")), None)
         else:
-            shell.unset(name)
+            own = len(shell.scopes) - 2  # the last one is that of this command
+            shell.unset(name if "-n" in words else shell.target(name), own=own)
     return 0
 
 
@@ -334,7 +335,9 @@ def declare_names(shell: BashProcess, words: list[str], flags: str, *, local: bo
             raise UnreadableText(f"{word[:40]!r} is not a name")
         assigns = "=" in word
         name, subscript, append, value = split_assignment(word) if assigns else (word, None, False, "")
-        if "n" in flags and value:
+        if "n" in flags:
+            if value and not NAME.fullmatch(value):
+                raise UnreadableText(f"{name}: a reference to {value[:40]!r}, which is no plain name")
             shell.scopes[-1 if local else 0][name] = Variable({}, reference=value)
             continue
         if not assigns and shell.variable(name) is None and shell.is_open_name(name):

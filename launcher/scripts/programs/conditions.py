@@ -43,7 +43,9 @@ def unary(shell: BashProcess, operator: str, value: str) -> Truth:
     if operator == "-v":
         name, _, key = value.partition("[")
         variable = shell.variable(name)
-        return Truth(variable is not None and (not key or key.rstrip("]") in map(str, variable.values)))
+        if key in ("@]", "*]"):
+            return Truth(variable is not None and bool(variable.values))
+        return Truth(variable is not None and (key.rstrip("]") or "0") in map(str, variable.values))
     if operator == "-t":
         return Truth(False, "no terminal is assumed")
     if operator == "-o":

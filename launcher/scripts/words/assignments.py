@@ -49,12 +49,7 @@ def split_assignment(text: str) -> tuple[str, str | None, bool, str]:
 
 def assign_array(shell: BashProcess, word: ArrayWord) -> None:
     """`name=( ... )`."""
-    variable = shell.variable(word.name)
-    if variable is None:
-        shell.set(word.name, "")
-        variable = shell.variable(word.name)
-        assert variable is not None
-        variable.values = {}
+    variable = shell.declare(word.name, local=False)
     if variable.readonly:
         raise UnreadableText(f"{word.name} is readonly")
     kind: Kind = "associative" if variable.kind == "associative" else "indexed"

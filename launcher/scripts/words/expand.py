@@ -198,6 +198,10 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
         yield _many(shell, asked, part, shown_keys(shell, asked.name))
         return
     if asked.prefix == "!":
+        named = shell.named(asked.name)
+        if named is not None and named.reference and not asked.operator:
+            yield FieldPiece((named.reference,), part.quoted)
+            return
         target = value_of(shell, asked.name, asked.subscript)
         if target is not None and is_open(target):
             raise patterns.Undecided("an open name")
@@ -247,7 +251,7 @@ def ended_without(shell: BashProcess, asked: ParameterText, by: str) -> NoReturn
 def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> Iterator[FieldPiece]:
     """`"${array[@]}"` with its operators, each applied to every element."""
     if asked.operator.lstrip(":") in ("-", "=", "+", "?") and asked.operator:
-        if asked.operator.startswith(":") and not "".join(values):
+        if asked.operator.startswith(":") and not " ".join(values):
             values = []
         yield from _default(shell, asked, part, values, many=True)
         return
@@ -276,7 +280,10 @@ def _default(
         if use:
             yield from argument_pieces(shell, asked.argument, part.quoted)
         else:
-            yield FieldPiece(("",), part.quoted)
+            none = "@" in (asked.name, asked.subscript) and not elements(
+                shell, asked.name
+            )  # as "$@" without arguments: no word
+            yield FieldPiece((), part.quoted, many=True) if none else FieldPiece(("",), part.quoted)
         return
     if use:
         yield _many(shell, asked, part, values) if many else FieldPiece((values[0],), part.quoted)

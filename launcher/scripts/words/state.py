@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from launcher.scripts.words.names import AT_START, CLUSTER, MACHINE
+
 FILE_BYTES = 1 << 20  # the longest launch scripts of people have 50 KB
 VALUE_CHARACTERS = 1 << 17  # what Linux allows for one argument
 STEPS = 100_000  # commands and expansions in all: a few seconds
@@ -25,21 +27,6 @@ OPEN_VALUES = 5_000  # each is one character of a private use area of 65,534
 FIRST_OPEN, FIRST_HEREDOC = 0xF0000, 0x100000
 IS_OPEN = re.compile("[\U000f0000-\U000ffffd]")
 PRIVATE = re.compile("[\U000f0000-\U000ffffd\U00100000-\U0010fffd]")
-
-_MACHINE = """
-BASH BASHOPTS BASHPID BASH_COMMAND BASH_SUBSHELL BASH_VERSINFO BASH_VERSION DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID
-GROUPS HOME HOSTNAME HOSTTYPE LANG LOGNAME MACHTYPE OSTYPE PATH PPID PS4 RANDOM SECONDS SHELL SHELLOPTS SHLVL SRANDOM
-TERM UID USER
-"""
-MACHINE = frozenset(_MACHINE.split())
-"""Variables that every shell has, each with another value."""
-AT_START = {"IFS": " \t\n", "OPTIND": "1", "OPTERR": "1"}
-"""Variables that bash itself sets in every shell, to the same value, also where the environment has another."""
-CLUSTER = re.compile(
-    r"(SLURM|MLP|PET|ARNOLD|KUBERNETES|VC|PBS|LSB|OMPI|PMI|MPI|SENSECORE|DLC|AWS_BATCH|SM|PADDLE|TASK|METIS)_\w+"
-    r"|MASTER_ADDR|MASTER_PORT|MASTER_IP|RANK|NODE_RANK|LOCAL_RANK|WORLD_SIZE|GROUP_RANK|HOST_IP|POD_IP|POD_NAME|NODE_IP"
-)
-"""Variables that schedulers and launchers of processes set."""
 
 NOT_SET = "not set in the script; empty as in a clean shell"
 Kind = Literal["scalar", "indexed", "associative"]
@@ -133,7 +120,8 @@ class Variable:
     readonly: bool = False
     integer: bool = False
     case: Literal["", "upper", "lower"] = ""
-    reference: str = ""
+    reference: str | None = None
+    """The name that it stands for (`declare -n`); empty until its first assignment names one."""
 
 
 @dataclass(frozen=True)
@@ -379,12 +367,24 @@ class BashProcess:
 
     def variable(self, name: str) -> Variable | None:
         """The variable of that name, through references (`declare -n`)."""
+        target = self.target(name)
+        found = self.named(target)
+        if found is not None and found.reference:  # of a reference to its own name, bash takes the global variable
+            found = self.scopes[0].get(target)
+        return None if found is None or found.reference is not None else found
+
+    def named(self, name: str) -> Variable | None:
+        """The variable that has that name itself, which may be a reference."""
+        return next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+
+    def target(self, name: str) -> str:
+        """The name that a name stands for: its own, where it is no reference."""
         for _ in range(8):
-            found = next((scope[name] for scope in reversed(self.scopes) if name in scope), None)
+            found = self.named(name)
             if found is None or not found.reference:
-                return found
+                break
             name = found.reference
-        return None
+        return name
 
     def get(self, name: str) -> str | None:
         """The scalar value (element 0 of an array); None where it is not set."""
@@ -399,6 +399,11 @@ class BashProcess:
         value = self.reading.as_one(value)
         variable = self.variable(name)
         if variable is None:
+            name = self.target(name)
+            found = self.named(name)
+            if found is not None and found.reference == "":
+                found.reference = value
+                return
             variable = self.scopes[0].setdefault(name, Variable({}, exported="allexport" in self.options))
         if variable.readonly:
             self.report_unread(f"{name} is readonly")
@@ -423,14 +428,16 @@ class BashProcess:
         return (
             scope.setdefault(name, Variable({}))
             if local
-            else self.variable(name) or scope.setdefault(name, Variable({}))
+            else self.variable(name) or scope.setdefault(self.target(name), Variable({}))
         )
 
-    def unset(self, name: str) -> None:
-        """Removes the innermost variable of that name."""
-        for scope in reversed(self.scopes):
+    def unset(self, name: str, *, own: int = -1) -> None:
+        """Removes the innermost variable of that name; one of the scope number `own` stays local, without a value."""
+        for number, scope in reversed(list(enumerate(self.scopes))):
             if name in scope:
                 del scope[name]
+                if number and number == own:
+                    scope[name] = Variable({})
                 return
 
     def is_open_name(self, name: str) -> bool:

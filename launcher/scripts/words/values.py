@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.scripts.words.fields import FieldList
+from launcher.scripts.words.names import MACHINE
 from launcher.scripts.words.parameters import OPTION_LETTERS, ParameterText
-from launcher.scripts.words.state import IS_OPEN, MACHINE, BashProcess
+from launcher.scripts.words.state import IS_OPEN, BashProcess
 
 
 def field_list(shell: BashProcess, *, listed: bool = False) -> FieldList:
