@@ -227,7 +227,11 @@ def environment_differs(
 ) -> list[str]:
     """Names of variables with another value, or that one of both lacks."""
     base = BASE | given.keys()
-    names = (ours.environment.keys() | truth.environment.keys()) - base
+    names = {
+        name
+        for name in (ours.environment.keys() | truth.environment.keys()) - base
+        if not name.startswith("BASH_FUNC_")  # functions of `export -f`
+    }
     return sorted(
         name
         for name in names

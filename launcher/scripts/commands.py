@@ -9,6 +9,7 @@ from launcher.scripts.programs.builtins import BUILTINS, declare_names, find_com
 from launcher.scripts.programs.filters import FILTERS
 from launcher.scripts.programs.streams import UnknownOutput, input_text
 from launcher.scripts.words.assignments import assign, assign_array, split_assignment
+from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.expand import expand_all, expand_fields, expand_quoted, expand_text
 from launcher.scripts.words.files import normal_path, write_file
 from launcher.scripts.words.lexer import (
@@ -97,7 +98,7 @@ def input_stream(shell: BashProcess, operator: str, target: str) -> InputStream:
         part = word_parts(target)[0]
         assert isinstance(part, Substitution)
         out = TextSink()
-        shell.subshell().run_apart(part.body, out)
+        run_apart(shell.subshell(), part.body, out)
         return InputStream(out.text)
     path = expand_text(shell, target)
     if path == "/dev/null":
@@ -134,10 +135,15 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     if fields and (fields[0] in FILTERS or fields[0] in QUIET or fields[0] in ("[", "test")) and not shell.sinks.get(1):
         shell.forget_unset(named)
     environment = {}
-    for word in before:
-        if isinstance(word, BashWord):
-            name, _, append, text = split_assignment(word.text)
-            environment[name] = ((shell.get(name) or "") if append else "") + expand_text(shell, text)
+    shell.scopes.append({})
+    try:
+        for word in before:
+            if isinstance(word, BashWord):
+                name, _, append, text = split_assignment(word.text)
+                environment[name] = ((shell.get(name) or "") if append else "") + expand_text(shell, text)
+                shell.scopes[-1][name] = Variable({0: environment[name]})  # the next one may name it
+    finally:
+        shell.scopes.pop()
     if not fields:
         for name, value in environment.items():
             shell.set(name, value)
@@ -147,8 +153,9 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
 
 def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]) -> int:
     """declare, local, export, readonly: assignments in it are not split."""
-    flags = {"export": "x", "readonly": "r"}.get(name, "")
+    flags, without = {"export": "x", "readonly": "r"}.get(name, ""), ""
     local = name == "local" or (name in ("declare", "typeset") and bool(shell.calls))
+    status = 0
     for word in words:
         if isinstance(word, ArrayWord):
             variable = shell.declare(word.name, local=local)
@@ -162,17 +169,30 @@ def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]
             target, subscript, append, text = split_assignment(word.text)
             value = expand_text(shell, text)
             where = f"{target}[{subscript}]" if subscript is not None else target
-            declare_names(shell, [f"{where}{'+' * append}={value}"], flags, local=local)
+            declare_names(shell, [f"{where}{'+' * append}={value}"], flags, local=local, without=without)
             continue
         for field in expand_fields(shell, word.text):
             if field[:1] in ("-", "+") and len(field) > 1:
-                if "p" in field or "F" in field or (name == "export" and "n" in field) or "f" in field:
-                    return 0
+                without += field[1:] if field[0] == "+" else "x" * (name == "export" and "n" in field)
                 flags += field[1:] if field[0] == "-" else ""
+                flags = flags.replace("n", "") if name == "export" else flags
                 local = local and "g" not in flags
+            elif asks(flags, without):
+                function = "f" in flags or "F" in flags
+                known = field in shell.functions if function else shell.variable(field) or shell.is_open_name(field)
+                status = status if known else 1
+            elif "f" in flags:
+                (shell.exported_functions.discard if "x" in without else shell.exported_functions.add)(field)
             else:
-                declare_names(shell, [field], flags, local=local)
-    return 0
+                declare_names(shell, [field], flags, local=local, without=without)
+    if asks(flags, without):
+        shell.write_unknown()
+    return status
+
+
+def asks(flags: str, without: str) -> bool:
+    """Whether `declare` with these letters only shows what there is."""
+    return "p" in flags or "F" in flags or ("f" in flags and "x" not in flags + without)
 
 
 def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str], call: Call) -> int:
@@ -187,6 +207,7 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
             while words and words[0].startswith("-"):
                 words = words[2 if words[0] == "-a" else 1 :]
             status = run_fields(shell, words, environment, call) if words else 0
+            shell.exit_trap = ""
             raise ExitScript(status)
         if words[0] == "-p":
             words = words[1:]

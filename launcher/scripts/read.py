@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.scripts.statements import run_text
+from launcher.scripts.words.ends import ended
 from launcher.scripts.words.files import NotReadable, decoded
 from launcher.scripts.words.state import (
     FILE_BYTES,
@@ -64,13 +65,17 @@ def read_script(
     reading = Reading(path.absolute().parent)
     shell = first_shell(reading, name, text, [_plain(one) for one in arguments], environment or {})
     try:
-        shell.run_text(shell, text, name, 1)
+        try:
+            status = shell.run_text(shell, text, name, 1)
+        except ExitScript as end:
+            status = end.status
+        except LeaveLoop:
+            status = 0
+        ended(shell, status)
     except StopReading as error:
         reading.refused[UnreadPart(reading.stopped_at or shell.place, str(error))] = None
     except RecursionError:
         shell.report_unread("statements too deep within each other")
-    except (ExitScript, LeaveLoop):
-        pass
     written = {key: None if value is None else reading.visible(value) for key, value in reading.written.items()}
     return ScriptReading(
         tuple(reading.launches), tuple(reading.open.values()), tuple(reading.refused), tuple(reading.others), written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
@@ -18,12 +19,16 @@ STARTS = frozenset(_STARTS.split())
 """Commands that may start a program."""
 
 
+ESCAPED = re.compile(r"(?<!\\)\\[<>]")
+
+
 class ScriptSource:
     """Text of a script with its tree; offsets count characters."""
 
     def __init__(self, text: str, file: str, line: int) -> None:
         self.text, self.file, self.line = text, file, line
-        content = text.encode("utf-8", "replace")
+        # The grammar takes `\<` for a redirect. Only where commands begin and end is read from the tree.
+        content = ESCAPED.sub("==", text).encode("utf-8", "replace")
         self.root = Parser(Language(language())).parse(content).root_node
         self.characters: list[int] | None = None
         if len(content) != len(text):

@@ -10,6 +10,7 @@ from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import DoubleBracket
 from launcher.scripts.source import ScriptSource, ends_script, is_echo, matters
 from launcher.scripts.walk import HANDLERS, SIMPLE, block, run_text, simple, statement
+from launcher.scripts.words.ends import ended
 from launcher.scripts.words.expand import expand_quoted
 from launcher.scripts.words.files import write_file
 from launcher.scripts.words.lexer import simple_command
@@ -81,6 +82,10 @@ def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     for number, stage in enumerate(stages):
         if number == 0 and stage.type == "negated_command":
             negated, stage = True, stage.children[-1]
+        if number == len(stages) - 1 and "lastpipe" in shell.options:
+            statuses.append(last_stage(shell, source, stage, stream))
+            assumed = shell.assumed
+            break
         inner = shell.subshell()
         inner.stdin = stream
         inner.inside_condition += 1
@@ -88,9 +93,10 @@ def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         if number < len(stages) - 1:
             inner.sinks = {**inner.sinks, 1: out}
         try:
-            statuses.append(statement(inner, source, stage))
+            status = statement(inner, source, stage)
         except ExitScript as end:
-            statuses.append(end.status)
+            status = end.status
+        statuses.append(ended(inner, status))
         assumed = inner.assumed
         stream = InputStream(out.text)
         if inner.consumed_source is source:
@@ -102,6 +108,17 @@ def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         status = next((one for one in reversed(statuses) if one), 0)
     shell.exempt = negated
     return int(not status) if negated else status
+
+
+def last_stage(shell: BashProcess, source: ScriptSource, stage: Node, stream: InputStream) -> int:
+    """The last command of a pipeline under `shopt -s lastpipe`: in the shell itself."""
+    kept, shell.stdin = shell.stdin, stream
+    shell.inside_condition += 1
+    try:
+        return statement(shell, source, stage)
+    finally:
+        shell.stdin = kept
+        shell.inside_condition -= 1
 
 
 def negated_command(shell: BashProcess, source: ScriptSource, node: Node) -> int:
@@ -148,7 +165,7 @@ def subshell(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     except ExitScript as end:
         status = end.status
     shell.assumed = inner.assumed
-    return status
+    return ended(inner, status)
 
 
 def compound(shell: BashProcess, source: ScriptSource, node: Node) -> int:

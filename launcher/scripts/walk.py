@@ -10,6 +10,7 @@ from tree_sitter import Node
 from launcher.scripts.commands import run_simple
 from launcher.scripts.source import ScriptSource, parsed
 from launcher.scripts.words.documents import without_documents
+from launcher.scripts.words.ends import ended
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command
 from launcher.scripts.words.patterns import Undecided
 from launcher.scripts.words.state import DEPTH, BashProcess, ExitScript, LeaveLoop, ReturnFromFunction, StopReading
@@ -59,6 +60,7 @@ def statements(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> i
             inner = shell.subshell()
             with contextlib.suppress(ExitScript, LeaveLoop):
                 statement(inner, source, node)
+            ended(inner, inner.status)
             status, shell.consumed, shell.consumed_source = 0, inner.consumed, inner.consumed_source
         else:
             status = statement(shell, source, node)

@@ -328,8 +328,10 @@ def mapfile(shell: BashProcess, words: list[str]) -> int:
     return 0
 
 
-def declare_names(shell: BashProcess, words: list[str], flags: str, *, local: bool) -> int:
-    """export, declare, local, readonly: `flags` are the letters of their options; words are names and assignments."""
+def declare_names(shell: BashProcess, words: list[str], flags: str, *, local: bool, without: str = "") -> int:
+    """export, declare, local, readonly: `flags` are the letters of their options, `without` those after a `+`.
+
+    Words are names and assignments."""
     for word in words:
         if not re.match(r"[A-Za-z_]\w*(\[|\+?=|$)", word):
             raise UnreadableText(f"{word[:40]!r} is not a name")
@@ -344,6 +346,8 @@ def declare_names(shell: BashProcess, words: list[str], flags: str, *, local: bo
             continue
         variable = shell.declare(name, local=local)
         apply_flags(variable, flags)
+        variable.exported = variable.exported and "x" not in without
+        variable.integer = variable.integer and "i" not in without
         if assigns:
             readonly, variable.readonly = variable.readonly and "r" not in flags, False
             assign_value(shell, name, value, subscript, append=append)
@@ -385,6 +389,15 @@ def assumed(shell: BashProcess, words: list[str]) -> int:
     return 0
 
 
+def trap(shell: BashProcess, words: list[str]) -> int:
+    """What runs at the end is kept; signals are not read."""
+    words = words[words[:1] == ["--"] :]
+    words = words if len(words) > 1 else ["-", *words]
+    if len(words) > 1 and not words[0].startswith("-l") and {"EXIT", "exit", "0"} & set(words[1:]):
+        shell.exit_trap = "" if words[0] == "-" else words[0]
+    return 0
+
+
 def nothing(shell: BashProcess, words: list[str]) -> int:
     return 0
 
@@ -395,8 +408,8 @@ BUILTINS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "exit": leave, "false": lambda shell, words: 1, "getopts": getopts, "hash": find_command, "let": let,
     "mapfile": mapfile, "popd": popd, "pushd": pushd, "pwd": pwd, "read": read, "readarray": mapfile,
     "return": come_back, "set": set_options, "shift": shift, "shopt": shell_option, "source": source, "test": test,
-    "true": nothing, "type": find_command, "unset": unset, "which": find_command,
-    **dict.fromkeys(("alias", "bg", "disown", "fg", "jobs", "trap", "ulimit", "umask", "unalias"), nothing),
+    "trap": trap, "true": nothing, "type": find_command, "unset": unset, "which": find_command,
+    **dict.fromkeys(("alias", "bg", "disown", "fg", "jobs", "ulimit", "umask", "unalias"), nothing),
     "kill": assumed, "wait": nothing,
 }  # fmt: skip
 """By name: (shell, expanded words) -> status."""

@@ -278,7 +278,7 @@ class DoubleBracket:
         if is_open(left) or is_open(expression):
             return Truth(False, "an unknown value; assumed not to match")
         try:
-            groups = patterns.search_extended(expression, left)
+            groups = patterns.search_extended(expression, left, any_case="nocasematch" in shell.options)
         except patterns.Undecided as error:
             return Truth(False, f"{error}; assumed not to match")
         variable = shell.declare("BASH_REMATCH", local=False)
@@ -292,17 +292,20 @@ class DoubleBracket:
 def pattern_matches(shell: BashProcess, value: str, pattern: str) -> Truth:
     """Whether a value matches a pattern, in [[ ]] and `case`."""
     shell.reading.step(1 + len(value) // 500)
+    any_case = "nocasematch" in shell.options
     try:
         if not is_open(value) and not is_open(pattern):
-            return Truth(patterns.matches(pattern, value))
+            return Truth(patterns.matches(pattern, value, any_case=any_case))
         if value == pattern or re.fullmatch(r"\*+", pattern):
             return Truth(True)
         values = possible_values(shell, value)
         if not is_open(pattern) and not is_open("".join(values)):
-            return agreed([Truth(patterns.matches(pattern, one)) for one in values], values[0])
+            return agreed([Truth(patterns.matches(pattern, one, any_case=any_case)) for one in values], values[0])
         if not is_open(pattern) and not re.search(r"(?<!\\)[*?\[(]", pattern):
             known = ".*".join(re.escape(text) for text in IS_OPEN.split(value))
-            if not re.fullmatch(known, re.sub(r"\\(.)", r"\1", pattern), re.DOTALL):
+            if not re.fullmatch(
+                known, re.sub(r"\\(.)", r"\1", pattern), re.DOTALL | (re.IGNORECASE if any_case else 0)
+            ):
                 return Truth(False)
     except patterns.Undecided as error:
         return Truth(False, f"{error}; assumed not to match")

@@ -14,7 +14,6 @@ from launcher.scripts.programs.streams import UnknownOutput, closed, input_text
 from launcher.scripts.programs.text_filters import awk, cut, grep, head_or_tail, sed, tr, wc
 from launcher.scripts.words.files import normal_path
 from launcher.scripts.words.lexer import ansi_text
-from launcher.scripts.words.parameters import shell_quoted
 from launcher.scripts.words.state import FIELDS, BashProcess, is_open
 
 
@@ -64,7 +63,7 @@ def _converted(piece: str, word: str) -> str:
     if kind == "b":
         return (flags + "s") % ansi_text(word)
     if kind == "q":
-        return word if re.fullmatch(r"[\w%+,./:=@-]+", word) else shell_quoted(word) if "'" not in word else _refuse()
+        return escaped(word)
     try:
         if kind in "diuxXo":
             text = word.strip() or "0"
@@ -81,8 +80,12 @@ def _converted(piece: str, word: str) -> str:
     raise UnknownOutput
 
 
-def _refuse() -> str:
-    raise UnknownOutput
+def escaped(word: str) -> str:
+    """`printf %q`: as bash writes it. Raises UnknownOutput for what it writes as $'...'."""
+    if not (word.isascii() and word.isprintable()):
+        raise UnknownOutput
+    marked = re.sub(r"""[ '"\\|&;()<>!{}*\[\]?^$`,]""", lambda found: "\\" + found[0], word)
+    return re.sub(r"^[#~]|(?<=[=:])~", lambda found: "\\" + found[0], marked) or "''"
 
 
 def printf(shell: BashProcess, words: list[str]) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import yaml
 
 from launcher.scripts.programs.wrappers import ALIASES, POSITIONAL, SUBCOMMANDS, VALUES
+from launcher.scripts.words.ends import ended
 from launcher.scripts.words.files import NotReadable, script_text
 from launcher.scripts.words.state import (
     LAUNCHES,
@@ -252,9 +253,10 @@ def start_text(
     inner.scopes = [first_variables({**inner.exported(), **environment})]
     inner.stdin = InputStream(None) if shell.stdin.text == text else shell.stdin
     try:
-        return inner.run_text(inner, text, file or shell.file, 1 if file else shell.line)
+        status = inner.run_text(inner, text, file or shell.file, 1 if file else shell.line)
     except (ExitScript, ReturnFromFunction) as end:
-        return end.status
+        status = end.status
+    return ended(inner, status)
 
 
 def start_file(shell: BashProcess, words: list[str], environment: dict[str, str]) -> int:

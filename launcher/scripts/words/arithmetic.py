@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from launcher.scripts.words.state import IS_OPEN, BashProcess
+from launcher.scripts.words.values import element, elements, keys, list_place
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+#[0-9a-zA-Z@_]+|0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)|(?P<open>[\U000f0000-\U000ffffd])"
@@ -38,6 +39,8 @@ class Place:
 
     name: str
     key: int | str | None = None
+    open: bool = False
+    """Whether which element it is only running could tell."""
 
 
 class Expression:
@@ -181,8 +184,14 @@ class Expression:
             key: int | str | None = "".join(text for _, text in self.tokens[begin : self.at])
         else:
             key = self.binary(0, level + 1)
+            if isinstance(key, int) and key < 0 and not self.skipping:  # from the end
+                places = keys(self.shell, name)
+                known = list_place(self.shell, elements(self.shell, name)) == len(places)
+                key = key + max((one for one in places if isinstance(one, int)), default=-1) + 1 if known else None
+                if key is not None and key < 0:
+                    raise BadArithmetic(f"{name} has no such element")
         self.need("]")
-        return Place(name, key)
+        return Place(name, key, key is None)
 
     def named(self, name: str, level: int) -> int | None:
         place = self.place(name, level)
@@ -200,16 +209,16 @@ class Expression:
     def read(self, place: Place) -> int | None:
         if self.skipping:
             return 0
-        variable = self.shell.variable(place.name)
-        key: int | str = place.key if place.key is not None else 0
-        text = variable.values.get(key, "") if variable is not None else ""
-        if variable is None and self.shell.is_open_name(place.name):
+        if place.open or (self.shell.variable(place.name) is None and self.shell.is_open_name(place.name)):
             return None
+        text = (self.shell.get(place.name) if place.key is None else element(self.shell, place.name, place.key)) or ""
         if IS_OPEN.search(text):
             return None
         return Expression(self.shell, text, self.depth + 1).value()
 
     def assign(self, place: Place, value: int | None) -> int | None:
+        if place.open and not self.skipping:
+            raise BadArithmetic(f"which element of {place.name} is set is known only when the script runs")
         if not self.skipping:
             text = self.text.strip()
             open_text = f"(({text}))", "{" + text + "}"

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from launcher.scripts.words import parameters, patterns
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
+from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.fields import FieldPiece
 from launcher.scripts.words.lexer import (
     Arithmetic,
@@ -168,7 +169,7 @@ def substituted(shell: BashProcess, part: Substitution) -> str:
     out = TextSink()
     inner = shell.subshell()
     before = len(shell.reading.open)
-    inner.run_apart(part.body, out)
+    run_apart(inner, part.body, out)
     shell.status, shell.assumed, shell.substituted = inner.status, inner.assumed, True
     if out.text is not None:
         return out.text.rstrip("\n")
@@ -349,14 +350,18 @@ def changed(shell: BashProcess, asked: ParameterText, value: str) -> str:
             " ".join(piece.values) if piece.quoted else " ".join(piece.values).replace("&", patterns.MATCHED)
             for piece in pieces(shell, word_parts(by))
         )
-        extended = "extglob" in shell.options
-        return patterns.replaced(value, expression, new, everywhere=sign == "//", at=at, extended=extended)
+        extended, any_case = "extglob" in shell.options, "nocasematch" in shell.options
+        return patterns.replaced(
+            value, expression, new, everywhere=sign == "//", at=at, extended=extended, any_case=any_case
+        )
     if is_open(value):
         raise patterns.Undecided("an open part")
     if sign[0] in "^,":
         return parameters.with_case(value, sign, expand_pattern(shell, asked.argument))
     if sign == "@" and asked.argument in ("Q", "U", "L", "u", "E", "P"):
         if asked.argument == "Q":
+            if not (value.isascii() and value.isprintable()):  # written as $'...'
+                raise patterns.Undecided("an unusual character")
             return parameters.shell_quoted(value)
         if asked.argument in "UL":
             return value.upper() if asked.argument == "U" else value.lower()

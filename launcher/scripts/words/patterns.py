@@ -19,12 +19,12 @@ class Undecided(Exception):
 
 
 @lru_cache(maxsize=2048)
-def compiled_pattern(pattern: str, *, extended: bool = True) -> regex.Pattern[str]:
+def compiled_pattern(pattern: str, *, extended: bool = True, any_case: bool = False) -> regex.Pattern[str]:
     """The pattern, in which quoted characters follow a backslash, as a regular expression.
 
-    `extended`: `@(a|b)` is more than its characters."""
+    `extended`: `@(a|b)` is more than its characters; `any_case`: large and small letters are the same."""
     try:
-        return regex.compile(_translated(pattern, extended), regex.DOTALL)
+        return regex.compile(_translated(pattern, extended), regex.DOTALL | (regex.IGNORECASE if any_case else 0))
     except regex.error as error:
         raise Undecided(str(error)) from error
 
@@ -58,15 +58,15 @@ def _translated(pattern: str, extended: bool) -> str:
     return "".join(out)
 
 
-def matches(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str, *, any_case: bool = False) -> bool:
     """Whether the whole text matches."""
     try:
-        return compiled_pattern(pattern).fullmatch(text, timeout=SECONDS) is not None
+        return compiled_pattern(pattern, any_case=any_case).fullmatch(text, timeout=SECONDS) is not None
     except TimeoutError as error:
         raise Undecided("a pattern that takes too long") from error
 
 
-def search_extended(expression: str, text: str) -> list[str] | None:
+def search_extended(expression: str, text: str, *, any_case: bool = False) -> list[str] | None:
     """The groups of `[[ text =~ expression ]]`, None without a match.
 
     Raises Undecided where Python would read it otherwise."""
@@ -76,7 +76,8 @@ def search_extended(expression: str, text: str) -> list[str] | None:
         r"\[([^\]\[]*(?:\[:\w+:\][^\]\[]*)*)\]", lambda found: found[0].replace(ESCAPE, ESCAPE * 2), expression
     )
     try:
-        found = regex.search(classes, text, regex.POSIX | regex.DOTALL, timeout=SECONDS)
+        flags = regex.POSIX | regex.DOTALL | (regex.IGNORECASE if any_case else 0)
+        found = regex.search(classes, text, flags, timeout=SECONDS)
     except (regex.error, TimeoutError) as error:
         raise Undecided("a regular expression that cannot be read") from error
     return None if found is None else [found[0], *(group or "" for group in found.groups())]
@@ -102,11 +103,11 @@ MATCHED = "\x00"
 """In a replacement: what matched, which bash writes as `&`."""
 
 
-def replaced(value: str, pattern: str, by: str, *, everywhere: bool, at: str, extended: bool) -> str:
+def replaced(value: str, pattern: str, by: str, *, everywhere: bool, at: str, extended: bool, any_case: bool) -> str:
     """`value` with matches of the pattern replaced; `at`: only at its beginning (`#`) or end (`%`)."""
     if not pattern and not at:
         return value
-    expression = _translated(pattern, extended)
+    expression = f"(?{'i' if any_case else ''}:{_translated(pattern, extended)})"
     expression = rf"\A(?:{expression})" if at == "#" else rf"(?:{expression})\Z" if at == "%" else expression
     try:
         found = regex.compile(expression, regex.DOTALL)

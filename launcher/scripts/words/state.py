@@ -283,6 +283,7 @@ class BashProcess:
     scopes: list[dict[str, Variable]] = field(default_factory=lambda: [{}])
     functions: dict[str, tuple[object, object, str]] = field(default_factory=dict)
     """Name -> (source, node of the body, file)."""
+    exported_functions: set[str] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
     folder: str = ""
@@ -291,6 +292,8 @@ class BashProcess:
     substituted: bool = False
     """Whether a substitution ran since a command began: of a command without a name, its status is the command's."""
     pipe_status: list[int] = field(default_factory=lambda: [0])
+    exit_trap: str = ""
+    """What `trap ... EXIT` runs at the end."""
     assumed: str = ""
     """Why the last status is only assumed; empty where it is known."""
     inside_condition: int = 0
@@ -318,15 +321,6 @@ class BashProcess:
         """`file:line`."""
         return f"{self.file}:{self.line}"
 
-    def run_apart(self, text: str, sink: TextSink) -> None:
-        """Runs text as a substitution does: in this shell, which is a copy, with its output in `sink`."""
-        self.sinks, self.wrappers = {1: sink, 2: None}, ()
-        self.options.discard("errexit")
-        try:
-            self.status = self.run_text(self, text, self.file, self.line)
-        except ExitScript as end:
-            self.status = end.status
-
     def subshell(self) -> BashProcess:
         """A copy that changes nothing here."""
         self.reading.step(1 + sum(len(variable.values) for scope in self.scopes for variable in scope.values()) // 4)
@@ -339,6 +333,8 @@ class BashProcess:
             scopes=scopes,
             arguments=list(self.arguments),
             functions=dict(self.functions),
+            exported_functions=set(self.exported_functions),
+            exit_trap="",
             calls=list(self.calls),
             options=set(self.options),
             sinks=dict(self.sinks),
@@ -346,11 +342,12 @@ class BashProcess:
         )
 
     def new_shell(self, name: str, file: str, arguments: list[str], *, exported: bool = True) -> BashProcess:
-        """What `bash file` begins with: exported variables alone."""
+        """What `bash file` begins with: what is exported, alone."""
+        functions = {key: self.functions[key] for key in self.exported_functions if exported and key in self.functions}
         return BashProcess(
             self.reading, self.run_text, name, file, arguments, [first_variables(self.exported() if exported else {})],
             folder=self.folder, stdin=self.stdin, sinks=dict(self.sinks), on_slurm=self.on_slurm,
-            wrappers=self.wrappers,
+            wrappers=self.wrappers, functions=functions, exported_functions=set(functions),
         )  # fmt: skip
 
     def visible_variables(self) -> dict[str, Variable]:

@@ -48,11 +48,22 @@ def list_place(shell: BashProcess, values: Sequence[str]) -> int:
 
 
 def keys(shell: BashProcess, name: str) -> list[int | str]:
-    """Keys of an array, in order."""
+    """Keys of an array, in bash's order."""
     variable = shell.variable(name)
     if variable is None:
         return []
-    return list(variable.values) if variable.kind == "associative" else sorted(variable.values)
+    if variable.kind == "associative":
+        newest_first = list(variable.values)[::-1]
+        return sorted(newest_first, key=lambda key: bucket(str(key)))
+    return sorted(variable.values)
+
+
+def bucket(key: str) -> int:
+    """Where bash 5 keeps a key of `declare -A`: FNV-1 of its bytes, of 1,024 places; a newer key stands before."""
+    found = 2166136261
+    for byte in key.encode("utf-8", "replace"):
+        found = ((found * 16777619) ^ (byte if byte < 128 else byte | 0xFFFFFF00)) & 0xFFFFFFFF
+    return found & 1023
 
 
 def shown_keys(shell: BashProcess, name: str) -> list[str]:
@@ -99,7 +110,7 @@ def sliced(shell: BashProcess, asked: ParameterText, values: list[str], numbers:
         variable = shell.variable(asked.name)
         indexed = variable is not None and variable.kind != "associative"
         places = sorted(key for key in variable.values if isinstance(key, int)) if variable and indexed else []
-        places = places or list(range(len(values)))
+        places = places or list(range(1, len(values) + 1))  # of declare -A: counted from 1
     first = list_place(shell, values)
     if first < len(values):
         end = numbers[0] + numbers[1] if len(numbers) == 2 and min(numbers) >= 0 else None
