@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
-from launcher.config.nodes import walk
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problem, error_message
 from launcher.engines.verl import saved, words
@@ -133,15 +132,19 @@ def _launch_facts(
     )  # fmt: skip
 
 
-def _existing(config: dict[str, object]) -> Iterator[str]:
+def _existing(node: object, key: str = "") -> Iterator[str]:
     """The paths that a config names and that are on this machine, or are written when the run starts. verl runs in a
     folder of the run, so that no other path leads anywhere."""
-    for key, value in walk(config, lists=False):
-        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-        for text in texts:
-            path = os.path.expanduser(text)
-            if key in WRITTEN or (os.path.isabs(path) and os.path.exists(path)):
-                yield text
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from _existing(value, f"{key}.{name}" if key else name)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _existing(value, key)
+    elif isinstance(node, str):
+        path = os.path.expanduser(node)
+        if key in WRITTEN or (os.path.isabs(path) and os.path.exists(path)):
+            yield node
 
 
 def probe(python: str) -> VerlEnvironment | Problem:

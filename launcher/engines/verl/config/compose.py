@@ -6,6 +6,7 @@ is also compared with the field of verl's dataclass, or with the default, that i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,8 +114,8 @@ def _read(words: Sequence[str], program: Program, files: Path | None) -> _Argume
         try:
             override = OverridesParser.create().parse_override(word)
         except (HydraException, UnicodeEncodeError) as error:
-            home = word.partition("=")[2].startswith("~")
-            fix = "use $HOME, or the whole path: the shell leaves ~ behind = as it is" if home else "use key=value"
+            home = re.search(r"(^|[,\[:])~", word.partition("=")[2])
+            fix = "use $HOME, as bash leaves ~ there, or the whole path" if home else "use key=value"
             arguments.problems.append(Problem(short_repr(word), f"hydra cannot read it: {error_message(error)}", fix))
             continue
         key = override.key_or_group
