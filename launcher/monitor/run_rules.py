@@ -22,6 +22,7 @@ LOW_LOSS = 0.05  # nats a token: nearly all is learnt
 STILL = 1e-7  # relative distance of weights that did not move
 HARDLY = 1e-3  # and of those that a loss need not show
 LIKELY = 0.01  # the significance level for a halved held-out score while the reward rises
+LOST = 0.1  # share of the best held-out score that is left where it is lost
 LONGEST = 50  # looks for which a trend must hold while the run goes on
 EVERY_STEP = 200  # after as many steps, only as many more looks as the run has steps in 200 parts
 
@@ -223,7 +224,8 @@ def held_out_below_best(seen: History) -> Finding | None:
 def reward_hacked(seen: History) -> Finding | None:
     """The reward is up, and the mean of the last two validations is significantly worse than the best before them: the
     first of the two may precede the step at which the rise of the reward is significant. Where the held-out score is
-    halved, a weaker test is enough: a correct reward rises with the held-out score."""
+    halved, a weaker test is enough: a correct reward rises with the held-out score. Where it is lost, the reward has
+    only to stay: a correct one would have fallen with it."""
     score, fell = seen.change(SCORE), seen.validations[-1:] if seen.over else seen.validations[-2:]
     if score is None or len(seen.validations) < 2:
         return None
@@ -232,9 +234,11 @@ def reward_hacked(seen: History) -> Finding | None:
     chance, steps = (LIKELY, 1) if halved else (CHANCE, HOLD)
     if any(seen.worse(seen.best, each) <= 0 for each in fell) or seen.worse_by(seen.best, now, chance) <= 0:
         return None
-    if not seen.rose_for(SCORE, steps):
+    lost = halved and fell[-1].value <= LOST * seen.best.value
+    stayed = lost and seen.worse_by(seen.best, fell[-1]) > 0 and not score.fell and score.last >= score.first
+    if not stayed and not seen.rose_for(SCORE, steps):
         return None
-    what = f"the reward rose from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
+    what = f"the reward went from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
     bound = seen.setting("kl_loss_coef") == 0
     more = "and a reward that only right answers get"
     return found("reward-exploited", what, "algorithm.kl_loss_coef=0.04" if bound else seen.slower(5), more=more)

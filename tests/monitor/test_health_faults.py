@@ -58,6 +58,22 @@ def test_a_reward_that_rises_while_held_out_answers_get_worse(
 
 
 @pytest.mark.parametrize(
+    ("values", "validations", "step"),
+    [
+        ([1.8] * 40, {0: 0.3, 10: 0.15, 20: 0.0, 30: 0.0}, 20),  # lost, and the reward stays
+        ([1.8] * 40, {0: 0.3, 10: 0.2, 20: 0.15, 30: 0.14}, None),  # not lost
+        ([1.8] * 40, {0: 0.3, 10: 0.0, 20: 0.3, 30: 0.3}, None),  # one bad validation
+        ([1.8 - 0.03 * n for n in range(40)], {0: 0.3, 10: 0.15, 20: 0.0, 30: 0.0}, None),  # the reward falls with it
+    ],
+)  # fmt: skip
+def test_a_reward_that_stays_while_the_held_out_score_is_lost(
+    values: Sequence[float], validations: Mapping[int, float], step: int | None
+) -> None:
+    found = [each for each in alerts_of(scores(values), validations) if each.rule == "reward-exploited"]
+    assert [each.step for each in found if each.level == "critical"] == ([] if step is None else [step])
+
+
+@pytest.mark.parametrize(
     ("kl", "spread", "ratio", "wrong"),
     [
         (-0.07, 0.02, 2.0, True),
