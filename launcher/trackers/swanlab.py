@@ -58,7 +58,7 @@ class SwanLab:
                 shown = (f"{sample.prompt}\n\n{sample.response}" for sample in step.samples)
                 scores = (f"score {sample.score:g}" for sample in step.samples)
                 values["val/samples"] = list(map(swanlab.Text, shown, scores))
-            values.pop(STEP, None)
+            values.pop(STEP, None)  # to stand behind all others
             values[STEP] = float(step.step)  # the last one, also where nothing else of a row is left to send
             there = self._there.pop(step.row, ())  # of a row that a kill has cut
             if left := {name: value for name, value in values.items() if name not in there}:

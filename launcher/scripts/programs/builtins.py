@@ -21,7 +21,7 @@ from launcher.scripts.words.state import (
     Variable,
     is_open,
 )
-from launcher.scripts.words.values import as_list, field_list, list_place, may_split
+from launcher.scripts.words.values import as_list, field_list, list_place, may_split, separators_of
 
 MESSAGE = "the file lies only where the script runs; what it sets is not known"
 
@@ -261,8 +261,7 @@ def read(shell: BashProcess, words: list[str]) -> int:
     shell.reading.step(1 + len(rest) // 5000)
     if not raw:
         line = re.sub(r"\\(.)", r"\1", line.replace("\\\n", ""), flags=re.DOTALL)
-    separators = shell.get("IFS")
-    separators = " \t\n" if separators is None else separators
+    separators = separators_of(shell)
     if array:
         fields = field_list(shell, listed=True)
         fields.split(line)

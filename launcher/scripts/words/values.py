@@ -13,10 +13,15 @@ from launcher.scripts.words.parameters import OPTION_LETTERS, ParameterText
 from launcher.scripts.words.state import IS_OPEN, BashProcess
 
 
+def separators_of(shell: BashProcess) -> str:
+    """What $IFS splits at."""
+    separators = shell.get("IFS")
+    return " \t\n" if separators is None else separators
+
+
 def field_list(shell: BashProcess, *, listed: bool = False) -> FieldList:
     """An empty list that splits at $IFS; with `listed`, an open value is any number of fields."""
-    separators = shell.get("IFS")
-    separators = " \t\n" if separators is None else separators
+    separators = separators_of(shell)
     return FieldList(separators, lambda text: as_list(shell, text, separators) if listed else text)
 
 

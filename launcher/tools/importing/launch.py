@@ -116,7 +116,8 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
         made.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
     chosen, typed = _groups(made, typed, program)
     flags = [word for word in typed if word.startswith("-")]
-    settings = _without_plus(made, [word for word in typed if not word.startswith("-")], [*flags, *chosen], program)
+    base_config = dict(walk(compose([*flags, *chosen], program).config, lists=False))
+    settings = _without_plus(made, [word for word in typed if not word.startswith("-")], base_config)
     now, problems = as_passed_on(settings, program, chosen)
     made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
     todays = dict(zip(settings, now, strict=True))
@@ -137,9 +138,7 @@ def _import_training(made: ImportedLaunch, program: Program, placeholders: Seque
     base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
     typed_words = [_sourced(word, made) for word in [*base, *words]]
     found, implied = _with_defaults(typed_words, implied)
-    found = _exactly(
-        made, found, composed.config, {*dict(walk(compose([*flags, *chosen], program).config, lists=False))}
-    )
+    found = _exactly(made, found, composed.config, base_config.keys())
     made.run = found.run
     made.problems = [*dict.fromkeys([*made.problems, *(problem.within(made.name) for problem in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
@@ -295,10 +294,10 @@ def _strategy(chosen: Sequence[str], program: Program) -> list[str]:
 _BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine")
 
 
-def _without_plus(made: ImportedLaunch, words: Sequence[str], chosen: Sequence[str], program: Program) -> list[str]:
+def _without_plus(made: ImportedLaunch, words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
     """The words; of each `+key=value` that older versions did not know and 0.9.1 does, which refuses it so, the `+` is
-    taken away."""
-    found, known = list[str](), dict(walk(compose(chosen, program).config, lists=False))
+    taken away. `known` are the values of verl's own files, by key."""
+    found = list[str]()
     for word in words:
         key = key_of(word)
         if word.startswith("+") and not word.startswith("++") and known.get(key) not in (None, {}):
