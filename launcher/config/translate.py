@@ -239,6 +239,8 @@ class _Translator:
             if words is not None and not self.passes_on and is_off(one.value):
                 return Taken(one.word, (), OFF)
             return None if known_to_engine else passed_on
+        if passed_on and not words and not is_off(one.value) and not suggester.fits(meaning):
+            return passed_on  # what says it better is passed on, too
         words = [word for word in words if not self._makes_way(word, words, one)]
         if passed_on and not words and not known_to_engine and (is_unset(one.value) or not meaning.ours):
             return passed_on

@@ -14,6 +14,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 
 if TYPE_CHECKING:
     from launcher.spec.algorithm import Algorithm, Kind, Need
+    from launcher.spec.data import Row
     from launcher.spec.memory import Memory
     from launcher.spec.reward import Reward
     from launcher.spec.run import RunSpec
@@ -54,6 +55,11 @@ class RunFacts:
     val_rows: int | None = None
     data_sources: frozenset[str] | None = None
     """Of the training rows."""
+    val_data_sources: frozenset[str] | None = None
+    unlabelled: int = 0
+    """Held-out rows without a ground truth."""
+    example: Row | None = None
+    """The first training row."""
 
 
 class EventReader(Protocol):
@@ -90,6 +96,10 @@ class Engine(ABC):
     splits_prompts: ClassVar[bool] = True
     """Whether each process has whole prompts of a batch, so that their number has to divide it. Where not, the engine
     itself says how a batch is shared."""
+    splits_length: ClassVar[bool] = True
+    """Whether prompt and answer of a demonstration have a limit each. Where not, their sum has one."""
+    equal_micro_batches: ClassVar[bool] = False
+    """Whether the micro-batches of an update have to be of one size: then the largest is taken that divides it."""
 
     def supports(self, algorithm: Algorithm) -> list[Problem]:
         """Why it cannot train with this algorithm; empty where it can.
@@ -126,6 +136,10 @@ class Engine(ABC):
     def memory(self, run: RunSpec) -> Memory | None:
         """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
         return None
+
+    def needs_template(self) -> bool:
+        """Whether it writes every prompt with the model's own chat template, and fails without one."""
+        return False
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
         """What the engine itself finds of a run before it starts. May read files and ask programs of this machine."""

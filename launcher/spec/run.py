@@ -274,6 +274,11 @@ class RunSpec:
         return self.data.max_prompt_length + self.data.max_response_length
 
     @property
+    def shares_length(self) -> bool:
+        """Whether only prompt and answer together have a limit, `max_sequence_length`."""
+        return self.algorithm.data == "answers" and not self.engine.splits_length
+
+    @property
     def mini_batch_size(self) -> int:
         """Prompts of one optimizer update, over all processes."""
         return self.trainer.ppo_mini_batch_size or self.data.train_batch_size
@@ -309,6 +314,9 @@ class RunSpec:
     def micro_batch_rows(self) -> int:
         """Sequences of a micro-batch that is not limited by tokens; groups are not cut where they must stay whole."""
         size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
+        if self.engine.equal_micro_batches:
+            rows = max(self.sequences_per_update, 1)
+            return next(each for each in range(min(size, rows), 0, -1) if rows % each == 0)
         if self.algorithm.data == "pairs":
             return max(size // group, 1) * group
         return max(size, group) if self.algorithm.whole_groups else size

@@ -43,3 +43,50 @@ def test_sampling_without_a_limit_is_verls(chosen: list[str], value: str) -> Non
 @pytest.mark.parametrize("chosen", [["algorithm=grpo"], ["algorithm.adv_estimator=grpo", f"{GROUPS}.enable=False"]])
 def test_a_limit_that_is_not_read_is_left_out(chosen: list[str]) -> None:
     assert not try_resolve([*RUNS["torch"], *chosen, f"{MOST}=0"]).problems
+
+
+def extra(*typed: str) -> list[str]:
+    found = try_resolve([*RUNS["verl"], "algorithm.adv_estimator=grpo", *typed])
+    assert not found.problems and found.run, found.problems
+    return list(found.run.engine.extra)  # type: ignore[attr-defined]
+
+
+def test_the_parts_of_a_length_penalty_stay_together() -> None:
+    """verl reads `enable` of each mapping, also where only the other keys say that there is one."""
+    buffer = "+reward.reward_kwargs.overlong_buffer_cfg"
+    typed = [f"{buffer}.enable=true", f"{buffer}.len=64", f"{buffer}.penalty_factor=1.0", f"{buffer}.log=false"]
+    manager = ["reward.reward_manager.name=dapo", "+reward.reward_kwargs.max_resp_len=256"]
+    assert extra(*manager, *typed) == [*manager, *typed]
+    found = try_resolve([*RUNS["verl"], "algorithm=dapo", *typed])
+    assert not found.problems and found.run and found.run.algorithm.overlong_buffer_len == 64  # type: ignore[attr-defined]
+
+
+def test_a_limit_of_sampling_is_passed_on() -> None:
+    assert extra(f"{GROUPS}.enable=true", f"{MOST}=5") == [f"{MOST}=5"]
+
+
+@pytest.mark.parametrize(("share", "steps"), [("0.1", "10"), ("1", "100"), ("1.0", "100")])
+def test_a_share_of_all_steps(share: str, steps: str) -> None:
+    typed = ["algorithm=grpo", "trainer.total_training_steps=100", f"warmup_ratio={share}"]
+    (problem,) = try_resolve([*RUNS["torch"], *typed]).problems
+    assert f"optim.lr_warmup_steps={steps}" in problem.fix
+
+
+def test_more_than_all_steps_is_no_share() -> None:
+    """Neither 10 steps nor ten times all of them are known to be meant."""
+    name = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
+    assert extra(f"{name}=10") == [f"{name}=10"]
+    (problem,) = try_resolve([*RUNS["torch"], "algorithm=grpo", f"{name}=10"]).problems
+    assert "optim.lr_warmup_steps=STEPS" in problem.fix
+
+
+def test_answers_to_train_on_are_not_greedy() -> None:
+    for engine in RUNS.values():
+        typed = [*engine, "algorithm=grpo", "actor_rollout_ref.rollout.temperature=0"]
+        (problem,) = try_resolve(typed).problems
+        assert (problem.where, problem.fix) == ("sampler.temperature", "use a number > 0.0")
+
+
+def test_advice_is_not_the_value_that_is_refused() -> None:
+    (problem,) = try_resolve([*RUNS["verl"], "algorithm=grpo", "optim.lr_scheduler_type=linear"]).problems
+    assert (problem.where, problem.fix) == ("optim.lr_scheduler_type", "use constant or cosine")

@@ -416,6 +416,14 @@ def _warmup(value: str, known: RunContext) -> list[str]:
     return [] if given is not None and given <= 0 else _fraction(value, known, "optim.lr_warmup_steps")
 
 
+def _warmup_share(value: str, known: RunContext) -> list[str]:
+    """A share of all steps: of 1 all of them. Above 1 nobody can tell what was meant."""
+    given = number(value)
+    if given is not None and given > 1:
+        return ["optim.lr_warmup_steps=STEPS"]
+    return _warmup("0.9999999999" if given == 1 else value, known)
+
+
 def _functions(value: str, known: RunContext) -> list[str] | None:
     """A function of a person's own, also by its module, or a reward model; several are choices with their weights."""
     name = value.strip("'\"")
@@ -464,7 +472,7 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "lora_alpha": _lora_alpha, "rounds": _rounds,
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
-    "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions, "template_args": _template_args,
+    "betas": _betas, "warmup": _warmup, "warmup_share": _warmup_share, "epochs": _epochs, "functions": _functions, "template_args": _template_args,
     "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
     "one_response_key": partial(_one_key, setting="data.response_key"),
     "save_every": partial(_fraction, setting="trainer.save_freq"),

@@ -66,6 +66,8 @@ class Verl(Engine):
     reads = frozenset({"answers", "prompts"})
     opens_model = False
     splits_prompts = False
+    splits_length = False
+    equal_micro_batches = True
 
     def problems(self, run: RunSpec) -> list[Problem]:
         if found := super().problems(run):
@@ -120,6 +122,9 @@ class Verl(Engine):
         if words.program(run) == words.SFT_ON_RAY and run.cluster.remote_address:
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
+
+    def needs_template(self) -> bool:
+        return not any(words.key_of(word).endswith("model.custom_chat_template") for word in self.extra)
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
         from launcher.engines.verl import checks  # noqa: PLC0415  # it loads Hydra, which training does not need

@@ -174,14 +174,7 @@ def _micro_batches(run: RunSpec, prefix: str, rows: str, tokens: str, dynamic: s
     """By rows, of which verl wants a divisor of those of an update in one process; or by tokens."""
     if run.trainer.max_tokens_per_gpu:
         return {f"{prefix}.{dynamic}": True, f"{prefix}.{tokens}": run.trainer.max_tokens_per_gpu}
-    return {f"{prefix}.{dynamic}": False, f"{prefix}.{rows}": micro_batch(run)}
-
-
-def micro_batch(run: RunSpec) -> int:
-    """The largest number of sequences up to `trainer.micro_batch_size_per_gpu` that divides those of an update in one
-    process: the result does not depend on it."""
-    sequences, most = max(run.sequences_per_update, 1), run.trainer.micro_batch_size_per_gpu
-    return next(size for size in range(min(most, sequences), 0, -1) if sequences % size == 0)
+    return {f"{prefix}.{dynamic}": False, f"{prefix}.{rows}": run.micro_batch_rows}
 
 
 def optimizer(prefix: str, spec: Optim, megatron: bool) -> Section:
@@ -275,6 +268,8 @@ def _group_filter(spec: DAPO) -> Section:
         "algorithm.filter_groups.enable": True,
         "algorithm.filter_groups.metric": "acc" if spec.overlong_buffer_len else "reward",
     }
+    if spec.max_num_gen_batches != DAPO().max_num_gen_batches:
+        made["algorithm.filter_groups.max_num_gen_batches"] = spec.max_num_gen_batches
     if spec.overlong_buffer_len:
         made |= {
             "reward.reward_manager.name": "dapo",
@@ -380,7 +375,7 @@ def sft_data(run: RunSpec) -> Section:
 def _sft_micro_batches(run: RunSpec) -> Section:
     if tokens := run.trainer.max_tokens_per_gpu:
         return {"data.use_dynamic_bsz": True, "data.max_token_len_per_gpu": tokens}
-    return {"data.use_dynamic_bsz": False, "data.micro_batch_size_per_gpu": micro_batch(run)}
+    return {"data.use_dynamic_bsz": False, "data.micro_batch_size_per_gpu": run.micro_batch_rows}
 
 
 def sft_engine(run: RunSpec, engine: Verl) -> Section:
