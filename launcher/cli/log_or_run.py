@@ -15,7 +15,8 @@ from tempfile import NamedTemporaryFile
 
 from launcher.core.events import Event, Step, events_of
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.logs.parser import Kind
+from launcher.logs import trainer_state
+from launcher.logs.numbering import Kind
 from launcher.logs.sources import LogSource, open_log
 from launcher.runs import store
 
@@ -46,14 +47,20 @@ def find(name: str, root: Path) -> LogOrRun:
     path = Path(name)
     stream = copied(name)
     if stream or os.path.isfile(name):
-        log = open_log(stream or path)
+        log = open_log(stream or path, piped=stream is not None)
         return LogOrRun("standard input" if name == "-" else name, log.kind, log.events, log)
     if folder := store.named(name, root):
         return LogOrRun(folder.name, "rlrun", lambda: events_of(folder.events))
-    if os.path.isfile(state := path / "trainer_state.json"):
+    if state := state_in(name):
         log = open_log(state)
         return LogOrRun(str(state), log.kind, log.events, log)
     raise Problems(not_found(name, root))
+
+
+def state_in(name: str) -> Path | None:
+    """The `trainer_state.json` of the folder of that name; None where there is none."""
+    path = Path(name, trainer_state.NAME)
+    return path if os.path.isfile(path) else None
 
 
 def copied(name: str) -> Path | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,10 +30,14 @@ class LogState:
     """
 
     def __init__(self, title: str, kind: str = "") -> None:
-        self._elapsed = 0.0
+        self._begun_with, self._elapsed = (title, kind), 0.0
         self._progress: LogProgress | None = None
         self._judge = Judge(read_profile(MEASURED), PROGRAMS.get(kind, "any"))
         self._state = after(RunState(), Started(at=0.0, run=title, algorithm=kind, processes=0))
+
+    def anew(self) -> LogState:
+        """As it was before any event."""
+        return LogState(*self._begun_with)
 
     def see(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -80,19 +84,22 @@ def watch_log(path: Path) -> None:
     log, state, changed = GrowingLog(path, time.time), LogState(path.name, source.kind), time.time()
     with watching() as view:
         while True:
-            if count := _see_all(state, log.new()):
-                changed = time.time()
+            state, count = see_new(state, log)
+            changed = time.time() if count else changed
             idle_s, reads = time.time() - changed, log.parser
-            view.write(state.at(time.time(), idle_s, counted=reads.counted, error=reads.error), [], [])
+            view.write(state.at(time.time(), idle_s, counted=reads.numbers.counted, error=reads.error), [], [])
             time.sleep(LOOK_S if not count else 0.0)
 
 
-def _see_all(state: LogState, events: Iterable[Event]) -> int:
-    count = 0
-    for event in events:
+def see_new(state: LogState, log: GrowingLog) -> tuple[LogState, int]:
+    """The state with a log's new events, and how many those are. A log that is read anew makes a state of its own."""
+    count, readings = 0, log.readings
+    for event in log.new():
+        if log.readings != readings:
+            state, readings = state.anew(), log.readings
         state.see(event)
         count += 1
-    return count
+    return (state if log.readings == readings else state.anew()), count
 
 
 def follow(path: Path) -> None:

@@ -17,6 +17,7 @@ _LONGEST = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
+_OPEN_EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})\]?:?$", re.IGNORECASE)
 _IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
@@ -44,6 +45,12 @@ class Bar:
     def steps(self) -> int:
         epoch = _EPOCH.search(self.title)
         return self.total * int(epoch[2]) if epoch else self.total
+
+    @property
+    def open_epoch(self) -> int | None:
+        """The epoch that its title names without saying of how many."""
+        epoch = _OPEN_EPOCH.search(self.title)
+        return int(epoch[1]) if epoch else None
 
     @property
     def of_training(self) -> bool:

@@ -1,7 +1,8 @@
 """One event stream from the lines of any log: which form a line has is decided line by line, as logs mix them.
 
-Steps come in the order of the log. Of plain progress bars only the latest is reported, once the lines that were given
-have been read. Nothing here raises: what cannot be read is passed over.
+Steps come in the order of the log; which lines make them says `numbering`. Of plain progress bars only
+the latest is reported, once the lines that were given have been read. Nothing here raises: what cannot be read is
+passed over.
 """
 
 from __future__ import annotations
@@ -9,44 +10,49 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from orjson import JSONDecodeError, loads
 
 from launcher.core.events import INVALID, Alert, Event, Level, LogProgress, Step, from_line
 from launcher.core.metric_aliases import canonical
-from launcher.logs import bars, dicts, loose_lines, samples, step_lines, tracebacks
+from launcher.logs import bars, dicts, endings, loose_lines, samples, step_lines, tracebacks
+from launcher.logs.numbering import DICTS, LOOSE, NAMED, SUREST, Basis, Kind, Numbering
 from launcher.logs.prefixes import without_prefix
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 
-Kind = Literal["verl", "verl_file", "trl", "trainer_state", "lines", "block", "bars", "rlrun", "samples", "unknown"]
-"""The form of a log, by its first metrics."""
-
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_STAMP = re.compile(
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?"
+)
+"""What kubectl and container runtimes put before a line; they leave out zeros at its end, so lengths differ."""
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
 _DICT_LINES = 2_000  # most lines of a dict that pprint broke
+_PANEL = "╭"
+_TRAINED = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
+"""What only a training step has."""
 new_object = object.__new__
 NOT_FAST = (JSONDecodeError, TypeError, KeyError, AttributeError)
-_NOTHING = re.compile(rb"(?!\[)[^:=|{}#]*").fullmatch
-"""Whether a line has none of the marks that all forms have one of: `[` at its beginning, and these."""
+_NOTHING = re.compile(rb"(?!\[|\xe2\x95\xad|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
+"""Whether a line has none of the marks that all forms have one of: these, and some at its beginning."""
 _LONG = 2**16  # of a longer line only step lines and dicts are read
 
 
 class LogParser:
-    """Reads lines in order. `at` is the time that events get: logs rarely name one."""
+    """Reads lines in order. `at` is the time that events get: logs rarely name one. `basis` is what is known of its
+    numbers from an earlier reading."""
 
-    def __init__(self, at: float = 0.0) -> None:
+    def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.at = at
-        self.kind: Kind = "unknown"
-        self.counted = False
-        """Whether a step number was counted here, as the log names none."""
-        self._count = 0
+        self.numbers = Numbering(basis)
         self._counted = dict[str, float]()
         self._last: int | None = None
         self._progress: tuple[int, int, float | None, float | None] | None = None
+        self._bar: int | None = None  # the count of the last bar of the training
+        self._first_epoch: int | None = None
         self._untitled = 0  # total of the first bar without a title
         self._drawn: tuple[int, dict[str, float]] | None = None
         self._samples = samples.SampleReader()
@@ -58,12 +64,21 @@ class LogParser:
         self._errors = tracebacks.TracebackReader()
         self._error_after: int | None = None  # the last step before the errors
 
+    @property
+    def kind(self) -> Kind:
+        return self.numbers.basis.kind
+
+    @property
+    def needs_beginning(self) -> bool:
+        """Whether the number of a step depends on what stands before it."""
+        return self.numbers.counted or self._first_epoch is not None
+
     def feed(self, text: bytes) -> Iterator[Event]:
         """The events of whole lines. Most of a large log is step lines with a bar between them: for these the loop
         below does nothing that is not needed."""
         find, count, at = text.find, text.count, self.at
         position = bar_from = bar_to = 0
-        settled = self._settled()
+        settled = self._settled_on_step_lines()
         while (start := find(b"step:", position)) >= 0:
             end = find(b"\n", start)
             line = text[start:end] if end >= 0 else text[start:]
@@ -91,11 +106,11 @@ class LogParser:
                 if not (self._wrapped or self._dict):
                     yield from self._lines(text[position:start])
                     yield from self._end_block()
-                    yield from self._step("verl", step, metrics)
-                    position, settled = start + len(line) + 1, self._settled()
+                    yield from self._verl_step(step, metrics)
+                    position, settled = start + len(line) + 1, self._settled_on_step_lines()
                     continue
             yield from self._lines(text[position : start + len(line)])
-            position, settled = start + len(line) + 1, self._settled()
+            position, settled = start + len(line) + 1, self._settled_on_step_lines()
         yield from self._lines(text[position:])
         if bar_to:
             yield from self._bars(_decoded(text[bar_from:bar_to]), [])
@@ -117,6 +132,9 @@ class LogParser:
         waits = self._samples.waiting or opened or self._block.metrics or self._dict or self._wrapped
         return self.kind != "unknown" and not waits
 
+    def _settled_on_step_lines(self) -> bool:
+        return self.numbers.basis.rank == SUREST and self._settled()
+
     def _lines(self, text: bytes) -> Iterator[Event]:
         for raw in text.splitlines():
             if self._settled() and _NOTHING(raw):
@@ -124,8 +142,12 @@ class LogParser:
             yield from self._line(_decoded(raw))
 
     def _line(self, text: str) -> Iterator[Event]:
+        if text.startswith('{"log":'):
+            text = dicts.of_docker(text)
         if "\x1b" in text:
             text = _ANSI.sub("", text)
+        if text.startswith("20"):
+            text = _STAMP.sub("", text, 1)
         source = _RAY.match(text)
         if source:
             text = text[source.end() :]
@@ -133,6 +155,9 @@ class LogParser:
             text = _REPEATED.sub("", text)
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:
             self._error_line(text, source[1] if source else "")
+        elif not self._samples.open and (ending := endings.find(text)):
+            self._forget_errors()
+            self._errors.end(ending, text)
         if self._dict or (_VALIDATION.search(text) if "validation metrics: {" in text else None):
             yield from self._dict_line(text)
             return
@@ -162,22 +187,29 @@ class LogParser:
         text = whole or text
         opened = text.find("{")
         if opened >= 0 and text.rfind("}") > opened:
+            yield from self._end_block()  # it has its number before the dict has
             events = self._of_dict(text, opened)
-            if events:
-                yield from self._end_block()
+            if events is not None:
                 yield from events
                 return
+        if self.numbers.basis.rank == SUREST:
+            return
         text = without_prefix(text)
         if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:
             if found := loose_lines.step_line(text):
                 yield from self._end_block()
-                yield from self._counted_of(found[0], found[1])
-                yield from self._step("lines", found[0], found[2])
+                if self.numbers.admits("lines", NAMED, found[0]):
+                    yield from self._counted_of(found[0], found[1])
+                    yield from self._step(found[0], found[2])
                 return
             if header := loose_lines.step_header(text):
                 yield from self._end_block()
+                if text.startswith(_PANEL):
+                    self.numbers.panel(header[0])
+                    return
                 self._header = header[0]
-                yield from self._counted_of(*header)
+                if self.numbers.basis.by_heading:
+                    yield from self._counted_of(*header)
                 return
         if self._block.repeats(text):
             yield from self._end_block()
@@ -185,30 +217,43 @@ class LogParser:
             yield from self._end_block()
 
     def _error_line(self, text: str, source: str) -> None:
+        self._forget_errors()
+        self._errors.take(text, source)
+
+    def _forget_errors(self) -> None:
+        """The program went on after them."""
         if self._error_after != self._last:
             self._errors.forget()
             self._error_after = self._last
-        self._errors.take(text, source)
 
     @property
     def error(self) -> Alert | None:
         """The error after which no step came: where the log has ended, most likely it ended the program."""
-        if not self._errors.last or self._error_after != self._last:
+        errors = self._errors
+        if not (errors.last or errors.ending) or self._error_after != self._last:
             return None
-        first, last, step = self._errors.first, self._errors.last, self._last or 0
-        complete = self._progress is not None and self._progress[0] >= self._progress[1]
-        level: Level = "info" if last.startswith("KeyboardInterrupt") else "warn" if complete else "critical"
+        first, last, fix = errors.first, errors.last, ""
+        level: Level = "critical"
         cause = f"the first error after the last step: {first}" if first != last else ""
-        return Alert(at=self.at, step=step, text=f"an error, and no step after it: {last}", level=level, cause=cause)
+        if errors.ending:
+            last, cause, fix, level = errors.ending_line, errors.ending.cause, errors.ending.fix, errors.ending.level
+        if last.startswith("KeyboardInterrupt"):
+            level = "info"
+        if level == "critical" and self._progress is not None and self._progress[0] >= self._progress[1]:
+            level = "warn"  # the training was complete
+        text = f"an error, and no step after it: {last}"
+        return Alert(at=self.at, step=self._last or 0, text=text, level=level, cause=cause, fix=fix)
 
-    def _step(self, kind: Kind, step: int, metrics: dict[str, float]) -> Iterator[Event]:
+    def _step(self, step: int, metrics: dict[str, float]) -> Iterator[Event]:
         """A step with the answers that waited for its number."""
-        if self.kind == "unknown":
-            self.kind = kind
         self._samples.drop()
         yield from self._samples.of_step(step, self.at)
         self._last = step
         yield Step(at=self.at, step=step, metrics=metrics)
+
+    def _verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
+        self.numbers.admits(kind, SUREST, step)
+        yield from self._step(step, metrics)
 
     def _counted_of(self, step: int, steps: int) -> Iterator[Event]:
         """How far the log is, where a line says of how many steps it is."""
@@ -247,7 +292,7 @@ class LogParser:
         yield from self._end_block()
         for step, metrics in step_lines.parse(text):
             if metrics:
-                yield from self._step("verl", step, metrics)
+                yield from self._verl_step(step, metrics)
         if bars.MARK in text:
             yield from self._bars(text, [])
 
@@ -258,14 +303,23 @@ class LogParser:
             end = bar.end
             if not bar.title and not self._untitled:
                 self._untitled = bar.total
-            drawn_again = (bar.step, bar.metrics) == self._drawn
-            if not drawn_again and any(map(is_measurement, bar.metrics)):
-                self._drawn = bar.step, bar.metrics
-                yield from self._step("bars", bar.step, bar.metrics)
+            step = bar.step + self._epochs_before(bar) * bar.total
+            if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
+                self._drawn = step, bar.metrics
+                if self.numbers.admits("bars", NAMED, step):
+                    yield from self._step(step, bar.metrics)
             if bar.of_training and (bar.title or bar.total == self._untitled):
+                self._bar = bar.step
                 yield from self._progress_of(bar.step, bar.steps, bar.elapsed_s, bar.left_s, bar.per_step_s)
         if behind := text[end:].strip():
             rest.append(behind)
+
+    def _epochs_before(self, bar: bars.Bar) -> int:
+        """How many there were, where a title names only the epoch: Lightning counts them from 0, most others from 1."""
+        if bar.open_epoch is None:
+            return 0
+        self._first_epoch = min(bar.open_epoch, 1) if self._first_epoch is None else self._first_epoch
+        return max(bar.open_epoch - self._first_epoch, 0)
 
     def _dict_line(self, text: str) -> Iterator[Event]:
         """A line of verl's metrics before the first step, or after the last, which pprint may break into several."""
@@ -281,33 +335,53 @@ class LogParser:
             last = self._last or 0
             # answers that wait for their step are those of a last validation, which older verl gave a step of its own
             step = 0 if begun[1] == "Initial" else last + 1 if self._samples.waiting and last else last
-            yield from self._step("verl", step, metrics)
+            yield from self._verl_step(step, metrics)
 
-    def _of_dict(self, text: str, opened: int) -> list[Event]:
-        """The events of a line with a dict; none where it is a dict of something else."""
+    def _of_dict(self, text: str, opened: int) -> list[Event] | None:
+        """The events of a line with a dict of metrics; None where it is a dict of something else."""
         node = dicts.parse(text[opened : text.rfind("}") + 1])
         if not node:
-            return []
+            return None
         if not text[:opened].strip() and (event := self._of_json_line(node)):
             return event
         if not any(map(is_measurement, node)) and not dicts.BESIDE.isdisjoint(node):
             node = dicts.flattened(node)
         metrics: dict[str, Any] = {name: value for name, value in node.items() if not isinstance(value, dict | list)}
         if not any(is_measurement(str(name)) for name in metrics):
-            return []
-        named = dicts.step_of(metrics) or loose_lines.step_before(text[:opened])
+            return None
+        before = loose_lines.step_before(text[:opened])
+        named = dicts.step_of(metrics) or before
         numbers = dicts.numbers(metrics)
         if not numbers:
-            return []
-        header, self._header = self._header, None
-        if named is None and header is not None:
-            named = header, 0
-        if named is not None:
-            return [*self._counted_of(*named), *self._step("trl", named[0], numbers)]
-        self.counted = True
-        if not all(map(_after_training, numbers)) and not self._again(numbers):
-            self._count += 1
-        return list(self._step("trl", self._count, numbers))
+            return None
+        rank = DICTS if before else LOOSE
+        if any(canonical(name) in _TRAINED for name in numbers):
+            rank = NAMED if without_prefix(text[:opened]).strip() and not before else DICTS
+        return list(self._dict_step(named, numbers, rank))
+
+    def _dict_step(self, named: tuple[int, int] | None, metrics: dict[str, float], rank: int) -> Iterator[Event]:
+        if named is None and all(map(_after_training, metrics)):
+            yield from self._evaluation(metrics)
+            return
+        if named is None:
+            header, self._header = self.numbers.heading(self._header), None
+            named = None if header is None else (header, 0)
+        if self.numbers.admits("trl", rank, named[0] if named else None):
+            if named:
+                yield from self._counted_of(*named)
+                step = named[0]
+            else:
+                step = self.numbers.again() if self._again(metrics) else self.numbers.next(self._bar)
+            yield from self._step(step, metrics)
+        elif rank >= self.numbers.basis.rank:
+            yield from self._evaluation(metrics)
+
+    def _evaluation(self, metrics: dict[str, float]) -> Iterator[Event]:
+        """Metrics of an evaluation or of the whole training belong to the last step."""
+        if self.kind == "unknown":
+            self.numbers.admits("trl", 0, None)
+        if self.numbers.basis.rank < SUREST:
+            yield from self._step(self.numbers.reached(self._last, self._bar), metrics)
 
     def _again(self, metrics: dict[str, float]) -> bool:
         """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
@@ -317,12 +391,11 @@ class LogParser:
     def _of_json_line(self, node: dict[str, Any]) -> list[Event]:
         """A line of verl's file logger, of our event log, or of answers."""
         if isinstance(data := node.get("data"), dict) and (step := dicts.as_step(node.get("step"))) is not None:
-            return list(self._step("verl_file", step, dicts.numbers(data)))
+            return list(self._verl_step(step, dicts.numbers(data), "verl_file"))
         if "kind" in node and "seq" in node:
             return self._logged(node)
         if (sample := samples.from_dict(node, self.at)) is not None:
-            if self.kind == "unknown":
-                self.kind = "samples"
+            self.numbers.admits("samples", 0, None)
             return [sample]
         return []
 
@@ -332,7 +405,7 @@ class LogParser:
         except INVALID:
             return []
         if isinstance(event, Step):
-            self.kind = "rlrun" if self.kind == "unknown" else self.kind
+            self.numbers.admits("rlrun", SUREST, event.step)
             self._last = event.step
         return [event] if event else []
 
@@ -343,12 +416,11 @@ class LogParser:
         if not metrics:
             return
         if step is None:
-            step, self._header = self._header, None
-        if step is None:
-            self.counted = True
-            self._count += 1
-            step = self._count
-        yield from self._step("block", step, metrics)
+            step, self._header = self.numbers.heading(self._header), None
+        if self.numbers.admits("block", LOOSE if step is None else NAMED, step):
+            yield from self._step(self.numbers.next(None) if step is None else step, metrics)
+        elif all(map(_after_training, metrics)):
+            yield from self._evaluation(metrics)
 
 
 def _decoded(raw: bytes) -> str:
@@ -357,4 +429,4 @@ def _decoded(raw: bytes) -> str:
 
 def _after_training(name: str) -> bool:
     """Whether a metric is of an evaluation, or of the whole training: a dict with these alone is no further step."""
-    return name.startswith(("eval_", "train_", "test_")) or name in ("epoch", "total_flos")
+    return name.startswith(("eval_", "train_", "test_", "val_", "eval/")) or name in ("epoch", "total_flos")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from launcher.core.events import Event, Step
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.logs import trainer_state
-from launcher.logs.parser import Kind, LogParser
+from launcher.logs.numbering import Basis, Kind
+from launcher.logs.parser import LogParser
 
 BLOCK = 2**18
 LONGEST_LINE = 2**24
@@ -23,11 +26,14 @@ LONGEST_LINE = 2**24
 _SNIFFED = 64  # blocks in which the form of a log shows
 _START = 2**16
 _TAIL = 2**16
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # as older PowerShell writes what is redirected
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}  # as older PowerShell writes what is redirected
 _COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "gunzip"), b"BZh": ("bzip2", "bunzip2"), b"\xfd7zXZ": ("xz", "unxz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"), b"\x04\x22\x4d\x18": ("lz4", "unlz4"), b"PK\x03\x04": ("zip", "unzip"),
+    b"\x1f\x8b": ("gzip", "zcat"), b"BZh": ("bzip2", "bzcat"), b"\xfd7zXZ": ("xz", "xzcat"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"), b"\x04\x22\x4d\x18": ("lz4", "lz4cat"), b"PK\x03\x04": ("zip", "funzip"),
 }  # fmt: skip
+_CUT = re.compile(rb":[-+]?[0-9.]{1,40}[eE][-+]?[0-9]?$")
+"""A number that was cut in its exponent: Python writes two digits or more."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +45,28 @@ class LogSource:
     document: bool
     """Whether it is a `trainer_state.json`."""
 
-    @cached_property
+    @property
     def kind(self) -> Kind:
-        """The form of its first metrics; `unknown` where none are near its beginning."""
-        if self.document:
-            return "trainer_state"
+        """The form that owns its steps; `unknown` where no metrics are near its beginning."""
+        return "trainer_state" if self.document else self.basis.kind
+
+    @cached_property
+    def basis(self) -> Basis:
+        """What its beginning says of the numbers of its steps."""
         parser = LogParser()
         with open_file(self.path) as file:
             for text in islice(_lines_of(file), _SNIFFED):
                 for _ in parser.feed(text):
-                    if parser.kind != "unknown":
-                        return parser.kind
+                    if parser.numbers.sure:
+                        return parser.numbers.basis
         deque(parser.finish(), 0)
-        return parser.kind
+        return parser.numbers.basis
 
     def events(self) -> Iterator[Event]:
         """All events from its beginning. Raises `OSError`."""
         if self.document:
             return self._document()
-        parser = LogParser(self.at)
+        parser = LogParser(self.at, self.basis)
         return chain(chain.from_iterable(map(parser.feed, self._blocks())), parser.finish())
 
     def _document(self) -> Iterator[Event]:
@@ -74,9 +83,9 @@ class LogSource:
         size = self.path.stat().st_size
         tail = max(_TAIL, count * 4_096)
         while not self.document and tail < size:
-            parser = LogParser(self.at)
+            parser = LogParser(self.at, self.basis)
             found = deque(_merged(self._tail_events(parser, size - tail)), count + 1)
-            if parser.counted:
+            if parser.needs_beginning:
                 break
             if len(found) > count:  # of the first there may be more before it
                 return list(found)[-count:]
@@ -92,23 +101,32 @@ class LogSource:
             yield from (event for event in parser.finish() if isinstance(event, Step))
 
 
-def open_log(path: Path) -> LogSource:
-    """The log at `path`. Raises `Problems` where it is no file, cannot be read, is compressed, or is UTF-16."""
+def open_log(path: Path, piped: bool = False) -> LogSource:
+    """The log at `path`; `piped` where it is a copy of what came through a pipe. Raises `Problems` where it is no file,
+    cannot be read, is compressed, or is UTF-16."""
     try:
         with open_file(path) as file:
             at, start = os.fstat(file.fileno()).st_mtime, file.read(_START)
     except OSError as error:
         fix = "use the path of a log file, or the name of a run"
         raise Problems(Problem(str(path), error_message(error), fix, "not-found")) from error
+    got, command = _unreadable(start)
+    if got:
+        where, reads = ("standard input", command) if piped else (str(path), f"{command} {shlex.quote(str(path))}")
+        raise Problems(Problem(where, got, f"use {reads} | rlrun metrics -", "bad-file"))
+    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
+
+
+def _unreadable(start: bytes) -> tuple[str, str]:
+    """What a file is that begins so, and which program makes text of it; both empty where it is text."""
     for magic, (name, command) in _COMPRESSED.items():
         if start.startswith(magic):
-            raise Problems(
-                Problem(str(path), f"is compressed ({name})", f"use {command} {path.name} first", "bad-file")
-            )
-    if start.startswith(_UTF16):
-        fix = f"use iconv -f UTF-16 -t UTF-8 {path.name} > utf8.log first"
-        raise Problems(Problem(str(path), "is UTF-16 text", fix, "bad-file"))
-    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
+            return f"is compressed ({name})", command
+    encoding = next((_UTF16[mark] for mark in _UTF16 if start.startswith(mark)), "")
+    pairs = len(start[:200]) // 2  # without a mark: of Latin text every other byte is 0
+    if pairs > 8 and start[1:200:2].count(0) > 0.9 * pairs and not start[:200:2].count(0):
+        encoding = encoding or "UTF-16LE"
+    return ("is UTF-16 text", f"iconv -f {encoding} -t UTF-8") if encoding else ("", "")
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
@@ -127,7 +145,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
         if text := cutter.cut(block):
             yield text
     if cutter.rest:
-        yield cutter.rest
+        yield _CUT.sub(b":", cutter.rest)
 
 
 class _LineCutter:
@@ -136,6 +154,7 @@ class _LineCutter:
     def __init__(self) -> None:
         self._parts = list[bytes]()
         self._size = 0
+        self._begun = False
 
     @property
     def rest(self) -> bytes:
@@ -144,6 +163,8 @@ class _LineCutter:
 
     def cut(self, block: bytes) -> bytes:
         """The whole lines up to here. A carriage return ends a line, too: progress bars have no other end."""
+        if not self._begun:
+            block, self._begun = block.removeprefix(_BOM), True
         end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
         if not end:
             self._keep(block)
@@ -168,6 +189,8 @@ class GrowingLog:
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path, self._clock = path, clock
         self.parser = LogParser()
+        self.readings = 0
+        """How often it was begun anew: what was given before counts no more."""
         self._file: BinaryIO | None = None
         self._cutter = _LineCutter()
         self._offset = 0
@@ -189,17 +212,21 @@ class GrowingLog:
             return
         assert self._file is not None
         if self._rewritten(self._file):
-            self.parser = LogParser(self.parser.at)
-            self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+            self._begin_anew(None)
         yield from self._read(self._file)
         if (rest := self._cutter.rest).endswith(b"]") and b"%|" in rest:
             yield from self.parser.feed(rest)
 
     def finish(self) -> Iterator[Event]:
         """The events that waited for more lines."""
-        yield from self._feed(self._cutter.rest)
+        yield from self._feed(_CUT.sub(b":", self._cutter.rest))
         yield from self.parser.finish()
         self._close()
+
+    def _begin_anew(self, basis: Basis | None) -> None:
+        self.parser = LogParser(self.parser.at, basis)
+        self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+        self.readings += 1
 
     def _open(self) -> bool:
         try:
@@ -234,6 +261,9 @@ class GrowingLog:
             self._offset += len(block)
             self._before = (self._before + block)[-self._KEPT :]
             yield from self._feed(self._cutter.cut(block))
+            if self.parser.numbers.changed and self._offset <= _SNIFFED * BLOCK:  # as a whole reading numbers them
+                self._begin_anew(self.parser.numbers.basis)
+                file.seek(0)
 
     def _feed(self, text: bytes) -> Iterator[Event]:
         if text:

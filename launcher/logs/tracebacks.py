@@ -1,4 +1,4 @@
-"""Python errors that a program printed, with Ray's and rank prefixes or without.
+"""Errors that ended a program: those of Python, with Ray's and rank prefixes or without, and those of `endings`.
 
 Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -8,6 +8,8 @@ RuntimeError: CUDA out of memory
 from __future__ import annotations
 
 import re
+
+from launcher.logs import endings
 
 MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
@@ -23,6 +25,9 @@ class TracebackReader:
     def __init__(self) -> None:
         self.first = ""
         self.last = ""
+        self.ending: endings.LogEnding | None = None
+        """The end without a traceback that tells more than `last`; `ending_line` is its line."""
+        self.ending_line = ""
         self._column = 0
         self._source = ""
         self._left = 0
@@ -35,7 +40,13 @@ class TracebackReader:
 
     def forget(self) -> None:
         """The program went on: those errors did not end it."""
-        self.first = self.last = ""
+        self.first = self.last = self.ending_line = ""
+        self.ending = None
+
+    def end(self, ending: endings.LogEnding, text: str) -> None:
+        """The program ended so. The first says why; after a Python error only one that came from outside does."""
+        if self.ending is None and (ending.decides or not self.last):
+            self.ending, self.ending_line = ending, _short(text)
 
     def take(self, text: str, source: str) -> None:
         """Look at a line; `source` is the process that printed it (Ray's prefix)."""
@@ -53,6 +64,10 @@ class TracebackReader:
         if not text.strip() or text[0] in " \t|+" or _OF_ANOTHER in text:
             return
         if _ERROR.fullmatch(text.rstrip()):
-            self.last = " ".join(text[:_LONGEST].split())
+            self.last = _short(text)
             self.first = self.first or self.last
         self._left = 0
+
+
+def _short(text: str) -> str:
+    return " ".join(text[:_LONGEST].split())

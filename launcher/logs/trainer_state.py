@@ -24,7 +24,7 @@ _DECODER = json.JSONDecoder()
 
 def is_one(start: bytes) -> bool:
     """Whether a file that begins so is one."""
-    return start.lstrip()[:1] == b"{" and b'"log_history"' in start
+    return start.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"{" and b'"log_history"' in start
 
 
 def events(file: BinaryIO, at: float, after: int = 0) -> Iterator[Event]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.log_view import LogState, with_our_names
+from launcher.cli.log_view import LogState, see_new, with_our_names
 from launcher.cli.main import app
 from launcher.logs.sources import GrowingLog
 
@@ -142,3 +143,40 @@ def test_watch_shows_an_error_until_a_step_follows(log):
     with Path(log).open("a") as file:
         file.write("step:8 - critic/score/mean:0.8\n")
     assert alert() == ""
+
+
+def test_metrics_of_unknown_names_are_shown(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"step":1,"data":{"my/metric":1.5}}\n{"step":2,"data":{"my/metric":1.2}}\n')
+    code, text = rlrun("metrics", str(path))
+    assert code == 0 and "to step 2" in text and "my/metric" in text
+
+
+def test_metrics_and_diagnose_say_the_same_last_step(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"step:{step} - critic/score/mean:0.5 - actor/lr:1e-06\n" for step in range(1, 2_000)))
+    for command in ("metrics", "diagnose"):
+        assert "to step 1999" in rlrun(command, str(path))[1]
+
+
+def test_what_is_piped_in_and_cannot_be_read():
+    ran = CliRunner().invoke(app, ["metrics", "-"], input=gzip.compress(b"step:1 - a:1\n"))
+    assert ran.exit_code == 2 and "standard input: is compressed" in ran.output and "use zcat | rlrun" in ran.output
+
+
+def test_watch_takes_a_folder_with_a_trainer_state(tmp_path, monkeypatch):
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [{"loss": 0.5, "step": 5}]}')
+    seen = list[Path]()
+    monkeypatch.setattr("launcher.cli.commands.runs.watch_log", seen.append)
+    assert rlrun("watch", str(tmp_path))[0] == 0 and seen == [tmp_path / "trainer_state.json"]
+
+
+def test_watch_counts_no_step_of_prints_before_the_first_line(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("reward: 1.0\n" * 3)
+    log, state = GrowingLog(path, lambda: 0.0), LogState("a.log")
+    state, _ = see_new(state, log)
+    with path.open("a") as file:
+        file.write("{'loss': 0.5, 'grad_norm': 0.5}\n")
+    state, _ = see_new(state, log)
+    assert state.at(0.0, 0.0, counted=False).step == 1

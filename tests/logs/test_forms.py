@@ -268,7 +268,7 @@ def test_a_dict_that_each_rank_prints_is_one_step_and_a_dead_run_has_many():
 
 def test_dicts_behind_a_bar_with_tensors_and_as_json():
     bar = " 10%|█ | 10/100 [00:10<01:30, 1.0it/s]"
-    assert steps(f"{bar}{{'loss': 0.5, 'kl': tensor(0.25, device='cuda:0')}}\n") == [(1, {"loss": 0.5, "kl": 0.25})]
+    assert steps(f"{bar}{{'loss': 0.5, 'kl': tensor(0.25, device='cuda:0')}}\n") == [(10, {"loss": 0.5, "kl": 0.25})]
     assert steps('{"loss": 0.5, "reward": NaN, "global_step/max_steps": "5/100"}\n')[0][0] == 5
     assert steps('{"current_steps": 10, "total_steps": 50, "loss": 0.5, "elapsed_time": "0:00:10"}\n') == [
         (10, {"loss": 0.5})
@@ -323,8 +323,8 @@ def test_a_dict_over_several_lines():
     assert steps(json.dumps(results, indent=4)) == [(0, results)]
     settings = "{'actor': {'loss': 0.5,\n  'train/loss': 1},\n 'critic/lr': 1}\nstep:1 - critic/score/mean:0.5\n"
     assert steps(settings) == [(1, {"critic/score/mean": 0.5})]
-    begun = "{'loss': 0.5,\nstep:1 - critic/score/mean:0.5\n{'loss': 0.25, 'step': 2}\n{'loss': 0.1,\n"
-    assert steps(begun) == [(1, {"critic/score/mean": 0.5}), (2, {"loss": 0.25})]
+    begun = "{'loss': 0.5,\nStep 1 | loss: 0.5\n{'loss': 0.25, 'step': 2}\n{'loss': 0.1,\n"
+    assert steps(begun) == [(1, {"loss": 0.5}), (2, {"loss": 0.25})]
 
 
 def test_a_block_has_names_in_any_language():
@@ -402,3 +402,10 @@ def test_the_form_is_recognised(tmp_path: Path, text: str, kind: str):
     path = tmp_path / "a.log"
     path.write_text(text)
     assert open_log(path).kind == kind
+
+
+@pytest.mark.parametrize("prefix", ["", "2025-05-01T10:00:00.123456789Z ", "2025-05-01T10:00:00.5+02:00 "])
+def test_metrics_before_the_first_step_behind_times_of_kubectl(prefix):
+    lines = ("(\"Initial validation metrics: {'val-core/x/acc/mean@1': \"", " \"np.float64(0.31), 'val-aux/n': 2.0}\")")
+    text = "".join(f"{prefix}{line}\n" for line in lines)
+    assert steps(text) == [(0, {"val-core/x/acc/mean@1": 0.31, "val-aux/n": 2.0})]

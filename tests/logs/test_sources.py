@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shlex
+import subprocess
 import threading
 import tracemalloc
 from pathlib import Path
@@ -197,18 +199,43 @@ def test_memory_is_bounded_also_by_a_line_without_end(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("magic", "command"), [(gzip.compress(b"step:1 - a:1\n", mtime=0), "gunzip"), (b"\x28\xb5\x2f\xfd..", "unzstd")]
+    ("magic", "command"), [(gzip.compress(b"step:1 - a:1\n", mtime=0), "zcat"), (b"\x28\xb5\x2f\xfd..", "zstdcat")]
 )
 def test_compressed_logs_name_the_command_that_helps(tmp_path, magic, command):
-    path = log_at(tmp_path, magic)
-    with pytest.raises(Problems, match=f"is compressed .*use {command} verl.log first"):
+    path = tmp_path / "my run.log"
+    path.write_bytes(magic)
+    with pytest.raises(Problems, match="is compressed") as refused:
         open_log(path)
+    assert f"use {command} '{path}' | rlrun metrics -" in str(refused.value)
+    with pytest.raises(Problems, match=rf"^standard input: .*use {command} \| rlrun metrics -"):
+        open_log(path, piped=True)
 
 
-def test_text_of_powershell_names_the_command_that_helps(tmp_path):
-    path = log_at(tmp_path, line(1).encode("utf-16"))
-    with pytest.raises(Problems, match="is UTF-16 text; use iconv"):
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+def test_text_of_powershell_names_the_command_that_helps(tmp_path, encoding):
+    """The command is run: what it makes is read."""
+    path = log_at(tmp_path, line(1).encode(encoding))
+    with pytest.raises(Problems, match="is UTF-16 text; use iconv") as refused:
         open_log(path)
+    command = str(refused.value).partition("; use ")[2].partition(" | ")[0]
+    path.write_bytes(subprocess.run(shlex.split(command), check=True, capture_output=True).stdout)
+    assert numbers(open_log(path).events()) == [1]
+
+
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_loses_no_step(tmp_path, begin):
+    path = log_at(tmp_path, begin + b'{"step":1,"data":{"a":1}}\n{"step":2,"data":{"a":1}}\n')
+    assert numbers(open_log(path).events()) == numbers(growing(path).new()) == [1, 2]
+    state = log_at(tmp_path, begin + b'{"log_history": [{"loss": 0.5, "step": 5}, {"loss": 0.5, "step": 10}]}')
+    assert numbers(open_log(state).events()) == [5, 10]
+
+
+@pytest.mark.parametrize(("end", "lr"), [("1e-0", None), ("1e-", None), ("1e", None), ("1e-06", 1e-6), ("0.5", 0.5)])
+def test_a_number_that_was_cut_in_its_exponent_is_none(tmp_path, end, lr):
+    path = log_at(tmp_path, "step:1 - a:1 - actor/lr:1e-06\nstep:2 - a:1 - actor/lr:" + end)
+    log = growing(path)
+    for events in (open_log(path).events(), [*log.new(), *log.finish()]):
+        assert [event.metrics.get("actor/lr") for event in events if isinstance(event, Step)] == [1e-6, lr]
 
 
 def test_what_is_no_file(tmp_path):

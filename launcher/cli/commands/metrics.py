@@ -18,7 +18,7 @@ from rich.text import Text
 from launcher.cli.arguments import Root, complete_run
 from launcher.cli.live_view import sparkline
 from launcher.cli.log_or_run import LogOrRun, find
-from launcher.cli.metric_table import Column, check_keys, chosen_names, summary
+from launcher.cli.metric_table import TELLING, Column, check_keys, chosen_names, summary
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_table
 from launcher.cli.plot import plot, shortened
 from launcher.core.events import Step, writable
@@ -135,13 +135,22 @@ def _heading(name: str) -> str:
 
 
 def _show_all(source: LogOrRun, keys: Sequence[str]) -> None:
-    columns, names = summary(source.steps(), keys)
+    steps = 0
+
+    def counted() -> Iterator[Step]:
+        nonlocal steps
+        for step in source.steps():
+            steps = max(steps, step.step)
+            yield step
+
+    columns, names = summary(counted(), keys)
     if not names:
         raise Problems(no_metrics(source))
     check_keys(keys, names)
-    steps = max((column.curve[-1][0] for column in columns), default=0)
+    if not columns:  # none that is known to tell something
+        columns, _ = summary(source.steps(), sorted(names)[:TELLING])
     count = f"{len(names)} metrics, {len(columns)} shown" if len(names) > len(columns) else f"{len(names)} metrics"
-    say(f"{source.title}  ·  {source.kind}  ·  to step {steps:.0f}  ·  {count}", "dim")
+    say(f"{source.title}  ·  {source.kind}  ·  to step {steps}  ·  {count}", "dim")
     if keys and len(columns) <= PLOTTED:
         for column in columns:
             say(_title(column))

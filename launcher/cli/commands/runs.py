@@ -18,7 +18,7 @@ from rich.text import Text
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
-from launcher.cli.log_or_run import not_found
+from launcher.cli.log_or_run import not_found, state_in
 from launcher.cli.log_view import watch_log
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
@@ -157,6 +157,10 @@ def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> 
         if found := points.find(name, root):
             raise Problems(Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs"))
         folder = store.named(name, root)
+        if folder is None and (state := state_in(name)):
+            with suppress(KeyboardInterrupt):
+                watch_log(state)
+            return None
         if folder is None:
             raise Problems(not_found(name, root))
     if not out.is_terminal:
