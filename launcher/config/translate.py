@@ -33,6 +33,8 @@ PROJECT = "verl"
 PROGRAMS: tuple[Program, ...] = ("ppo", "sft")
 EXTRA = "engine.extra"
 """The setting of what is passed on; among the words of the table it stands for the argument as it was typed."""
+UNKNOWN = "?"
+"""In the table: a value that stands for nothing here."""
 
 
 LEAVE_OUT, NAMELESS = "leave it out", "no group or setting"
@@ -268,6 +270,8 @@ class _Translator:
             pattern = meaning.with_verl(value)
             return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
         words = to_type(meaning, value, known)
+        if words is None and self.passes_on and UNKNOWN in meaning.verl_engine:
+            return (meaning.verl_engine[UNKNOWN] or "").split()
         return [word for word in words or () if word != "sampler=vllm"] if self.passes_on and words else words
 
     # ---- all of them

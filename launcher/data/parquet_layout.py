@@ -13,13 +13,14 @@ Only `columns`, `convert` and this file load arrow; they are imported late, as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launcher.data.formats import TEMPLATE_FIELDS, template_fields
@@ -135,9 +136,29 @@ def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
 # ---- files that others wrote
 
 
-def columns_of(path: Path) -> set[str]:
-    """Names of a file's columns. Raises `OSError`, or `ValueError` where it is no parquet."""
-    return set(pq.read_schema(path).names)
+def fields_of(path: Path) -> frozenset[str]:
+    """Names of a file's columns and of what is in them: `reward_model.ground_truth`, `prompt[].role`. Columns that hold
+    nothing but nulls are left out. Raises `OSError`, or `ValueError` where it is no parquet."""
+    return frozenset(name for field in pq.read_schema(path) for name in _names_of(field.name, field.type))
+
+
+def _names_of(name: str, of: pa.DataType) -> Iterator[str]:
+    if pa.types.is_null(of):
+        return
+    yield name
+    if pa.types.is_struct(of):
+        for field in of:
+            yield from _names_of(f"{name}.{field.name}", field.type)
+    elif pa.types.is_list(of) or pa.types.is_large_list(of) or pa.types.is_fixed_size_list(of):
+        yield from _names_of(f"{name}[]", of.value_type)
+
+
+def distinct(path: Path, column: str) -> set[str | None]:
+    """The different texts in a column of a file. Raises `OSError`, or `ValueError` where it is no parquet."""
+    found: set[str | None] = set()
+    for batch in pq.ParquetFile(path).iter_batches(columns=[column]):
+        found.update(pc.unique(batch.column(0)).to_pylist())
+    return found
 
 
 def count_rows(path: Path) -> int:

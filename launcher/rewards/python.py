@@ -125,6 +125,19 @@ class Python(DetailedReward):
     def within(self, folder: Path) -> Self:
         return replace(self, path=str(folder.absolute() / self.path))
 
+    def unaccepted(self) -> tuple[str, ...]:
+        """Which arguments of one answer the function does not take; of one that is imported or created by a call
+        nothing is known."""
+        function = dict(_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
+        known, _, anything = _parameters(function) if function else ([], [], True)
+        return () if anything else tuple(name for name in ONE if name not in known)
+
+    def keys_of(self, answer: Answer) -> frozenset[str] | None:
+        """What the function's dict holds; None where it gives a number, or fails."""
+        (entry,) = self._entries([answer])
+        keys = entry.get("keys")
+        return None if keys is None else frozenset(keys)
+
     @cached_property
     def _pool(self) -> Pool:
         memory = int(self.memory_gb * 2**30) if self.memory_gb else 0

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from launcher.core.check_result import CheckResult
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
@@ -137,9 +137,9 @@ class Engine(ABC):
         """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
         return None
 
-    def needs_template(self) -> bool:
-        """Whether it writes every prompt with the model's own chat template, and fails without one."""
-        return False
+    def without_template(self) -> Literal["plain text", "fails", "another"]:
+        """How it writes the turns of rows for a model without a chat template."""
+        return "plain text"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
         """What the engine itself finds of a run before it starts. May read files and ask programs of this machine."""

@@ -59,8 +59,8 @@ class Translation:
     instead: str = ""
     """What to do where there is nothing of that kind, or of that value."""
     verl_engine: Mapping[str, str | None] = field(default_factory=dict)
-    """With engine=verl: their value -> what to type, `*` any other; `engine.extra` in it passes the argument on, None
-    refuses it."""
+    """With engine=verl: their value -> what to type, `*` any other, `?` any that stands for nothing here;
+    `engine.extra` in it passes the argument on, None refuses it."""
 
     def with_verl(self, value: str) -> str | None:
         """What stands for a value where engine=verl is chosen. Raises `KeyError` where nothing is said of it."""

@@ -69,7 +69,7 @@ def _with_verl(meaning: Translation, code: str) -> str:
     for theirs, ours in meaning.verl_engine.items():
         text = "refused" if ours is None else marked(ours, code) or "left out"
         text = text.replace(f" {code}{EXTRA}{code}", " and passed on").replace(f"{code}{EXTRA}{code}", "passed on")
-        of_words.setdefault(text, []).append("others" if theirs == "*" else f"{code}{theirs}{code}")
+        of_words.setdefault(text, []).append("others" if theirs in "*?" else f"{code}{theirs}{code}")
     if [*of_words.values()] == [["others"]]:
         return f"with {code}engine=verl{code} {next(iter(of_words))}".replace("{}", "VALUE")
     each = "; ".join(f"{', '.join(theirs)}: {text}" for text, theirs in of_words.items())

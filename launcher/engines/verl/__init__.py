@@ -123,8 +123,9 @@ class Verl(Engine):
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
-    def needs_template(self) -> bool:
-        return not any(words.key_of(word).endswith("model.custom_chat_template") for word in self.extra)
+    def without_template(self) -> Literal["fails", "another"]:
+        given = any(words.key_of(word).endswith("model.custom_chat_template") for word in self.extra)
+        return "another" if given else "fails"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
         from launcher.engines.verl import checks  # noqa: PLC0415  # it loads Hydra, which training does not need

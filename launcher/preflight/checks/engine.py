@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from launcher.core.check_result import CheckResult
-from launcher.preflight.checks.context import Context, folder_of
+from launcher.preflight.checks.context import Context, SplitRows, folder_of
 from launcher.spec.engine import RunFacts
 
 
@@ -13,7 +13,13 @@ def check(context: Context) -> Iterable[CheckResult]:
     """Of a run whose model or folder has problems of its own, what an engine finds without them."""
     if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
         return ()
-    rows, steps = context.train.rows, context.steps
-    sources = frozenset(row.data_source for row in rows) if rows and context.train.complete else None
-    facts = RunFacts(folder_of(context.run), context.here, steps.rows, steps.val_rows, sources)
+    train, val, steps = context.train, context.val, context.steps
+    facts = RunFacts(
+        folder_of(context.run), context.here, steps.rows, steps.val_rows, _sources(train), _sources(val),
+        unlabelled=sum(row.ground_truth is None for row in val.rows), example=next(iter(train.rows), None),
+    )  # fmt: skip
     return context.run.engine.check(context.run, facts)
+
+
+def _sources(split: SplitRows) -> frozenset[str] | None:
+    return frozenset(row.data_source for row in split.rows) if split.rows and split.complete else None

@@ -50,7 +50,7 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         try:
             facts = text.facts([*train[:FIRST], *val[:FIRST]])
             if run.data.chat_template == "auto" and not text.templated():
-                facts += _without_template(every)
+                facts += _without_template(run, every)
         except Problems as problems:
             return LengthReport([], text=from_problems(problems.problems))
         try:
@@ -68,7 +68,7 @@ def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport
     if not (fits and all(map(_single, rows))):
         return None
     output = f"all fit, as the longest prompt has {longest[0]} bytes"
-    found = [*_without_template(rows), CheckResult("OK", "lengths", output)] if rows else []
+    found = [*_without_template(run, rows), CheckResult("OK", "lengths", output)] if rows else []
     return LengthReport(found, text=list(_unknown(model, rows[:FIRST])))
 
 
@@ -90,10 +90,13 @@ def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
             return
 
 
-def _without_template(rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Of a model without a chat template: turns that it reads as one text."""
-    turns = sum(not isinstance(row.prompt, str) for row in rows)
-    if turns:
+def _without_template(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Of a model without a chat template: turns that it reads as one text, or that the engine cannot write."""
+    turns, instead = sum(not isinstance(row.prompt, str) for row in rows), run.engine.without_template()
+    if rows and instead == "fails":
+        message = "has no chat template, and this engine writes all rows with one"
+        yield CheckResult("FAIL", "model", message, "use an instruct model, or put chat_template.jinja in its folder")
+    elif turns and instead == "plain text":
         message = f"has no chat template, so {turns:,} conversations are written as plain text"
         yield CheckResult("WARN", "model", message, "use an instruct model, or rows of prompt and response")
 
@@ -149,13 +152,20 @@ def _count(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> 
         part, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[place] for place in part], kind)
         found.update(zip(part, counts, strict=True))
-        if not any(isinstance(count, str) or count[0] > limits[0] or count[1] > limits[1] for count in counts):
+        if not any(isinstance(count, str) or any(_over(run, count, limits)) for count in counts):
             break
     return dict(sorted(found.items()))
 
 
 def _limits(run: RunSpec) -> tuple[int, int]:
     return run.data.max_prompt_length, run.data.max_response_length
+
+
+def _over(run: RunSpec, count: tuple[int, int, int], limits: tuple[int, int]) -> tuple[bool, bool]:
+    """Whether a row's prompt and its answer are too long, where they share one length that is said of the answer."""
+    if run.shares_length:
+        return False, count[0] + count[1] > sum(limits)
+    return count[0] > limits[0], count[1] > limits[1]
 
 
 def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence[Row]) -> LengthReport:
@@ -174,15 +184,19 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         return LengthReport([CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))])
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
     results, over, summary = list[CheckResult](), set[int](), list[str]()
-    for place, (what, limit) in enumerate((("prompt", data.max_prompt_length), ("response", data.max_response_length))):
-        tokens = [count[place] for count in counts if not isinstance(count, str)]
-        long = [number for number, length in enumerate(tokens) if length > limit]
+    known = [count for count in counts if not isinstance(count, str)]
+    for place, what in enumerate(("prompt", "response")):
+        tokens = [count[place] for count in known]
+        long = [number for number, count in enumerate(known) if _over(run, count, _limits(run))[place]]
         over.update(long)
-        if long:
-            results.append(_too_long(run, f"{of} {split}", rows[long[0]], what, limit, tokens, len(long)))
+        if long and run.shares_length:
+            whole = [count[0] + count[1] for count in known]
+            results.append(_too_long(run, f"{of} {split}", rows[long[0]], "row", whole, len(long)))
+        elif long:
+            results.append(_too_long(run, f"{of} {split}", rows[long[0]], what, tokens, len(long)))
         if max(tokens):
             summary.append(f"{what}s of at most {max(tokens)}")
-    filtered = len(over) if split == "train" and data.truncation == "filter" else 0
+    filtered = len(over) if split == "train" and data.truncation == "filter" and not run.shares_length else 0
     results = results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")]
     if several := sum(not isinstance(count, str) and count[2] > 1 for count in counts):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(counts))))
@@ -200,14 +214,20 @@ def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _too_long(run: RunSpec, of: str, first: Row, what: str, limit: int, tokens: list[int], over: int) -> CheckResult:
-    setting, truncation = f"data.max_{what}_length", run.data.truncation
+def _too_long(run: RunSpec, of: str, first: Row, what: str, tokens: list[int], over: int) -> CheckResult:
+    limit = dict(zip(("prompt", "response"), _limits(run), strict=True)).get(what, sum(_limits(run)))
+    enough, truncation = max(tokens), run.data.truncation
+    setting = f"data.max_{what}_length"
     message = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
-    if truncation == "error":
-        return CheckResult("FAIL", setting, message, f"use {max(tokens)} or data.truncation=filter")
+    if what == "row":
+        setting, enough = "data.max_response_length", enough - run.data.max_prompt_length
+        message += ", which is the length of both together"
+    if truncation == "error" or (what == "row" and truncation == "filter"):
+        other = "filter" if what != "row" else "right"
+        return CheckResult("FAIL", setting, message, f"use {enough} or data.truncation={other}")
     action = "left out" if truncation == "filter" else f"cut on the {truncation}"
     level: Level = "FAIL" if truncation == "filter" and over == len(tokens) else "WARN"
-    return CheckResult(level, setting, f"{message}, and {action}", f"use {max(tokens)} to keep all")
+    return CheckResult(level, setting, f"{message}, and {action}", f"use {enough} to keep all")
 
 
 def token_count(run: RunSpec, text: str) -> int | None:

@@ -98,7 +98,8 @@ def _listed(found: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """Score, what is wrong with it, and parts: a dict has the score under `score`, and its other numbers are parts."""
+    """Score, what is wrong with it, and parts: a dict has the score under `score`, and its other numbers are parts;
+    `keys` are the names of what it holds."""
     if not isinstance(value, Mapping):
         score, wrong = _number(value)
         return {"score": score, "wrong": wrong, "parts": {}}
@@ -107,7 +108,8 @@ def _plain(value: Any) -> dict[str, Any]:
     score, wrong = _number(value["score"])
     numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and is_metric_name(name)}
     parts = {name: x for name, x in numbers.items() if x == x}
-    return {"score": score, "wrong": wrong, "parts": dict(list(parts.items())[:MOST_PARTS])}
+    keys = [name for name in value if isinstance(name, str)][:MOST_PARTS]
+    return {"score": score, "wrong": wrong, "parts": dict(list(parts.items())[:MOST_PARTS]), "keys": keys}
 
 
 def _number(value: Any) -> tuple[float, str]:

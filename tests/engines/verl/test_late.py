@@ -15,12 +15,15 @@ from launcher.engines.verl.rules.facts import LaunchFacts
 
 TABLE = yaml.safe_load((Path(__file__).with_name("late.yaml")).read_text())
 CASES: list[dict[str, Any]] = TABLE["cases"]
-SETS = ("data_sources", "columns", "packages", "variables", "existing")
+SETS = (
+    "data_sources", "val_data_sources", "columns", "agents", "reward_keys", "packages", "variables", "existing",
+)  # fmt: skip
+TUPLES = ("architectures", "unaccepted")
 
 
 def facts_of(values: dict[str, Any]) -> LaunchFacts:
     made = {key: frozenset(value) if key in SETS else value for key, value in values.items()}
-    return LaunchFacts(**made | ({"architectures": tuple(made["architectures"])} if "architectures" in made else {}))
+    return LaunchFacts(**{key: tuple(value) if key in TUPLES else value for key, value in made.items()})
 
 
 def judged(base: str, words: list[str], facts: dict[str, Any]) -> tuple[list[Problem], list[Problem]]:

@@ -5,7 +5,7 @@ Numbers are lines of verl 0.9.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -138,11 +138,17 @@ def _packages(run: RlSizes, facts: LaunchFacts) -> Results:
     if run.needs_critic and engine_of(run("critic"))[0] == "fsdp":  # utils/model.py:649, whatever is overridden
         needed["flash_attn"] = "the critic, which takes no other attention"
     yield from not_installed(needed, facts)
-    for key in MODULES:
-        module = str(run(key) or "")
-        if module and "/" not in module and module.partition(".")[0] not in facts.packages:
-            got = f"{module} cannot be imported beside verl"
-            yield warns(key, got, "install it there, or add its folder to PYTHONPATH", "not-installed")
+    yield from modules(run, MODULES, facts)
+
+
+def modules(run: Any, keys: Iterable[str], facts: LaunchFacts) -> Results:
+    """Modules that settings name, one or several, and that the environment of verl does not have."""
+    for key in keys:
+        named = run(key)
+        for module in map(str, named if isinstance(named, list) else [named or ""]):
+            if module and "/" not in module and facts.packages and module.partition(".")[0] not in facts.packages:
+                got = f"{module} cannot be imported beside verl"
+                yield warns(key, got, "install it there, or add its folder to PYTHONPATH", "not-installed")
 
 
 def not_installed(needed: Mapping[str, str], facts: LaunchFacts) -> Results:

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Any
 
 from launcher.core.problems import short_repr, shortened, suggest
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.paths import SEEN
 from launcher.engines.verl.rules.saving import rows_of
 from launcher.engines.verl.rules.sections import not_one_of
-from launcher.engines.verl.rules.settings import MISSING, ROLLOUT, RlSizes, is_set
+from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, ROLLOUT, RlSizes, is_set, step_for
 
 SOURCES = (
     "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo",
@@ -21,7 +23,6 @@ SOURCES = (
 """Values of data_source with a reward of verl's own, beside those that begin with aime."""
 MANAGERS = ("naive", "dapo", "gdpo", "remote", "rate_limited")
 ENDINGS = (".parquet", ".json", ".jsonl")
-SEEN = "use the whole path of a file that all nodes see"
 
 
 def data(run: RlSizes, facts: LaunchFacts) -> Results:
@@ -47,12 +48,7 @@ def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: Laun
                 fix = f"use a file that ends in {' or '.join(endings)}"
                 yield fails(key, f"{short_repr(path)} is of no format that verl reads", fix, "bad-file")
             elif facts.existing is not None and "://" not in path and path not in facts.existing:
-                yield fails(
-                    key,
-                    f"there is no {shortened(path)}",
-                    SEEN,
-                    "not-found",
-                )
+                yield fails(key, f"there is no {shortened(path)}", SEEN, "not-found")
 
 
 def own_class(run: Any) -> Results:
@@ -69,7 +65,9 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
         yield fails("data.train_files", "no row is left after the filter", fix, "not-enough")
     elif rows is not None and rows < run.batch:
         got = f"{run.batch} prompts are more than the {rows} rows: an epoch has no step"
-        fitting = [size for size in range(rows, 0, -1) if size * run.n % run.gpus == 0][:1]
+        shared = step_for(run.gpus, run.n)
+        sizes = (lcm(shared, int(run(f"{ACTOR}.ppo_mini_batch_size"))), shared)
+        fitting = [rows // size * size for size in sizes if size <= rows][:1]
         yield fails("data.train_batch_size", got, fitting or [rows], "not-enough")
     if (run("data.val_batch_size") or 0) < 0:
         yield fails("data.val_batch_size", f"{run('data.val_batch_size')} rows", "use null for all rows")
@@ -91,13 +89,7 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
 
 def _columns(run: RlSizes, facts: LaunchFacts) -> Results:
     """The dataset checks nothing; the reward fails after the rollout."""
-    filtered = run("data.filter_overlong_prompts")
-    if facts.text_prompts:
-        got = "texts, where verl wants lists of messages"
-        if filtered:
-            got += ": the filter skips every row"
-        yield fails("data.prompt_key", got, "use [{role: user, content: ...}] in each row", "bad-row")
-    if facts.columns is None:
+    if facts.columns is None or is_set(run("data.custom_cls.path")):
         return
     key = run("data.prompt_key")
     if key not in facts.columns:
@@ -122,11 +114,12 @@ def rewards(run: RlSizes, facts: LaunchFacts) -> Results:
     elif source == "register" and name not in MANAGERS:
         yield RuleResult("FAIL", not_one_of(f"{manager}.name", name, MANAGERS))
     yield from _function(run, facts)
+    buffer = run("reward.reward_kwargs.overlong_buffer_cfg") or {}
     if source == "register" and name == "dapo":
         yield from _overlong(run)
-    elif (run("reward.reward_kwargs.overlong_buffer_cfg") or {}).get("enable"):
-        where = "reward.reward_kwargs.overlong_buffer_cfg.enable"
-        yield fails(where, f"true, which the manager {name} does not read", f"use {manager}.name=dapo")
+    elif source == "register" and buffer and buffer.get("enable", True):
+        where = "reward.reward_kwargs.overlong_buffer_cfg"
+        yield fails(where, f"which the manager {name} does not read", f"use {manager}.name=dapo")
 
 
 def _function(run: RlSizes, facts: LaunchFacts) -> Results:
@@ -135,26 +128,34 @@ def _function(run: RlSizes, facts: LaunchFacts) -> Results:
     if function is not None:
         if not is_set(run(f"{where}.name")):
             yield fails(f"{where}.name", "not set", "use the function's name, such as compute_score")
-        if facts.existing is not None and "://" not in str(function) and function not in facts.existing:
-            fix = SEEN
-            yield fails(f"{where}.path", f"there is no {shortened(str(function))}", fix, "not-found")
+        if facts.unaccepted:  # naive.py:75
+            got = f"the function takes no {', '.join(facts.unaccepted)}, which verl gives to it with every answer"
+            fix = f"add {', '.join(f'{name}=None' for name in facts.unaccepted)}"
+            yield fails(f"{where}.name", got, fix)
         return
-    if run.reward_model or facts.data_sources is None or run("reward.reward_manager.source") == "importlib":
+    if run.reward_model or run("reward.reward_manager.source") == "importlib":
         return
-    for source in sorted(facts.data_sources):
-        if source not in SOURCES and not source.startswith("aime"):
-            got = f"{short_repr(source)} has no reward in verl: every answer fails after the first rollout"
+    if facts.unlabelled:
+        got = f"{facts.unlabelled:,} rows have no ground truth, and verl scores their answers all the same"
+        yield warns("data.val_files", got, "leave them out, or write reward_model.ground_truth", "bad-row")
+    splits = {"data.train_files": facts.data_sources or (), "data.val_files": facts.val_data_sources or ()}
+    for key, sources in splits.items():
+        for source in sorted(source for source in sources if source not in SOURCES and not source.startswith("aime")):
+            after = "the first rollout" if key == "data.train_files" else "the first validation"
+            got = f"{short_repr(source)} has no reward in verl: every answer fails after {after}"
             known = {"gsm8k": "openai/gsm8k", "math500": "HuggingFaceH4/MATH-500"}
             near = known.get(source.lower()) or next((one for one in SOURCES if one.endswith(f"/{source}")), None)
-            fix = f"write {near} in the rows, or use {where}.path" if near else f"use {where}.path"
-            yield fails("data.reward_fn_key", got, fix, "unknown-choice")
+            fix = f"write data_source={near} in the rows, or use {where}.path" if near else f"use {where}.path"
+            yield fails(key, got, fix, "unknown-choice")
 
 
 def _overlong(run: RlSizes) -> Results:
     """experimental/reward_loop/reward_manager/dapo.py:41."""
     place = "reward.reward_kwargs"
     buffer = run(f"{place}.overlong_buffer_cfg") or {}
-    if not buffer.get("enable"):
+    if buffer and buffer.get("enable") is None:  # :39, where each reward worker is made
+        yield fails(f"+{place}.overlong_buffer_cfg.enable", "not set, with overlong_buffer_cfg", "use true")
+    if not buffer.get("enable", buffer):
         return
     limit, length = run(f"{place}.max_resp_len"), buffer.get("len")
     answer = run("data.max_response_length")
@@ -183,11 +184,9 @@ def multi_turn(run: RlSizes, facts: LaunchFacts) -> Results:
     if (run(f"{place}.enable") or any(tools)) and run(agent) == "single_turn_agent" and not has_column:
         got = "single_turn_agent, with multi_turn: tools are not called"
         yield warns(agent, got, "use tool_agent, or rows with a column agent_name", "conflicting-settings")
-    if facts.existing is not None:
-        for key, path in zip(("tool_config_path", "function_tool_path"), tools, strict=True):
-            if path not in (None, MISSING) and path not in facts.existing:
-                yield fails(
-                    f"{place}.{key}",
-                    f"there is no {shortened(str(path))}",
-                    SEEN,
-                )
+    others = sorted((facts.agents or frozenset()) - {*AGENT_LOOPS})
+    settings = (f"{ROLLOUT}.agent.agent_loop_config_path", f"{MODEL}.external_lib")
+    if others and not any(is_set(run(key)) for key in settings):  # agent_loop.py:678
+        got = f"not set, and rows have agent_name={others[0]}, which verl does not know"
+        fix = f"use a file that registers it, or {' or '.join(AGENT_LOOPS)} in the rows"
+        yield fails(settings[0], got, fix, "unknown-choice")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import at, divisors, engine_of, sequence_parallel
 
@@ -39,9 +39,25 @@ def engine(section: dict[str, Any], place: str, gpus: int, *, packed: tuple[str,
         dtype = settings.get("model_dtype")
         if dtype is not None and str(dtype) not in DTYPES:
             yield RuleResult("FAIL", not_one_of(f"{where}.model_dtype", dtype, DTYPES))
+        for name, dtype in (settings.get("mixed_precision") or {}).items():  # fsdp/transformer_impl.py:391
+            if str(dtype) not in DTYPES:
+                yield RuleResult("FAIL", not_one_of(f"{where}.mixed_precision.{name}", dtype, DTYPES))
     elif kind == "megatron" and settings.get("use_mbridge") is False:  # megatron/transformer_impl.py:191
         where = f"{place}.megatron" if "megatron" in section else place
         yield fails(f"{where}.use_mbridge", "false: verl has no other way to the weights", "use true")
+
+
+def wrapping(settings: dict[str, Any], place: str, facts: LaunchFacts) -> Results:
+    """fsdp_utils.py:145: the classes that FSDP wraps are those of the model. They are named as the model is."""
+    given = at(settings, "wrap_policy.transformer_layer_cls_to_wrap") or ()
+    names = [given] if isinstance(given, str) else list(given)
+    family = facts.architectures[0].removesuffix("ForCausalLM") if facts.architectures else ""
+    if family in ("", *(facts.architectures or ())) or not names:
+        return  # not known, or a model of several parts
+    if not any(str(name).startswith(family) for name in names):
+        got = f"{', '.join(map(str, names))}, and the model is a {family}"
+        fix = f"leave it out, or use [{family}DecoderLayer]"
+        yield warns(f"{place}.wrap_policy.transformer_layer_cls_to_wrap", got, fix, "unknown-choice")
 
 
 def megatron(settings: dict[str, Any], place: str, facts: LaunchFacts) -> Results:
@@ -89,6 +105,10 @@ def optimizer(optim: dict[str, Any] | None, place: str, facts: LaunchFacts) -> R
             yield RuleResult("FAIL", not_one_of(f"{place}.lr_decay_style", decay, DECAYS))
     if kind == "FSDPOptimizerConfig" and at(optim, "lr_warmup_steps", 0) is None:  # fsdp/transformer_impl.py:514
         yield fails(f"{place}.lr_warmup_steps", "null, which FSDP compares with 0", "use -1 for lr_warmup_steps_ratio")
+    share, steps = at(optim, "lr_warmup_steps_ratio", 0), at(optim, "lr_warmup_steps", -1)
+    if isinstance(share, int | float) and share > 1 and isinstance(steps, int | float) and steps <= 0:
+        got = f"{share} times the steps of the run: the learning rate never reaches its value"
+        yield fails(f"{place}.lr_warmup_steps_ratio", got, f"use lr_warmup_steps={share:g} for a number of steps")
     library = str(package or "torch").partition(".")[0]
     if facts.packages is not None and library not in {"torch", *facts.packages}:
         got = f"{package}, and {library} is not installed beside verl"

@@ -17,11 +17,18 @@ class LaunchFacts:
     """Training rows, after too long prompts are left out."""
     val_rows: int | None = None
     data_sources: frozenset[str] | None = None
-    """The values of `data.reward_fn_key` in the rows."""
+    """The values of `data_source` in the rows."""
+    val_data_sources: frozenset[str] | None = None
+    unlabelled: int = 0
+    """Held-out rows without a ground truth."""
     columns: frozenset[str] | None = None
     """Columns of the training files."""
-    text_prompts: bool | None = None
-    """Whether the column of prompts holds texts, where verl wants lists of messages."""
+    agents: frozenset[str] | None = None
+    """The values of `agent_name` in the rows."""
+    reward_keys: frozenset[str] | None = None
+    """What the dict of the user's reward function holds; None of a number."""
+    unaccepted: tuple[str, ...] = ()
+    """Arguments that verl gives to the user's reward function, and that it does not take."""
     longest_row: int | None = None
     """Tokens of the longest row of SFT."""
     longest_prompt: int | None = None

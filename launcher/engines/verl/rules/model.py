@@ -11,7 +11,7 @@ from typing import Any
 from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
 from launcher.engines.verl.rules.sections import not_one_of
-from launcher.engines.verl.rules.settings import ACTOR, MODEL, RlSizes, at, engine_of, is_set
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, RlSizes, at, engine_of, is_set
 
 DEFAULT = "~/models/deepseek-llm-7b-chat"
 FOLDERS = ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
@@ -31,11 +31,17 @@ def model(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from ends_in_slash(run, ["reward.reward_model.model_path"] if run.reward_model else [])
     yield from lora(run(MODEL), MODEL, engine_of(run(ACTOR))[0])
     yield from kernels(run(MODEL), MODEL)
+    yield from template(run(MODEL), MODEL)
+    weights, kind = run(f"{ROLLOUT}.load_format"), engine_of(run(ACTOR))[0]
+    adapters = kind == "fsdp" and run.lora_rank > 0 and not run(f"{MODEL}.lora.merge")
+    if adapters and run(f"{ROLLOUT}.layered_summon") and weights == "dummy":  # fsdp_utils.py:726
+        got = f"{weights}, with layered_summon: the rollout engine has no weights that adapters belong to"
+        yield fails(f"{ROLLOUT}.load_format", got, "use safetensors", "conflicting-settings")
 
 
 def is_default(path: Any, place: str, facts: LaunchFacts) -> Results:
     if path == DEFAULT and (facts.existing is None or path not in facts.existing):
-        yield fails(place, f"{path} is verl's default", "use the model that is trained", "not-found")
+        yield fails(place, f"{path} is verl's default", "use the model that is trained")
 
 
 def ends_in_slash(run: Any, keys: Iterable[str]) -> Results:
@@ -62,6 +68,15 @@ def lora(model: dict[str, Any], place: str, kind: str) -> Results:
     if has_lora and targets in ("all", "all_linear", "linear"):  # PEFT takes a text for a regular expression
         got = f"{targets}, which is the name of no layer: PEFT refuses it"
         yield fails(f"{place}.target_modules", got, "use all-linear", "unknown-choice")
+
+
+def template(model: dict[str, Any], place: str) -> Results:
+    """workers/config/model.py:175 takes the value itself for a template."""
+    written = at(model, "custom_chat_template")
+    if isinstance(written, str) and "{" not in written:
+        got = f"{short_repr(written)} is taken for the template itself, not for its file: all prompts are the same"
+        fix = "use the text of the template, or leave it out and put chat_template.jinja in the model's folder"
+        yield fails(f"{place}.custom_chat_template", got, fix)
 
 
 def kernels(model: dict[str, Any], place: str) -> Results:

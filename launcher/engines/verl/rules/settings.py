@@ -19,6 +19,8 @@ ENGINES = {
     "AutomodelEngineConfig": "automodel",
 }
 """What trains, by the class of an engine's settings."""
+AGENT_LOOPS = ("single_turn_agent", "tool_agent")
+"""verl's own agent loops."""
 MISSING = "???"
 """What Hydra has where a value must be given."""
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.problems import suggest
-from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, not_installed
+from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, modules, not_installed
 from launcher.engines.verl.rules.data import files, own_class
-from launcher.engines.verl.rules.engine import engine, megatron, optimizer
+from launcher.engines.verl.rules.engine import engine, megatron, optimizer, wrapping
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
-from launcher.engines.verl.rules.model import FOLDERS, ends_in_slash, is_default, kernels, lora
+from launcher.engines.verl.rules.model import FOLDERS, ends_in_slash, is_default, kernels, lora, template
+from launcher.engines.verl.rules.paths import paths
 from launcher.engines.verl.rules.saving import contents, ends_early, rows_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
@@ -69,6 +70,7 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
     yield from _data(run, facts)
     yield from _values(run, facts)
     yield from _packages(run, facts)
+    yield from paths(run, facts)
 
 
 def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
@@ -89,11 +91,14 @@ def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
         yield fails(where, got, fix, "conflicting-settings")
     packed = ("model.use_remove_padding", bool(run("model.use_remove_padding")))
     yield from engine(run("engine"), "engine", run.gpus, packed=packed)
+    if kind == "fsdp":
+        yield from wrapping(run("engine"), "engine", facts)
     if kind == "megatron":
         yield from megatron(run("engine"), "engine", facts)
     yield from optimizer(run("optim"), "optim", facts)
     yield from lora(run("model"), "model", kind)
     yield from kernels(run("model"), "model")
+    yield from template(run("model"), "model")
     yield from contents(run("checkpoint"), "checkpoint", kind)
 
 
@@ -214,3 +219,4 @@ def _packages(run: SftSizes, facts: LaunchFacts) -> Results:
     if kind == "fsdp" and product(run("model"), "lora_rank") > 1:
         needed["peft"] = "model.lora_rank"
     yield from not_installed(needed, facts)
+    yield from modules(run, ["model.external_lib"], facts)

@@ -5,8 +5,11 @@ Numbers are lines of verl 0.9.1.
 
 from __future__ import annotations
 
+from typing import Any
+
+from launcher.engines.verl.rules.batches import CRITIC_TOKENS
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import ACTOR, ROLLOUT, RlSizes, engine_of
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, REF, ROLLOUT, RlSizes, engine_of
 
 CLIPPED_BY_BOUNDS = ("vanilla", "gspo", "geo_mean", "cispo")
 """Losses that read clip_ratio_low and clip_ratio_high, which are never null (core_algos.py:1321, 1575, 1960, 2065)."""
@@ -15,9 +18,31 @@ RATIO = 0.2
 GRADIENT = 1.0
 """grad_clip of an actor and a critic, which their engines do not read: theirs is optim.clip_grad."""
 CORRECTION = "algorithm.rollout_correction"
+IGNORED: tuple[tuple[str, Any, bool, str, str], ...] = (
+    ("data.reward_fn_key", "data_source", True, "rewards read data_source alone", "write it as data_source"),
+    ("data.sampler.class_path", None, True, "V1 draws rows by data.shuffle alone", "leave it out"),
+    ("trainer.balance_batch", True, True, "V1 always balances", "leave it out"),
+    ("trainer.esi_redundant_time", 0, True, "only the deprecated trainer reads it", "leave it out"),
+    (f"{ROLLOUT}.repetition_penalty", 1.0, False, "answers are always sampled with 1.0", "leave it out"),
+    (f"{MODEL}.tiled_mlp.enabled", False, False, "no engine reads it", "use a smaller micro-batch"),
+    (f"{ACTOR}.use_prefix_grouper", False, False, "no engine reads it", "leave it out"),
+    (f"{ACTOR}.qat.enable", False, False, "the engine reads fsdp_config.qat", "use fsdp_config.qat.enable=true"),
+)  # fmt: skip
+"""Settings that are not read, the value that asks for nothing, whether of V1 alone, what verl does, and what to use
+(naive.py:42; ppo/utils.py:140; trainer_base.py:582; ray_trainer.py:1695; agent_loop_tq.py:68;
+fsdp/transformer_impl.py:173, 324)."""
+PROFILED = (ACTOR, REF, ROLLOUT, "critic")
+"""What has a profiler of its own."""
 
 
 def unread(run: RlSizes, facts: LaunchFacts) -> Results:
+    for key, nothing, of_v1, what, fix in IGNORED:
+        if (value := run(key, nothing)) not in (None, nothing) and (run.v1 or not of_v1):
+            yield warns(key, f"{str(value).lower() if isinstance(value, bool) else value} is not read: {what}", fix)
+    tool = run("global_profiler.tool")
+    if tool and run("global_profiler.steps") and not any(run(f"{place}.profiler.enable") for place in PROFILED):
+        got = f"{tool} records nothing, as no part of the run has profiler.enable"  # profile.py:123
+        yield warns("global_profiler.tool", got, f"use {ACTOR}.profiler.enable=true")
     low, high = run(f"{ACTOR}.clip_ratio_low"), run(f"{ACTOR}.clip_ratio_high")
     ratio, loss = run(f"{ACTOR}.clip_ratio"), run(f"{ACTOR}.policy_loss.loss_mode")
     if loss in CLIPPED_BY_BOUNDS and None not in (low, high) and ratio not in (RATIO, low, high):
@@ -41,6 +66,11 @@ def unread(run: RlSizes, facts: LaunchFacts) -> Results:
 def _by_v1(run: RlSizes) -> Results:
     if not run.v1:
         return
+    tokens, read = (run(f"critic.ppo_{name}max_token_len_per_gpu", CRITIC_TOKENS) for name in ("", "infer_"))
+    if run.needs_critic and run("critic.use_dynamic_bsz") and tokens != read:  # trainer_base.py:267
+        got = f"{tokens} is not read: V1 gives the critic ppo_infer_max_token_len_per_gpu={read}"
+        fix = f"use +critic.ppo_infer_max_token_len_per_gpu={tokens}"
+        yield warns("critic.ppo_max_token_len_per_gpu", got, fix)
     if run(f"{CORRECTION}.bypass_mode"):  # only the deprecated trainer calls apply_bypass_mode
         for name in ("rollout_is", "rollout_rs"):
             if run(f"{CORRECTION}.{name}") is not None:

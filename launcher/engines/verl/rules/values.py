@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from launcher.engines.verl.rules import engine
+from launcher.engines.verl.rules.early import AGGREGATIONS
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of, refused
-from launcher.engines.verl.rules.settings import ACTOR, MODEL, REF, ROLLOUT, RlSizes, engine_of
+from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, REF, ROLLOUT, RlSizes, engine_of
 
 ESTIMATORS = (
     "gae", "grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "reinforce_plus_plus",
@@ -29,9 +30,17 @@ LOSSES = (
     "vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo",
     "bypass_mode",
 )  # fmt: skip
+_DAPO = "with clip_ratio_high=0.28 and algorithm.filter_groups"
+_DR_GRPO = "with loss_agg_mode=seq-mean-token-sum-norm and algorithm.norm_adv_by_std_in_grpo=false"
+BY_OTHER_SETTINGS = {
+    "algorithm.adv_estimator": {"dapo": f"grpo, {_DAPO}", "dr_grpo": f"grpo, {_DR_GRPO}", "ppo": "gae",
+                                "gspo": "grpo, with policy_loss.loss_mode=gspo"},
+    f"{ACTOR}.policy_loss.loss_mode": {"dapo": f"vanilla, {_DAPO}", "dr_grpo": f"vanilla, {_DR_GRPO}",
+                                       "ppo": "vanilla", "grpo": "vanilla"},
+}  # fmt: skip
+"""Algorithms that verl has, without an estimator or a loss of that name."""
 KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 PARSERS = ("hermes", "gpt-oss", "qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "gemma4")
-AGENT_LOOPS = ("single_turn_agent", "tool_agent")
 BACKENDS = ("naive", "nccl", "nixl", "delta_sharded", "kimi_ckpt_engine", "mooncake", "hccl")
 STRATEGIES = {
     "fsdp": ("fsdp", "fsdp2", "fsdp_turbo"),
@@ -71,6 +80,9 @@ def values(run: RlSizes, facts: LaunchFacts) -> Results:
 
 
 def _fail(found: tuple[str, Any, tuple[str, ...]]) -> RuleResult:
+    key, value, _ = found
+    if fix := BY_OTHER_SETTINGS.get(key, {}).get(value):
+        return fails(key, f"{value}, which verl has by other settings", f"use {fix}", "unknown-choice")
     return RuleResult("FAIL", not_one_of(*found))
 
 
@@ -118,6 +130,9 @@ def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
         judged = section == ACTOR and (run(f"{ACTOR}.ulysses_sequence_parallel_size") or 1) > 1
         yield from engine.engine(run(section), section, run.gpus, packed=(packed, bool(run(packed))), early=judged)
         yield from engine.optimizer(run(f"{section}.optim"), f"{section}.optim", facts)
+        if kind == "fsdp":
+            where = f"{section}.fsdp_config" if section == ACTOR else f"{section}.fsdp"
+            yield from engine.wrapping(settings, where, facts)
         if (run(f"{section}.ppo_epochs") or 0) < 1:  # the metrics of an update are read (trainer_base.py:1862)
             yield fails(f"{section}.ppo_epochs", f"{run(f'{section}.ppo_epochs')}: nothing is trained", "use 1")
         if kind == "megatron":
@@ -161,6 +176,8 @@ def _dynamic_context(run: RlSizes, section: str, settings: dict[str, Any]) -> Re
 
 def _losses(run: RlSizes) -> Results:
     estimator = run("algorithm.adv_estimator")
+    if run.needs_critic and run("critic.loss_agg_mode", AGGREGATIONS[0]) not in AGGREGATIONS:  # core_algos.py:1204
+        yield RuleResult("FAIL", not_one_of("critic.loss_agg_mode", run("critic.loss_agg_mode"), AGGREGATIONS))
     if run.v1 and estimator in WITHOUT_V1:
         got = f"{estimator} needs {WITHOUT_V1[estimator]}, which trainer.use_v1 does not compute"
         yield fails("algorithm.adv_estimator", got, "use grpo or rloo, or trainer.use_v1=False", "not-supported")
@@ -213,6 +230,9 @@ def _filter(run: RlSizes, facts: LaunchFacts) -> Results:
     elif metric in ("seq_reward", "seq_final_reward") or (metric not in known and not own):  # replay_buffer.py:305
         got = f"{metric}, which no answer has after the first rollout"
         yield (warns if own else fails)(where, got, "use reward, or acc", "unknown-choice")
+    elif metric != "reward" and facts.reward_keys is not None and metric not in facts.reward_keys:
+        got = f"{metric}, which the dict of your reward function lacks: it has {', '.join(sorted(facts.reward_keys))}"
+        yield fails(where, got, f"use reward, or return {metric} beside score", "unknown-choice")
     most = run("algorithm.filter_groups.max_inflight_gen_batches", 1)
     if not isinstance(most, int) or most < 1:
         yield fails("algorithm.filter_groups.max_inflight_gen_batches", f"{most} batches", "use 1")
