@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise
-from statistics import median
+from operator import gt as above
+from operator import lt as below
+from statistics import fmean, median
 from types import CodeType
 from typing import Any
 
@@ -155,7 +156,7 @@ class Judge:
             return False
         if not active.held:
             active.since = self._step
-        active.held += active.rule.metric in fresh
+        active.held += active.rule.metric in fresh or active.rule.metric not in self.names
         if active.held < active.rule.hold:
             return False
         active.reported = True
@@ -244,15 +245,21 @@ class Judge:
         def usual(metric: str, count: int = 20, skip: int = 1) -> float:
             return median(get(metric, skip + 3).before(skip, count))
 
+        def halfway(metric: str, count: int = 3) -> float:
+            return get(metric, max(10, 2 * count)).halfway(count)
+
         def lowest(metric: str, count: int = 3) -> float:
             return min(get(metric, count).lately(count))
+
+        def highest(metric: str, count: int = 3) -> float:
+            return max(get(metric, count).lately(count))
 
         def count_above(metric: str, bound: float, count: int = 10) -> int:
             return sum(value > bound for value in get(metric).lately(count))
 
         return {
-            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "lowest": lowest,
-            "count_above": count_above,
+            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "halfway": halfway,
+            "lowest": lowest, "highest": highest, "count_above": count_above,
             **self._extremes(), **self._trends(), **self._comparisons(),
         }  # fmt: skip
 
@@ -265,8 +272,9 @@ class Judge:
         def count(metric: str) -> int:
             return self.series[metric].count
 
-        def nonfinite(metric: str) -> bool:
-            return self.series[metric].nonfinite is not None
+        def nonfinite(metric: str) -> int:
+            """How many of the last values in a row are NaN or infinite."""
+            return self.series[metric].nonfinite_in_a_row
 
         def least(metric: str) -> float:
             return get(metric).least
@@ -280,6 +288,12 @@ class Judge:
         def sure(metric: str) -> float:
             return get(metric, 3).sure
 
+        def peak(metric: str) -> float:
+            return get(metric, 2).peak
+
+        def trough(metric: str) -> float:
+            return get(metric, 2).trough
+
         def span(metric: str) -> float:
             return get(metric).span
 
@@ -289,7 +303,7 @@ class Judge:
         def record_low(metric: str, count: int = 2) -> bool:
             return self.series[metric].count >= count + 3 and self.series[metric].is_record_low(count)
 
-        each = (known, count, nonfinite, least, most, best, sure, span, floor, record_low)
+        each = (known, count, nonfinite, least, most, peak, trough, best, sure, span, floor, record_low)
         return {function.__name__: function for function in each}
 
     def _trends(self) -> dict[str, Callable[..., Any]]:
@@ -297,6 +311,9 @@ class Judge:
 
         def noise(metric: str) -> float:
             return get(metric, 3).noise
+
+        def scatter(metric: str) -> float:
+            return get(metric, 4).scatter
 
         def recent(metric: str) -> float:
             """Mean of the last values, of as many as show a change beyond the noise."""
@@ -316,7 +333,7 @@ class Judge:
         def fell(metric: str) -> bool:
             return self.series[metric].rise() < -SIGNIFICANT
 
-        each = (noise, recent, error, slope, rose, fell)
+        each = (noise, scatter, recent, error, slope, rose, fell)
         return {function.__name__: function for function in each}
 
     def _comparisons(self) -> dict[str, Callable[..., Any]]:
@@ -335,9 +352,10 @@ class Judge:
             return (series.mean(count or series.window) - low) / (best - low) if best > low else 1.0
 
         def gap_growth(metric: str, other: str) -> float:
-            """By how much the first exceeds the second, more than at the second's first two values."""
+            """By how much the first exceeds the second, more than at the steps of the second's first two values."""
             ours, held_out = get(metric, 5), get(other, 2)
-            return ours.mean(5) - held_out.last - (ours.first(5) - held_out.first(2))
+            before = fmean(ours.near(step, 5) - value for step, value in held_out.outline[:2])
+            return ours.mean(5) - held_out.last - before
 
         def distance(metric: str, other: str, third: str) -> float:
             """The larger of what the first two differ by, and the absolute third; of what is known."""
@@ -352,10 +370,10 @@ class Judge:
 
         def falls_in_a_row(metric: str) -> int:
             """How many of the last values are each below the one before."""
-            values = get(metric, 2).lately(50)[::-1]
-            return next(
-                (count for count, (now, before) in enumerate(pairwise(values)) if now >= before), len(values) - 1
-            )
+            return get(metric, 2).in_a_row(below)
 
-        each = (drop, share, gap_growth, distance, falls_in_a_row)
+        def rises_in_a_row(metric: str) -> int:
+            return get(metric, 2).in_a_row(above)
+
+        each = (drop, share, gap_growth, distance, falls_in_a_row, rises_in_a_row)
         return {function.__name__: function for function in each}

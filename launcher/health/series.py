@@ -7,8 +7,9 @@ more than one of a large batch, and a rule must not call that a change.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, pairwise
 from statistics import fmean, median
 
@@ -21,6 +22,8 @@ CHANCE = 2.0  # standard errors by which the highest of many means exceeds what 
 LATER = 1.1  # times as many values, at which the noise is measured again
 SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
+OUTLINE = 128  # most points of an outline
+BENDS = 50  # last values whose scatter is measured
 
 
 class Series:
@@ -36,7 +39,13 @@ class Series:
         self.count = 0
         self.nonfinite: float | None = None
         """The latest value, where it is NaN or infinite."""
+        self.nonfinite_in_a_row = 0
         self.least, self.most = math.inf, -math.inf
+        self.trough, self.peak = math.inf, -math.inf
+        """Lowest and highest mean of two neighbours."""
+        self.outline: list[tuple[int, float]] = []
+        """The whole series as means of `stride` values each, with the step of the last of them."""
+        self.stride = 1
         self.best = -math.inf
         """Highest mean of a window so far."""
         self.sure = -math.inf
@@ -50,15 +59,22 @@ class Series:
         self.window = WINDOWS[0]
         """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
         self._noise, self._noise_count, self._owed = 0.0, 0, 0.0  # measured of so many values
+        self._waiting, self._waits = 0.0, 0  # sum and number of the values that are not yet in the outline
+        self._scatter = (0, 0.0)  # measured at so many values
         self._least_until: deque[float] = deque(maxlen=LOWS)
         self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
 
     def add(self, step: int, value: float) -> None:
         if not math.isfinite(value):
             self.nonfinite = value
+            self.nonfinite_in_a_row += 1
             return
-        self.nonfinite = None
+        self.nonfinite, self.nonfinite_in_a_row = None, 0
         self.count += 1
+        if self.recent:
+            pair = (self.recent[-1] + value) / 2
+            self.trough, self.peak = min(self.trough, pair), max(self.peak, pair)
+        self._draw(step, value)
         if len(self.start) < START:
             self.start.append(value)
         self.recent.append(value)
@@ -73,6 +89,17 @@ class Series:
         if self.count >= WINDOWS[0]:
             mean = self.mean(self.window)
             self.best, self.sure = max(self.best, mean), max(self.sure, mean - self._owed)
+
+    def _draw(self, step: int, value: float) -> None:
+        self._waiting, self._waits = self._waiting + value, self._waits + 1
+        if self._waits < self.stride:
+            return
+        self.outline.append((step, self._waiting / self.stride))
+        self._waiting, self._waits = 0.0, 0
+        if len(self.outline) == OUTLINE:
+            halves = zip(self.outline[::2], self.outline[1::2], strict=True)
+            self.outline = [(later, (a + b) / 2) for (_, a), (later, b) in halves]
+            self.stride *= 2
 
     @property
     def last(self) -> float:
@@ -92,6 +119,16 @@ class Series:
         """The `count` values that came before the last `skip`."""
         end = len(self.recent) - skip
         return list(islice(self.recent, max(end - count, 0), max(end, 0)))
+
+    def halfway(self, count: int) -> float:
+        """Median of the last `count` points of the outline's first half."""
+        middle = self.count // 2 // self.stride
+        return median(each for _, each in self.outline[max(middle - count, 0) : middle])
+
+    def near(self, step: int, count: int) -> float:
+        """Mean of the last `count` points of the outline up to `step`, of the first where there are fewer."""
+        end = max(bisect_right(self.outline, (step, math.inf)), count)
+        return fmean(each for _, each in self.outline[max(end - count, 0) : end])
 
     def first(self, count: int) -> float:
         """Mean of the first `count` values."""
@@ -116,6 +153,16 @@ class Series:
         if self.lowest is not None:
             return min(self.lowest, self.least)
         return min(self.least, self.best - 2 * self.spread) if self.least < 0 else 0.0
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
+        few values an upper bound."""
+        if self._scatter[0] != self.count:
+            values = self.lately(BENDS)
+            bends = [a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+            self._scatter = self.count, _deviation(bends) / math.sqrt(6) * (1 + 4 / self.count)
+        return self._scatter[1]
 
     def _find_window(self) -> int:
         if not self.span or not self.noise:
@@ -153,16 +200,26 @@ class Series:
         """Whether each of the last `count` values, at most `LOWS`, is below all that came before them."""
         return max(self.lately(count)) < self._least_until[-count]
 
+    def in_a_row(self, compare: Callable[[float, float], bool]) -> int:
+        """How many of the last values, at most 50, each compare so with the one before."""
+        values = self.lately(50)[::-1]
+        pairs = enumerate(pairwise(values))
+        return next((count for count, (now, before) in pairs if not compare(now, before)), len(values) - 1)
+
     def since(self, count: int) -> int:
         """Step of the value that is `count` values back, or of the first that is kept."""
         return self.steps[max(len(self.steps) - count, 0)] if self.steps else 0
 
 
 def noise(values: Sequence[float]) -> float:
-    """Standard deviation of a value around the trend: from the differences of neighbours, by their mean, median or root
-    mean square, whichever is largest."""
-    apart = [abs(b - a) for a, b in pairwise(values)]
-    if not apart:
+    """Standard deviation of a value around the trend, from the differences of neighbours."""
+    return _deviation([b - a for a, b in pairwise(values)]) / math.sqrt(2)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Standard deviation around 0 by the mean, median or root mean square of sizes, whichever is largest; 0 of none."""
+    sizes = [abs(x) for x in values]
+    if not sizes:
         return 0.0
-    mean, square = sum(apart) / len(apart), math.sqrt(sum(x * x for x in apart) / len(apart))
-    return max(mean / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2)
+    mean, square = sum(sizes) / len(sizes), math.sqrt(sum(x * x for x in sizes) / len(sizes))
+    return max(mean / 0.7979, median(sizes) / 0.6745, square)

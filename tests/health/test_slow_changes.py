@@ -1,0 +1,220 @@
+"""What changes slowly or for a while: growth is compared with half of the steps, and held-out values with their own
+trend, so that a steady fall is no noise and noise is no fall."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from launcher.core.events import Alert, Step
+from launcher.health.judge import Judge
+from launcher.health.profiles import read_profile
+from launcher.spec.health import HealthRules
+
+RULES = read_profile("measured")
+HELD_OUT = replace(RULES, rules={name: RULES.rules[name] for name in ("held-out-fell", "val-loss-rose")})
+REWARD, LENGTH, USED = "critic/score/mean", "response_length/mean", "perf/max_memory_allocated_gb"
+ENTROPY, KL, NORM, LOSS = "actor/entropy", "actor/kl_loss", "actor/grad_norm", "train/loss"
+CLIPPED, PPO_KL, EXPLAINED = "actor/pg_clipfrac", "actor/ppo_kl", "critic/vf_explained_var"
+VAL, VAL_LOSS = "val-core/gsm8k/reward/mean@1", "val/loss"
+Values = Mapping[str, Sequence[float | None]]
+Curve = Callable[[float], float]
+"""The value at a share of the run."""
+COUNT = 200
+STEPS = [number / COUNT for number in range(1, COUNT + 1)]
+
+
+def judged(values: Values, rules: HealthRules = RULES) -> list[Alert]:
+    """What is found in series of equal length; None is no value."""
+    judge, alerts = Judge(rules), list[Alert]()
+    for step, row in enumerate(zip(*values.values(), strict=True), start=1):
+        known = {name: value for name, value in zip(values, row, strict=True) if value is not None}
+        alerts += judge.see(Step(step=step, metrics=known))
+    return alerts
+
+
+def found(values: Values, *rules: str) -> list[tuple[str, int]]:
+    return [(each.rule, each.step) for each in judged(values) if not rules or each.rule in rules]
+
+
+def line(first: float, last: float, count: int) -> list[float]:
+    return [first + (last - first) * number / (count - 1) for number in range(count)]
+
+
+def growth(first: float, factor: float, count: int) -> list[float]:
+    return [first * factor**number for number in range(count)]
+
+
+def around(middle: float, apart: float, count: int) -> list[float]:
+    """By turns below and above."""
+    return [middle + apart * (1 if number % 2 else -1) for number in range(count)]
+
+
+def every(count: int, values: Iterable[float]) -> list[float | None]:
+    """The values with `count - 1` steps without one before each."""
+    return [each for value in values for each in (*([None] * (count - 1)), value)]
+
+
+def noisy(curve: Curve, share: float, seed: int = 0) -> list[float]:
+    chance = random.Random(seed)
+    return [curve(at) * (1 + chance.gauss(0, share)) for at in STEPS]
+
+
+# ---- the divergence from the reference, lengths, memory, the critic
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.15, 0.1, 0.07])
+@pytest.mark.parametrize("start", [0, 100])
+def test_a_divergence_that_grows_by_a_share_of_itself_is_warned_of_and_then_critical(rate: float, start: int) -> None:
+    values = [*line(0.001, 0.01, start), *growth(0.011, 1 + rate, 140)] if start else growth(0.011, 1 + rate, 140)
+    *warned, (critical, step) = found({KL: values, REWARD: around(0.6, 0.02, len(values))})
+    assert ([rule for rule, _ in warned], critical) == (["kl-grows"] if rate < 0.2 else [], "kl-exploded")
+    assert all(values[before - 1] < 5 for _, before in warned)
+    assert values[step - 1] < 40
+
+
+HEALTHY_KL: dict[str, Curve] = {
+    "to 0.1": lambda at: 0.1 * at,
+    "to 3 nats": lambda at: 3 * at,
+    "sums over answers, to 17": lambda at: 17 * math.sqrt(at),
+    "with the square of the steps, as in a warm-up": lambda at: 4 * at * at,
+    "late and soon over": lambda at: 0.001 + 0.5 / (1 + math.exp(-40 * (at - 0.6))),
+}
+
+
+@pytest.mark.parametrize("curve", HEALTHY_KL)
+@pytest.mark.parametrize("rises", [True, False])
+def test_a_divergence_that_grows_with_the_steps_is_no_finding(curve: str, rises: bool) -> None:
+    rewards = line(0.3, 0.7, COUNT) if rises else around(0.6, 0.02, COUNT)
+    for seed in range(4):
+        assert not found({KL: noisy(HEALTHY_KL[curve], 0.1, seed), REWARD: rewards})
+
+
+def test_a_divergence_of_sums_may_grow_late_while_the_reward_rises() -> None:
+    sums = noisy(lambda at: 0.05 + 9 / (1 + math.exp(-40 * (at - 0.6))), 0.05)
+    assert not found({KL: sums, REWARD: line(0.3, 0.7, COUNT)})
+    assert [rule for rule, _ in found({KL: sums, REWARD: around(0.6, 0.02, COUNT)})] == ["kl-grows"]
+
+
+def test_an_explosion_at_the_end_of_a_long_run_is_critical() -> None:
+    assert found({KL: [*line(0.0, 0.3, 3000), *growth(0.3, 1.03, 200)]}) == [("kl-grows", 3059), ("kl-exploded", 3122)]
+
+
+def test_answers_that_grow_are_named_unless_the_reward_rises() -> None:
+    flat, rises = around(0.6, 0.02, COUNT), [0.3 + 0.5 * math.sqrt(at) for at in STEPS]
+    steadily, late = line(250.0, 1900.0, COUNT), [*line(250.0, 260.0, 60), *line(260.0, 1200.0, COUNT - 60)]
+    assert [found({LENGTH: late, REWARD: reward}) for reward in (flat, rises)] == [[("answers-grow-slowly", 98)], []]
+    assert not found({LENGTH: noisy(lambda at: 250 + 800 * math.sqrt(at), 0.05), REWARD: rises})
+    assert not found({LENGTH: steadily, REWARD: rises})
+    assert not found({LENGTH: noisy(lambda _: 250.0, 0.1), REWARD: flat})
+    assert not found({LENGTH: late}), "the reward is not known"
+
+
+def test_memory_that_grows_is_named_and_a_plateau_after_the_first_steps_is_not() -> None:
+    assert found({USED: line(40.0, 77.0, 150)}) == [("memory-grows-slowly", 85)]
+    assert not found({USED: [20.0, 35.0, *[40.0] * 148]})
+    assert not found({USED: line(66.0, 77.0, 150)})
+
+
+def test_a_critic_that_gets_better_is_given_time() -> None:
+    assert not found({EXPLAINED: [-0.6 + 0.02 * number for number in range(80)]})
+    assert found({EXPLAINED: line(-5.0, -0.5, 40) + around(-0.5, 0.05, 60)}, "value-useless")
+    assert found({EXPLAINED: around(-0.85, 0.1, 80)}) == [("value-useless", 34)]
+
+
+# ---- held-out values
+
+LOSSES = {
+    "5 clean rises": ([1.1, 1.2, 1.3, 1.4, 1.5], 4),
+    "a turn": ([1.05, 0.98, 1.02, 1.12, 1.28, 1.47, 1.66], 6),
+    "overfitting": ([1.21, 1.17, 1.13, 1.13, 1.25, 1.37, 1.49, 1.61, 1.73], 6),
+    "a level": ([1.7] * 10 + [1.8] * 4, 13),
+    "a slow turn": ([1.4, 1.2, 1.1, 1.08, 1.1, 1.13, 1.17, 1.22, 1.28, 1.35, 1.43], 9),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_held_out_value_that_turns_is_named_soon(case: str) -> None:
+    values, step = LOSSES[case]
+    assert found({VAL_LOSS: values}) == [("val-loss-rose", step)]
+    assert not found({VAL_LOSS: sorted(values, reverse=True)}), "the same, getting better"
+    assert found({VAL: [2 - value for value in values]})[0][0] == "held-out-fell"
+
+
+def flat(at: float) -> float:
+    return 0.6
+
+
+def rising(at: float) -> float:
+    return 0.3 + 0.4 * at
+
+
+def plateau(at: float) -> float:
+    return 0.3 + 0.4 * min(1.0, 3 * at)
+
+
+@pytest.mark.parametrize("curve", [flat, rising, plateau])
+@pytest.mark.parametrize("count", [5, 8, 20])
+@pytest.mark.parametrize("scale", [0.01, 0.03, 0.05])
+def test_noise_of_held_out_values_is_no_finding(curve: Curve, count: int, scale: float) -> None:
+    """Of 60 series of each kind, each as a score and as a loss, at most 6 of 120."""
+    alarms = 0
+    for seed in range(60):
+        chance = random.Random(f"{curve.__name__} {count} {seed}")
+        values = [curve(number / count) + chance.gauss(0, scale) for number in range(count)]
+        alarms += len(judged({VAL: values, VAL_LOSS: [2 - value for value in values]}, HELD_OUT))
+    assert alarms <= 6
+
+
+def test_one_bad_validation_is_no_fall() -> None:
+    assert not found({VAL: [*around(0.6, 0.01, 12), 0.45, *around(0.6, 0.01, 12)]})
+
+
+def test_the_gap_counts_from_the_step_of_the_first_validations() -> None:
+    """Without validation before training, the reward has risen by the first one."""
+    rewards = [0.3 + 0.4 * min(1.0, at / 0.2) + 0.02 * at for at in STEPS]
+    held_out = every(10, [rewards[10 * number - 1] - 0.05 for number in range(1, 7)] + [0.65] * 14)
+    assert not found({REWARD: rewards, VAL: held_out}, "gap-grows")
+    grows = every(10, [rewards[10 * number - 1] - 0.05 for number in range(1, 4)] + [0.56] * 17)
+    assert found({REWARD: rewards, VAL: grows}, "gap-grows")
+
+
+# ---- numbers, entropy, clipping
+
+
+def test_gradients_that_overflow_at_first_are_a_warning_and_for_good_are_critical() -> None:
+    first, later, always = (
+        [math.inf] * 4 + [0.3] * 20,
+        [0.3] * 10 + [math.nan] + [0.3] * 13,
+        [0.3] * 4 + [math.nan] * 20,
+    )
+    losses = line(1.0, 0.5, 24)
+    assert [found({NORM: norms, LOSS: losses}) for norms in (first, later, always)] == [
+        [("step-not-finite", 1)], [("step-not-finite", 11)], [("step-not-finite", 5), ("not-finite", 9)],
+    ]  # fmt: skip
+
+
+def test_entropy_that_rises_as_the_reward_collapses_is_not_said_to_have_kept_it() -> None:
+    falls = {ENTROPY: [0.4] * 30 + [2.0] * 6, REWARD: around(0.7, 0.01, 30) + [0.2] * 6}
+    assert [rule for rule, _ in found(falls, "entropy-rises", "entropy-exploded")] == ["entropy-exploded"]
+    (kept,) = judged({ENTROPY: [0.4] * 30 + [2.0] * 6, REWARD: around(0.7, 0.01, 36)})
+    assert kept.text.startswith("entropy rose to 2 nats, from 0.4; the reward is 0.7, and was 0.7")
+
+
+@pytest.mark.parametrize(("clipped", "ppo_kl", "named"), [
+    (0.45, 0.02, True), (0.45, -0.02, True), (0.25, 0.02, False),
+    (0.36, 0.0004, False),  # sequences, whose range is 1,000 times narrower
+    (0.45, None, False), (0.75, None, True),
+])  # fmt: skip
+def test_clipping_of_tokens_has_a_lower_bound_than_that_of_sequences(
+    clipped: float, ppo_kl: float | None, named: bool
+) -> None:
+    values = {CLIPPED: [clipped] * 10} | ({PPO_KL: [ppo_kl] * 10} if ppo_kl is not None else {})
+    (alert, *_) = [*[each for each in judged(values) if each.rule == "clipped-often"], None]
+    assert (alert is not None) == named
+    if alert:
+        assert alert.threshold == (0.7 if ppo_kl is None else 0.3)
