@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from launcher.core.events import (
     Alert,
     Crashed,
     Ended,
     Event,
+    Level,
     Loaded,
     LoggedEvent,
     LogProgress,
@@ -33,6 +34,7 @@ from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, m
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
+LEVELS = get_args(Level)  # the least serious first
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class RunState:
     """(step, time) of the latest steps; speed and ETA come from them."""
     checkpoint: str = ""
     alert: str = ""
+    """The latest of the most serious since the run was started again."""
+    alert_level: Level = "info"
     alerts: int = 0
     restarts: int = 0
     stalled: str = ""
@@ -112,8 +116,9 @@ class RunState:
 
     @property
     def eta_s(self) -> float | None:
+        """None while the number of steps or how long one takes is unknown."""
         pace = self.seconds_per_step
-        return None if pace is None else pace * (self.steps - self.step)
+        return None if pace is None or self.steps < max(self.step, 1) else pace * (self.steps - self.step)
 
     @property
     def elapsed_s(self) -> float:
@@ -165,14 +170,18 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, moved=distance)
         case Saved(path=path):
             return replace(state, checkpoint=path)
-        case Alert(text=text):
-            return replace(state, alert=text, alerts=state.alerts + 1)
+        case Alert(text=text, level=level):
+            state = replace(state, alerts=state.alerts + 1)
+            less = LEVELS.index(level) < LEVELS.index(state.alert_level)
+            return state if less else replace(state, alert=text, alert_level=level)
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
         case Restarted():
-            return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
+            restarts = state.restarts + 1
+            return replace(state, status="running", restarts=restarts, stalled="", usage={}, alert_level="info")
         case Resumed(steps=steps):
-            return replace(state, status="running", stalled="", usage={}, steps=steps or state.steps)
+            steps = steps or state.steps
+            return replace(state, status="running", stalled="", usage={}, steps=steps, alert_level="info")
         case Stalled(why=why):
             return replace(state, stalled=why)
         case WentOn():

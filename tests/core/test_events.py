@@ -214,7 +214,7 @@ def test_a_line_without_end_is_not_kept_in_memory(ended: bool, tmp_path: Path) -
 
 
 def step(number: int) -> Step:
-    return Step(at=float(number), step=number, metrics={})
+    return Step(at=20.0 + number, step=number, metrics={})
 
 
 def saved(number: int) -> Saved:
@@ -280,7 +280,7 @@ TOLD = [
       "metrics": {"train/loss_tokens": 7.0, "train/gradient_share": math.nan}}),
     (WeightsMoved(step=3, distance={"mlp": 0.25}), {"moved": {"mlp": 0.25}}),
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
-    (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
+    (Alert(step=3, text="t"), {"alert": "t", "alert_level": "warn", "alerts": 1}),
     (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
     (Resumed(step=1, attempt=2), {"status": "running"}),
@@ -355,3 +355,20 @@ def test_a_curve_is_bounded_and_keeps_the_mean(values: list[float]) -> None:
     assert len(curve.points) < POINTS and len(curve.waiting) < curve.stride
     assert len(curve.points) * curve.stride + len(curve.waiting) == len(values)
     assert sum(curve.points) * curve.stride + sum(curve.waiting) == pytest.approx(sum(values), abs=1e-3)
+
+
+def test_the_most_serious_alert_stays_until_the_run_is_started_again() -> None:
+    critical = Alert(step=1, text="lost", level="critical")
+    warned = [Alert(step=2, text="slow", level="warn"), Alert(step=3, text="note", level="info")]
+    again = Restarted(step=0, attempt=2, cause="killed", why="t")
+    assert fold([*warned, critical, *warned]).alert == "lost"
+    assert fold(warned).alert == "slow"
+    assert fold([critical, replace(critical, text="lost again")]).alert == "lost again"
+    assert fold([critical, again, *warned]).alert == "slow"
+
+
+def test_the_time_left_is_unknown_where_the_number_of_steps_is() -> None:
+    steps = [Step(at=20.0 + number, step=number, metrics={}) for number in (1, 2, 3)]
+    assert fold(steps).eta_s is None
+    assert fold([replace(LOADED, steps=2), *steps]).eta_s is None, "more steps than were planned"
+    assert fold([replace(LOADED, steps=5), *steps]).eta_s == 2.0
