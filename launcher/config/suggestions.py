@@ -97,8 +97,8 @@ class Suggester:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
         known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
         words = next((to_type(meaning, one.value, self.run_context()) for meaning in known), None)
-        said = words and words[0].partition("=")[0] == one.plain and words != [f"{one.plain}={one.value}"]
-        return f"use {shell_text(words)}" if words and said else ""
+        known_otherwise = words and words[0].partition("=")[0] == one.plain and words != [f"{one.plain}={one.value}"]
+        return f"use {shell_text(words)}" if words and known_otherwise else ""
 
     # ---- names of other projects
 
