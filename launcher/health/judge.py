@@ -5,6 +5,7 @@ Works on the log of any program, as metrics are known by all their spellings (`c
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -251,7 +252,7 @@ class Judge:
         def lowest(metric: str, count: int = 3) -> float:
             return min(get(metric, count).lately(count))
 
-        def highest(metric: str, count: int = 3) -> float:
+        def largest(metric: str, count: int = 3) -> float:
             return max(get(metric, count).lately(count))
 
         def count_above(metric: str, bound: float, count: int = 10) -> int:
@@ -259,7 +260,7 @@ class Judge:
 
         return {
             **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "halfway": halfway,
-            "lowest": lowest, "highest": highest, "count_above": count_above,
+            "lowest": lowest, "largest": largest, "count_above": count_above,
             **self._extremes(), **self._trends(), **self._comparisons(),
         }  # fmt: skip
 
@@ -275,6 +276,10 @@ class Judge:
         def nonfinite(metric: str) -> int:
             """How many of the last values in a row are NaN or infinite."""
             return self.series[metric].nonfinite_in_a_row
+
+        def nan(metric: str) -> bool:
+            value = self.series[metric].nonfinite
+            return value is not None and math.isnan(value)
 
         def least(metric: str) -> float:
             return get(metric).least
@@ -303,7 +308,7 @@ class Judge:
         def record_low(metric: str, count: int = 2) -> bool:
             return self.series[metric].count >= count + 3 and self.series[metric].is_record_low(count)
 
-        each = (known, count, nonfinite, least, most, peak, trough, best, sure, span, floor, record_low)
+        each = (known, count, nonfinite, nan, least, most, peak, trough, best, sure, span, floor, record_low)
         return {function.__name__: function for function in each}
 
     def _trends(self) -> dict[str, Callable[..., Any]]:

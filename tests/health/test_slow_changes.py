@@ -188,14 +188,20 @@ def test_the_gap_counts_from_the_step_of_the_first_validations() -> None:
 
 def test_gradients_that_overflow_at_first_are_a_warning_and_for_good_are_critical() -> None:
     first, later, always = (
-        [math.inf] * 4 + [0.3] * 20,
-        [0.3] * 10 + [math.nan] + [0.3] * 13,
-        [0.3] * 4 + [math.nan] * 20,
+        [math.nan] * 4 + [0.3] * 20,
+        [0.3] * 10 + [math.inf] + [0.3] * 13,
+        [0.3] * 4 + [math.inf] * 20,
     )
     losses = line(1.0, 0.5, 24)
     assert [found({NORM: norms, LOSS: losses}) for norms in (first, later, always)] == [
         [("step-not-finite", 1)], [("step-not-finite", 11)], [("step-not-finite", 5), ("not-finite", 9)],
     ]  # fmt: skip
+
+
+def test_a_gradient_that_is_nan_later_is_critical_at_once() -> None:
+    """No loss scale makes one there: a row, a reward or the model does."""
+    norms = [0.3] * 10 + [math.nan] + [0.3] * 13
+    assert ("not-finite", 11) in found({NORM: norms, LOSS: line(1.0, 0.5, 24)})
 
 
 def test_entropy_that_rises_as_the_reward_collapses_is_not_said_to_have_kept_it() -> None:

@@ -284,13 +284,14 @@ def _group_filter(spec: DAPO) -> Section:
 
 def critic(run: RunSpec, megatron: bool) -> Section:
     """The value model: all of its weights are trained, as the policy's model with a new output layer."""
-    spec = run.algorithm
+    spec, tokens = run.algorithm, run.trainer.max_tokens_per_gpu
     assert isinstance(spec, PPO)
     return {
         **model("critic.model", replace(run.model, lora_rank=0)),
         "critic.ppo_mini_batch_size": run.mini_batch_size,
         "critic.ppo_epochs": run.trainer.ppo_epochs,
         **_micro_batches(run, "critic", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "use_dynamic_bsz"),
+        **({"+critic.ppo_infer_max_token_len_per_gpu": tokens} if tokens else {}),  # V1 reads it for updates, too
         "critic.cliprange_value": spec.cliprange_value,
         "critic.data_loader_seed": run.seed,
         **({} if megatron else _sharded(run, "critic.fsdp")),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from launcher.core.check_result import CheckResult
 from launcher.engines.verl import checks, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.rules import early, late
@@ -136,6 +139,40 @@ def test_a_path_of_verls_config_is_looked_up(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "tools.yaml").touch()
     config = {"a": {"b": str(tmp_path / "tools.yaml"), "c": ["tools.yaml", "/none.yaml"]}, "data": {"val_files": "v"}}
     assert {*checks._existing(config)} == {str(tmp_path / "tools.yaml"), "v"}
+
+
+def test_a_micro_batch_that_verl_gets_in_another_size_is_named(folder: Path) -> None:
+    typed = ["engine=verl", *(word.format(folder=folder) for word in GRPO), f"{ACTOR}.ppo_mini_batch_size=256"]
+    asked = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+
+    def lines(size: int) -> list[str]:
+        return [result.line for result in plan([*typed, f"{asked}={size}"]).results]
+
+    assert any(
+        "3 does not divide the 160 sequences" in line and line.endswith("gets 2; use 2 or 4") for line in lines(3)
+    )
+    assert any("80 micro-batches an update" in line for line in lines(3))
+    assert not any("does not divide" in line for line in [*lines(4), *lines(400)])
+
+
+def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: Path) -> None:
+    """multiturn_sft_dataset.py:405 compares the whole conversation."""
+    rows = [{"prompt": f"{n} ", "response": "1+2=3 " * 40} for n in range(64)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={model_folder}", f"data={tmp_path}/rows.jsonl"]
+    kept = ["data.train_batch_size=32", "data.max_prompt_length=150"]
+
+    def found(*more: str) -> dict[str, CheckResult]:
+        return {result.subject: result for result in plan([*typed, *kept, *more]).results}
+
+    assert found("data.max_response_length=200")["lengths train"].level == "OK"  # longer than 200, and 350 in all
+    refused = found("data.max_response_length=20")["data.max_response_length"]
+    assert refused.level == "FAIL" and "64 of 64 train rows are longer than 170 tokens" in refused.line
+    enough = re.search(r"use (\d+) or data.truncation=right", refused.line)
+    assert enough and found(f"data.max_response_length={enough[1]}")["lengths train"].level == "OK"
+    filtered = found("data.max_response_length=20", "data.truncation=filter")
+    assert filtered["data.max_response_length"].level == "FAIL"  # verl leaves out no rows of SFT
+    assert found("data.max_response_length=20", "data.truncation=right")["data.max_response_length"].level == "WARN"
 
 
 def test_a_plan_loads_neither_torch_nor_verl() -> None:

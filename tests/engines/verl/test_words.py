@@ -49,6 +49,7 @@ def emitted(*typed: str, start: int = 0) -> dict[str, str]:
         (["algorithm=grpo", "reward=model", "reward.path=a/b"], "reward.reward_model.model_path", "a/b"),
         (["algorithm=grpo", "engine.strategy=megatron"], "model_engine", "megatron"),
         (["algorithm=grpo", f'engine.extra=["{ACTOR}.clip_ratio_c=3.0"]'], f"{ACTOR}.clip_ratio_c", "3.0"),
+        (["algorithm=ppo", "trainer.max_tokens_per_gpu=4096"], "critic.ppo_infer_max_token_len_per_gpu", "4096"),
         (["algorithm=sft"], "data.max_length", "1536"),
         (["algorithm=sft"], f"{ROLLOUT}.name", None),
     ],
