@@ -99,7 +99,7 @@ ENDINGS = (
         "look for the first error in the logs of the other ranks (torchrun --log-dir FOLDER keeps one of each)",
     ),
 )  # fmt: skip
-_PATTERNS = [re.compile(ending.pattern) for ending in ENDINGS]
+_COMPILED = [(ending, re.compile(ending.pattern)) for ending in ENDINGS]
 
 
 def find(text: str) -> LogEnding | None:
@@ -108,4 +108,4 @@ def find(text: str) -> LogEnding | None:
         return None
     begin = _LABEL.match(text)
     place = begin.end() if begin else 0
-    return next((ENDINGS[i] for i, pattern in enumerate(_PATTERNS) if pattern.match(text, place)), None)
+    return next((ending for ending, pattern in _COMPILED if pattern.match(text, place)), None)

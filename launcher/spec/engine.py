@@ -138,7 +138,7 @@ class Engine(ABC):
         return None
 
     def without_template(self) -> Literal["plain text", "fails", "another"]:
-        """How it writes the turns of rows for a model without a chat template."""
+        """How it writes the turns of rows for a model without a chat template; `another` is one that the run gives."""
         return "plain text"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 import pytest
+from curves import around, every, growth, line
 
 from launcher.core.events import Alert, Step
 from launcher.health.judge import Judge
@@ -48,24 +49,6 @@ def rows(values: Values) -> list[dict[str, float]]:
         {name: value for name, value in zip(values, row, strict=True) if value is not None}
         for row in zip(*values.values(), strict=True)
     ]
-
-
-def line(first: float, last: float, count: int) -> list[float]:
-    return [first + (last - first) * number / (count - 1) for number in range(count)]
-
-
-def growth(first: float, factor: float, count: int) -> list[float]:
-    return [first * factor**number for number in range(count)]
-
-
-def around(middle: float, apart: float, count: int) -> list[float]:
-    """By turns below and above."""
-    return [middle + apart * (1 if number % 2 else -1) for number in range(count)]
-
-
-def every(count: int, values: Sequence[float]) -> list[float | None]:
-    """The values with `count - 1` steps without one before each."""
-    return [each for value in values for each in (*([None] * (count - 1)), value)]
 
 
 def of_reward() -> dict[str, tuple[Values, Values]]:

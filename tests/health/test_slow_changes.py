@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+from curves import around, every, growth, line
 
 from launcher.core.events import Alert, Step
 from launcher.health.judge import Judge
@@ -39,24 +40,6 @@ def judged(values: Values, rules: HealthRules = RULES) -> list[Alert]:
 
 def found(values: Values, *rules: str) -> list[tuple[str, int]]:
     return [(each.rule, each.step) for each in judged(values) if not rules or each.rule in rules]
-
-
-def line(first: float, last: float, count: int) -> list[float]:
-    return [first + (last - first) * number / (count - 1) for number in range(count)]
-
-
-def growth(first: float, factor: float, count: int) -> list[float]:
-    return [first * factor**number for number in range(count)]
-
-
-def around(middle: float, apart: float, count: int) -> list[float]:
-    """By turns below and above."""
-    return [middle + apart * (1 if number % 2 else -1) for number in range(count)]
-
-
-def every(count: int, values: Iterable[float]) -> list[float | None]:
-    """The values with `count - 1` steps without one before each."""
-    return [each for value in values for each in (*([None] * (count - 1)), value)]
 
 
 def noisy(curve: Curve, share: float, seed: int = 0) -> list[float]:

@@ -399,29 +399,21 @@ def _betas(value: str, known: RunContext) -> list[str]:
     return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
 
 
-def _fraction(value: str, known: RunContext, setting: str) -> list[str]:
-    """Steps; a value below 1 is a fraction of all."""
+def _fraction(value: str, known: RunContext, setting: str, *, share: bool = False) -> list[str]:
+    """Steps; a value below 1 is a fraction of all, and where it can be nothing else (`share`) 1 is all of them."""
     given = number(value)
     steps = known.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or known.steps
-    if given is not None and given == int(given):
+    if given is not None and given == int(given) and not share:
         return [f"{setting}={int(given)}"]
-    if given is None or not 0 < given < 1 or not steps:
+    if given is None or not 0 < given <= 1 or not steps:
         return [f"{setting}=STEPS"]
     return [f"{setting}={math.ceil(given * steps)}"]
 
 
-def _warmup(value: str, known: RunContext) -> list[str]:
+def _warmup(value: str, known: RunContext, *, share: bool = False) -> list[str]:
     """None is the default: 0, and verl's -1, say that a ratio has the word."""
     given = number(value)
-    return [] if given is not None and given <= 0 else _fraction(value, known, "optim.lr_warmup_steps")
-
-
-def _warmup_share(value: str, known: RunContext) -> list[str]:
-    """A share of all steps: of 1 all of them. Above 1 nobody can tell what was meant."""
-    given = number(value)
-    if given is not None and given > 1:
-        return ["optim.lr_warmup_steps=STEPS"]
-    return _warmup("0.9999999999" if given == 1 else value, known)
+    return [] if given is not None and given <= 0 else _fraction(value, known, "optim.lr_warmup_steps", share=share)
 
 
 def _functions(value: str, known: RunContext) -> list[str] | None:
@@ -472,8 +464,8 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "lora_alpha": _lora_alpha, "rounds": _rounds,
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
-    "betas": _betas, "warmup": _warmup, "warmup_share": _warmup_share, "epochs": _epochs, "functions": _functions,
-    "template_args": _template_args,
+    "betas": _betas, "warmup": _warmup, "warmup_share": partial(_warmup, share=True), "epochs": _epochs,
+    "functions": _functions, "template_args": _template_args,
     "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
     "one_response_key": partial(_one_key, setting="data.response_key"),
     "save_every": partial(_fraction, setting="trainer.save_freq"),

@@ -75,7 +75,8 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
         yield from from_problems([probed])
         return
     found = None if isinstance(probed, Problem) else probed
-    yield from _read(lambda: list(rows.rewritten(run)), None) or ()
+    files = _read(lambda: rows.look(run))
+    yield from files.rewritten() if files else ()
     if found and found.version != VERSION:
         yield from _versions(found, python, facts.here)
     arguments = words.arguments(run, engine, facts.folder, 0)
@@ -86,7 +87,7 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     if composed.problems:
         return
     yield from _other_micro_batches(run)
-    known = _launch_facts(engine, run, facts, found, composed.config)
+    known = _launch_facts(engine, run, facts, files, found, composed.config)
     results = list(_rules(composed.config, known, bool(engine.env.get(words.PLUGINS)), facts.here))
     yield from results
     if not any(result.level == "FAIL" for result in results):
@@ -139,7 +140,12 @@ def _named(problem: Problem) -> Problem:
 
 
 def _launch_facts(
-    engine: Verl, run: RunSpec, facts: RunFacts, found: VerlEnvironment | None, config: dict[str, object]
+    engine: Verl,
+    run: RunSpec,
+    facts: RunFacts,
+    files: rows.RowFiles | None,
+    found: VerlEnvironment | None,
+    config: dict[str, object],
 ) -> LaunchFacts:
     shape, path = run.model.shape, engine.resume_from_path
     world = next((size for role in (Path(path, "actor"), Path(path)) if (size := saved.world_size(role))), None) if (
@@ -148,7 +154,7 @@ def _launch_facts(
     return LaunchFacts(
         rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
         val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled,
-        columns=_read(lambda: rows.columns(run), None), agents=_read(lambda: rows.agents(run), None),
+        columns=files.columns if files else None, agents=_read(files.agents) if files else None,
         reward_keys=keys, unaccepted=unaccepted, positions=run.model.positions, architectures=_architectures(run),
         heads=shape.num_attention_heads if shape else None, kv_heads=shape.num_key_value_heads if shape else None,
         layers=shape.num_hidden_layers if shape else None, experts=shape.num_experts if shape else None,
@@ -159,12 +165,12 @@ def _launch_facts(
     )  # fmt: skip
 
 
-def _read(of_files: Callable[[], T], otherwise: T) -> T:
-    """What is found in files; of those that cannot be read, the check of the rows says so."""
+def _read(of_files: Callable[[], T]) -> T | None:
+    """What is found in files; None of those that cannot be read, as the check of the rows says."""
     try:
         return of_files()
     except (OSError, ValueError):
-        return otherwise
+        return None
 
 
 def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:
@@ -176,7 +182,8 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
     unaccepted = reward.unaccepted()
     if unaccepted or facts.example is None or not at(config, "algorithm.filter_groups.enable"):
         return None, unaccepted
-    return deepcopy(reward).keys_of(make_answer(facts.example, "1")), ()
+    answer = make_answer(facts.example, "1")
+    return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
 
 
 def _architectures(run: RunSpec) -> tuple[str, ...] | None:

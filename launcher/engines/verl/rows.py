@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,10 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
     """Make the files, anew at each start, as a kill may have cut them off. Raises `Problems`."""
     work, kind = folder / WORK, run.algorithm.data
     data = run.data if isinstance(run.data, Files) else _written(run.data, kind, work)
-    names = taken_as_they_are(run)
-    if names is None:
+    found = look(run)
+    if found and not found.unreadable:
+        names = {split: [name for name, _ in found.splits[split]] for split in SPLITS}
+    else:
         made = prepare(data, kind, "rows", lambda _: None)
         names = {split: [str(path)] if (path := made / f"{split}.parquet").is_file() else [] for split in SPLITS}
     for split in SPLITS:
@@ -65,56 +67,64 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
     return counts
 
 
-def taken_as_they_are(run: RunSpec) -> dict[Split, list[str]] | None:
-    """The files of each split; None where they are prepared. Raises `OSError`, or `ValueError` of a file that is no
-    parquet."""
+@dataclass(frozen=True)
+class RowFiles:
+    """The files of a run's rows, as they were written."""
+
+    splits: Mapping[Split, Sequence[tuple[str, frozenset[str]]]]
+    """Names, and what is in the columns of each that is parquet."""
+    needed: tuple[str, ...]
+    """What verl reads of each row."""
+
+    @property
+    def unreadable(self) -> list[tuple[Split, str, str]]:
+        """Files that verl cannot read as they are, and what is missing first in each."""
+        each = [(split, name, fields) for split in SPLITS for name, fields in self.splits[split]]
+        first = (next((field for field in self.needed if field not in fields), "") for _, _, fields in each)
+        return [(split, name, missing) for (split, name, _), missing in zip(each, first, strict=True) if missing]
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """Columns of the training rows; None where they are prepared."""
+        return None if self.unreadable else frozenset(_columns(fields for _, fields in self.splits["train"]))
+
+    def agents(self) -> frozenset[str]:
+        """The agent loops that rows name. Raises as `look` does."""
+        files = [] if self.unreadable else [each for split in SPLITS for each in self.splits[split]]
+        named = [distinct(Path(name), "agent_name") for name, fields in files if "agent_name" in fields]
+        return frozenset(str(agent) for agents in named for agent in agents)
+
+    def rewritten(self) -> Iterator[CheckResult]:
+        """Files that were made for verl and are prepared, as they hold something else."""
+        needed = _columns([self.needed])
+        lost = _columns(fields for split in SPLITS for _, fields in self.splits[split]) - WRITTEN
+        without = f", without {', '.join(sorted(lost))}" if lost else ""
+        known = {name: fields for split in SPLITS for name, fields in self.splits[split]}
+        for split, name, missing in self.unreadable:
+            if len(needed - known[name]) > (len(needed) > 1):
+                continue  # rows of another form
+            message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
+            yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
+
+
+def look(run: RunSpec) -> RowFiles | None:
+    """The files; None where they are prepared whatever they hold. Raises `OSError`, or `ValueError` of a file that is
+    no parquet."""
     data = run.data
-    if not isinstance(data, Files) or data.format != "auto" or any(_unreadable(data, run)):
-        return None
-    return {split: data.expanded(split) for split in SPLITS}
-
-
-def rewritten(run: RunSpec) -> Iterator[CheckResult]:
-    """Files that were made for verl and are prepared, as they hold something else. Raises as `taken_as_they_are`."""
-    data, needed = run.data, {_column(field) for field in NEEDED.get(run.algorithm.data, ())}
     if not isinstance(data, Files) or data.format != "auto":
-        return
-    present = {_column(field) for split in SPLITS for name in data.expanded(split) for field in _fields(name)}
-    without = f", without {', '.join(sorted(present - WRITTEN))}" if present - WRITTEN else ""
-    for split, name, missing in _unreadable(data, run):
-        if len(needed - _fields(name)) > (len(needed) > 1):
-            continue  # rows of another form
-        message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
-        yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
-
-
-def columns(run: RunSpec) -> frozenset[str] | None:
-    """Columns of the training rows; None where they are prepared. Raises as `taken_as_they_are`."""
-    taken = taken_as_they_are(run)
-    return None if taken is None else frozenset(_column(field) for name in taken["train"] for field in _fields(name))
-
-
-def agents(run: RunSpec) -> frozenset[str]:
-    """The agent loops that rows name. Raises as `taken_as_they_are`."""
-    files = [name for names in (taken_as_they_are(run) or {}).values() for name in names]
-    with_agents = [Path(name) for name in files if "agent_name" in _fields(name)]
-    return frozenset(str(value) for path in with_agents for value in distinct(path, "agent_name"))
-
-
-def _unreadable(data: Files, run: RunSpec) -> Iterator[tuple[Split, str, str]]:
-    """Files that verl cannot read as they are, and what is missing first in each."""
+        return None
     needed = NEEDED.get(run.algorithm.data, ())
     if {key_of(word) for word in run.engine.extra} & OWN:  # type: ignore[attr-defined]
         needed = tuple(map(_column, needed))
-    for split in SPLITS:
-        for name in data.expanded(split):
-            fields = _fields(name)
-            if missing := next((field for field in needed if field not in fields), None):
-                yield split, name, missing
+    return RowFiles({split: [(name, _fields(name)) for name in data.expanded(split)] for split in SPLITS}, needed)
 
 
 def _fields(name: str) -> frozenset[str]:
     return fields_of(Path(name)) if name.endswith(".parquet") else frozenset()
+
+
+def _columns(fields: Iterable[Iterable[str]]) -> set[str]:
+    return {_column(field) for each in fields for field in each}
 
 
 def _column(field: str) -> str:

@@ -62,9 +62,9 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
 
 def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:
     """Of a tokenizer of characters: nothing needs to be counted where each row has fewer bytes than tokens fit."""
-    limits = _limits(run)
-    longest = [max(of, default=0) for of in zip(*(sizes(row) for row in rows), strict=True)] or [0, 0]
-    fits = all(most + ENDS <= limit for most, limit in zip(longest, limits, strict=True))
+    every, limits = [sizes(row) for row in rows], _limits(run)
+    longest = [max(of, default=0) for of in zip(*every, strict=True)] or [0, 0]
+    fits = all(limit.of(size) + ENDS <= limit.tokens for size in every for limit in limits)
     if not (fits and all(map(_single, rows))):
         return None
     output = f"all fit, as the longest prompt has {longest[0]} bytes"
@@ -152,20 +152,37 @@ def _count(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> 
         part, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[place] for place in part], kind)
         found.update(zip(part, counts, strict=True))
-        if not any(isinstance(count, str) or any(_over(run, count, limits)) for count in counts):
+        if not any(
+            isinstance(count, str) or any(limit.of(count) > limit.tokens for limit in limits) for count in counts
+        ):
             break
     return dict(sorted(found.items()))
 
 
-def _limits(run: RunSpec) -> tuple[int, int]:
-    return run.data.max_prompt_length, run.data.max_response_length
+@dataclass(frozen=True)
+class _Limit:
+    """Of the tokens of prompts, of responses, or of both together."""
+
+    what: str
+    setting: str
+    parts: slice
+    tokens: int
+    other: int = 0
+    """Tokens of the limit that another setting gives."""
+
+    def of(self, count: Sequence[int]) -> int:
+        """The tokens that it limits, of those of prompt and response."""
+        return sum(count[self.parts])
 
 
-def _over(run: RunSpec, count: tuple[int, int, int], limits: tuple[int, int]) -> tuple[bool, bool]:
-    """Whether a row's prompt and its answer are too long, where they share one length that is said of the answer."""
+def _limits(run: RunSpec) -> list[_Limit]:
+    prompt, response = run.data.max_prompt_length, run.data.max_response_length
     if run.shares_length:
-        return False, count[0] + count[1] > sum(limits)
-    return count[0] > limits[0], count[1] > limits[1]
+        return [_Limit("row", "data.max_response_length", slice(2), prompt + response, prompt)]
+    return [
+        _Limit("prompt", "data.max_prompt_length", slice(1), prompt),
+        _Limit("response", "data.max_response_length", slice(1, 2), response),
+    ]
 
 
 def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence[Row]) -> LengthReport:
@@ -184,18 +201,14 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         return LengthReport([CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))])
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
     results, over, summary = list[CheckResult](), set[int](), list[str]()
-    known = [count for count in counts if not isinstance(count, str)]
-    for place, what in enumerate(("prompt", "response")):
-        tokens = [count[place] for count in known]
-        long = [number for number, count in enumerate(known) if _over(run, count, _limits(run))[place]]
+    for limit in _limits(run):
+        tokens = [limit.of(count) for count in counts if not isinstance(count, str)]
+        long = [number for number, length in enumerate(tokens) if length > limit.tokens]
         over.update(long)
-        if long and run.shares_length:
-            whole = [count[0] + count[1] for count in known]
-            results.append(_too_long(run, f"{of} {split}", rows[long[0]], "row", whole, len(long)))
-        elif long:
-            results.append(_too_long(run, f"{of} {split}", rows[long[0]], what, tokens, len(long)))
+        if long:
+            results.append(_too_long(run, f"{of} {split}", rows[long[0]], limit, tokens, len(long)))
         if max(tokens):
-            summary.append(f"{what}s of at most {max(tokens)}")
+            summary.append(f"{limit.what}s of at most {max(tokens)}")
     filtered = len(over) if split == "train" and data.truncation == "filter" and not run.shares_length else 0
     results = results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")]
     if several := sum(not isinstance(count, str) and count[2] > 1 for count in counts):
@@ -214,20 +227,16 @@ def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _too_long(run: RunSpec, of: str, first: Row, what: str, tokens: list[int], over: int) -> CheckResult:
-    limit = dict(zip(("prompt", "response"), _limits(run), strict=True)).get(what, sum(_limits(run)))
-    enough, truncation = max(tokens), run.data.truncation
-    setting = f"data.max_{what}_length"
-    message = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
-    if what == "row":
-        setting, enough = "data.max_response_length", enough - run.data.max_prompt_length
-        message += ", which is the length of both together"
-    if truncation == "error" or (what == "row" and truncation == "filter"):
-        other = "filter" if what != "row" else "right"
-        return CheckResult("FAIL", setting, message, f"use {enough} or data.truncation={other}")
+def _too_long(run: RunSpec, of: str, first: Row, limit: _Limit, tokens: list[int], over: int) -> CheckResult:
+    enough, truncation = max(tokens) - limit.other, run.data.truncation
+    message = f"{over:,} of {of} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
+    message += ", which is the length of prompt and response together" if run.shares_length else ""
+    if truncation == "error" or (run.shares_length and truncation == "filter"):
+        other = "right" if run.shares_length else "filter"
+        return CheckResult("FAIL", limit.setting, message, f"use {enough} or data.truncation={other}")
     action = "left out" if truncation == "filter" else f"cut on the {truncation}"
     level: Level = "FAIL" if truncation == "filter" and over == len(tokens) else "WARN"
-    return CheckResult(level, setting, f"{message}, and {action}", f"use {enough} to keep all")
+    return CheckResult(level, limit.setting, f"{message}, and {action}", f"use {enough} to keep all")
 
 
 def token_count(run: RunSpec, text: str) -> int | None:
