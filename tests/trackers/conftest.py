@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from launcher.core.events import Alert, Distribution, Ended, Event, Restarted, Sample, Started, Step, to_line
+from launcher.trackers.tracker import read_state, state_file
 
 
 class RunFolder:
@@ -24,6 +27,19 @@ class RunFolder:
             for event in events:
                 log.write(to_line(event, seq=self._seq, attempt=1) + "\n")
                 self._seq += 1
+
+
+@pytest.fixture
+def kill_once_sent(until, folder: RunFolder) -> Callable[..., None]:
+    """`kill_once_sent(process, name, seq)`: SIGKILL once the events up to `seq` have arrived at the tracker `name`."""
+
+    def kill(process: subprocess.Popen[bytes], name: str, seq: int) -> None:
+        file = state_file(folder.path, name)
+        until(lambda: file.exists() and read_state(folder.path, name).position.seq >= seq)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+    return kill
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
@@ -312,18 +311,14 @@ def sent_steps(folder, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in KILLED])
-def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name):
-    """Three kills at moments of the third to the ninth second; a library takes two to load."""
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_is_there_twice(folder, name, kill_once_sent):
+    """Three kills, each once some of the steps have arrived: the first as soon as the tracker is open."""
     steps, chance = 2000, random.Random(1)
     folder.write([Step(at=float(n), step=n, metrics={"a": n / 7, "b": 1.0}) for n in range(steps)])
     argv = [sys.executable, "-m", "launcher.trackers.process", name, str(folder.path)]
-    for _ in range(3):
+    for seq in (-1, chance.randrange(steps // 2), chance.randrange(steps // 2, steps - 300)):
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + chance.uniform(3, 9)
-        while time.monotonic() < until and process.poll() is None:
-            time.sleep(0.05)
-        process.kill()
-        process.wait()
+        kill_once_sent(process, name, seq)
     assert send(folder, name) <= steps
     assert sent_steps(folder, name) == list(range(steps))
     assert send(folder, name) == 0

@@ -8,7 +8,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -239,7 +238,7 @@ def test_the_id_stays_when_the_folder_is_renamed(folder):
     assert read_state(again, "file").id != before, "another run of the same name is another run"
 
 
-def test_killed_again_and_again_it_sends_everything_once(folder):
+def test_killed_again_and_again_it_sends_everything_once(folder, kill_once_sent):
     """The process that a run starts, killed at ten moments while the log grows."""
     chance, count = random.Random(0), 0
     argv = [sys.executable, "-m", "launcher.trackers.process", "file", str(folder.path)]
@@ -247,14 +246,7 @@ def test_killed_again_and_again_it_sends_everything_once(folder):
         folder.write([step(count + n) for n in range(300)])
         count += 300
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 30
-        wanted = chance.randrange(count)
-        while not state_file(folder.path, "file").exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        while read_state(folder.path, "file").position.seq < wanted - 300 and time.monotonic() < until:
-            time.sleep(0.001)
-        process.kill()
-        process.wait()
+        kill_once_sent(process, "file", chance.randrange(-1, count - 300))
     ran = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert steps_of(folder.path) == list(range(count))
