@@ -84,9 +84,18 @@ def summary(steps: Iterable[Step], keys: Sequence[str]) -> tuple[list[Column], s
 
 
 def matches(name: str, keys: Sequence[str]) -> bool:
-    """Whether a key is this metric's name, a pattern of it, another spelling of it, or its label on the screen."""
+    """Whether a key is this metric's name, a pattern of it, another spelling of it, its label on the screen, or its
+    end, as `rewards/mean`."""
     ours = canonical(name)
-    return any(fnmatchcase(name, key) or name == key or ours == canonical(key) or label(ours) == key for key in keys)
+    return any(
+        fnmatchcase(name, key) or name == key or ours == canonical(key) or label(ours) == key or _ends(name, key)
+        for key in keys
+    )
+
+
+def _ends(name: str, key: str) -> bool:
+    """Of a key that is another spelling of something, as `grad_norm`, that metric is meant and no other."""
+    return name.endswith(f"/{key}") and canonical(key) == key
 
 
 def is_telling(name: str) -> bool:

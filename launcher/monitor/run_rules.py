@@ -106,8 +106,9 @@ def _flat(seen: History) -> bool:
         return True
     if "critic" in seen.run.algorithm.needs or seen.run.sampler.n < 2:  # answers to different prompts are compared
         return False
-    flat = seen.lately("critic/frac_reward_zero_std", seen.enough)
-    return bool(flat) and fmean(flat) >= 0.98
+    name = "critic/frac_reward_zero_std"
+    flat = seen.lately(name, seen.enough)
+    return bool(flat) and (fmean(flat) >= 0.98 or (seen.over and fmean(seen.series[name]) >= 0.95))
 
 
 def _constant(seen: History) -> bool:

@@ -104,6 +104,10 @@ def test_one_key_is_drawn_as_a_plot_with_nan_marked(log):
     assert code == 0 and "1 not finite" in text and "×" in text and "┤" in text
 
 
+def test_the_end_of_a_name_is_enough(log):
+    assert rlrun("metrics", log, "--keys", "score/mean", "--csv")[1].startswith("step,critic/score/mean\n")
+
+
 def test_a_key_that_no_metric_has_is_answered_with_a_near_one(log):
     code, text = rlrun("metrics", log, "--keys", "critic/score/meen")
     assert code == 2 and "did you mean critic/score/mean?" in text

@@ -112,6 +112,9 @@ RUINED = {
     "weights-still: bfloat16": (BFLOAT16, losses(around([2.9] * 6, 0.02)), 0.0),
     "score-fell: after a rise": (GRPO, sampled(around([*RISING, *RISING[::-1], *[0.2] * 20], 0.03))),
     "no-signal: from the start": (GRPO, sampled([1.0] * 30, flat=1.0, validations={0: 1.0, 30: 1.0}, low=1.0)),
+    "no-signal: a group in thirty": (
+        GRPO, varied("critic/frac_reward_zero_std", [1.0, 1.0, 0.9] * 20, validations={0: 0.3, 60: 0.3}),
+    ),
     "no-signal: two steps": (GRPO, sampled([0.0] * 2, flat=1.0)),
     "no-signal: one answer each": (PPO, sampled([0.5] * 30, flat=1.0, high=0.5, low=0.5)),
     "no-groups: never": (DAPO, sampled(around([0.3] * 4, 0.05), **{"train/groups_kept": 0.0})),
