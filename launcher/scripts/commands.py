@@ -34,6 +34,8 @@ rm rsync scancel scontrol sleep spack stty sync tar top touch tput uname unzip w
 """
 QUIET = frozenset(_QUIET.split())
 """Programs that start nothing here and are taken to succeed without a word about it."""
+ENDS = frozenset(["then", "elif", "else", "fi", "do", "done", "esac"])
+"""Reserved words that never begin a command: one that does was taken from a statement by the grammar."""
 Call = Callable[[BashProcess, str, list[str]], int]
 
 
@@ -124,6 +126,8 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
                 assign(shell, word.text)
         return shell.status if shell.substituted else 0
     first = rest[0]
+    if isinstance(first, BashWord) and first.text in ENDS:
+        raise UnreadableText(f"syntax of bash that cannot be read: {first.text!r} as a command")
     if isinstance(first, BashWord) and first.text in DECLARES:
         return declaration(shell, first.text, rest[1:])
     for word in rest:

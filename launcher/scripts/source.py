@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from tree_sitter import Language, Node, Parser
 from tree_sitter_bash import language
@@ -20,6 +21,38 @@ STARTS = frozenset(_STARTS.split())
 
 
 ESCAPED = re.compile(r"(?<!\\)\\[<>]")
+TWO_ASSIGNMENTS = re.compile(rb"\w\]?\+?=.*[ \t]\w+(?:\[[^\n]*\])?\+?=")
+
+
+def _tree(content: bytes) -> Node:
+    """The grammar's tree of a text.
+
+    The grammar takes the line after one of two or more assignments for their command, also where that is `else` or
+    `fi`; so it gets a `;` at the end of such a line."""
+    parser = Parser(Language(language()))
+    root = parser.parse(content).root_node
+    while TWO_ASSIGNMENTS.search(content) and (places := [*_unended(root, content)]):
+        changed = bytearray(content)
+        for place in places:
+            changed[place : place + 1] = b";"
+        content = bytes(changed)
+        root = parser.parse(content).root_node
+    return root
+
+
+def _unended(root: Node, content: bytes) -> Iterator[int]:
+    """Where assignments end whose command stands in a later line."""
+    left = [root]
+    while left:
+        node = left.pop()
+        left += node.children
+        if node.type != "command" or not node.children or node.children[0].type != "variable_assignment":
+            continue
+        for before, after in pairwise(child for child in node.children if child.type != "comment"):
+            between = content[before.end_byte : after.start_byte]
+            blank = between[:1] in (b" ", b"\t", b"\n")
+            if before.type == "variable_assignment" and blank and b"\n" in between.replace(b"\\\n", b""):
+                yield before.end_byte
 
 
 class ScriptSource:
@@ -29,7 +62,7 @@ class ScriptSource:
         self.text, self.file, self.line = text, file, line
         # The grammar takes `\<` for a redirect. Only where commands begin and end is read from the tree.
         content = ESCAPED.sub("==", text).encode("utf-8", "replace")
-        self.root = Parser(Language(language())).parse(content).root_node
+        self.root = _tree(content)
         self.characters: list[int] | None = None
         if len(content) != len(text):
             self.characters = []
