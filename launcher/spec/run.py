@@ -159,7 +159,7 @@ class Trainer:
     given, fewer if memory is too small."""
     max_tokens_per_gpu: AtLeastOne | None = None
     """Tokens computed at a time in one process, instead of a number of sequences: fuller micro-batches, so faster."""
-    log_val_generations: Count = 4
+    log_val_generations: Count = 20
     """Held-out answers of each validation that are logged as events."""
     logger: Names = (CONSOLE,)
     """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`,
