@@ -30,7 +30,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "critic/vf_loss": ("vf_loss", "value_loss", "critic_loss", "loss/value_avg"),
     "critic/vf_explained_var": ("vf_explained_var", "explained_variance"),
     "critic/lr": ("critic_lr",),
-    "train/loss": ("loss", "loss/mean", "training_loss", "sft_loss"),
+    "train/loss": ("loss", "loss/mean", "training_loss", "sft_loss", "lm_loss"),
     "actor/loss": ("total_loss",),
     "actor/pg_loss": (
         "pg_loss", "policy_loss", "train/core/policy_loss", "train-core/policy_loss", "actor/policy_loss", "act_loss",
@@ -81,12 +81,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "perf/throughput": ("throughput", "tokens_per_second", "tokens/s", "perf/tokens_per_sec"),
     "perf/max_memory_allocated_gb": (
         "actor/perf/max_memory_allocated_gb", "peak_memory_gb", "max_memory_allocated_gb", "peak_mem.",
+        "maxmemallocated",
     ),
     "perf/max_memory_reserved_gb": ("actor/perf/max_memory_reserved_gb", "max_memory_reserved_gb"),
     "perf/cpu_memory_used_gb": ("actor/perf/cpu_memory_used_gb", "cpu_memory_used_gb"),
     "perf/mfu/actor": ("mfu/actor", "mfu", "perf/mfu"),
     "perf/mfu/critic": ("mfu/critic",),
-    "val/loss": ("eval_loss", "val_loss", "validation_loss", "eval/loss"),
+    "val/loss": ("eval_loss", "val_loss", "validation_loss", "eval/loss", "lm_loss_value"),
     "val/rewards/accuracies": ("eval_rewards/accuracies",),
     "val-core/eval/reward/mean@1": ("eval_reward", "eval_mean_reward"),
 }  # fmt: skip

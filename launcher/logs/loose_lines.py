@@ -12,12 +12,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from launcher.logs.values import is_measurement, leading_number
+from launcher.core.metric_aliases import known
+from launcher.logs.values import is_beside_step, is_measurement, leading_number
 
+TIMINGS = "time (ms) |"
 _LONGEST = 4_000  # characters of a line of steps
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?<![\w/])(?:global[ _])?(?:step|iteration|iter)(?:\(train\))?[ :=#]{0,10}\[?\s{0,8}"
+    r"(?:(?<![\w/])|(?<=/)(?=global_step=))(?:global[ _])?(?:^steps(?=[:=])|step|iteration|iter)(?:\(train\))?"
+    r"[ :=#]{0,10}\[?\s{0,8}"
     rf"{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
@@ -28,8 +31,20 @@ _ENTRY = re.compile(
 _PARTS = re.compile(r"[,;] |  |\t")
 _WIDE = re.compile(r"([:=])[ \t]{2,20}")
 """Blanks before a value that is aligned: `loss:  8.0000  mfu: 1.23%`."""
-_NEXT = re.compile(r"\S{0,20}\s{1,20}([A-Za-z][\w./@%-]{0,80})[:=]\s{0,20}")
+_NEXT = re.compile(
+    r"\S{0,20}\s{1,20}(?:(?:s|ms|sec|GB|GiB|MB|%|tok/s|tokens/s|it/s|samples/s)\s{1,8})?"
+    r"([A-Za-z][\w./@%-]{0,80}(?: [\w./@%()-]{1,40}){0,3}?)[:=]\s{0,20}"
+)
 """Behind a value, its unit, and the name of the next where only blanks divide them."""
+_SPACED = re.compile(
+    r"([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}) {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
+    r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
+)
+"""A name and its value with only a blank between, and a unit or a remark behind: `loss 3.2145`."""
+_BEFORE = re.compile(r"\||[,;] |\t|  |/(?=\w{1,40}=)| (?=\w{1,40}=)")
+_PAIR = re.compile(r"([A-Za-z][\w ./-]{0,40}?) ?[:=] ?([-+.\w]{1,40})%?(?:/[0-9]{1,9})?")
+_LIST = re.compile(r"([A-Za-z][\w./-]{0,80})[:=] {0,2}\[\(?([-+.,\w ]{1,200})\)?(?:, \([^()\[\]]{0,100}\)){0,16}\]")
+"""Values of parameter groups: `lr=[1e-05, 1e-06]`, `mom=[(0.9, 0.95)]`, of which the first group is read."""
 _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
     r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
@@ -69,11 +84,17 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
     if found is None:
         return None
     rest = text[found.end() : _LONGEST]
-    parts = rest.split("|") if "|" in rest else _PARTS.split(_WIDE.sub(r"\1 ", rest))
-    metrics = dict[str, float]()
+    if "[" in rest:
+        rest = _LIST.sub(_unlisted, rest)
+    barred = "|" in rest
+    parts = rest.split("|") if barred else _PARTS.split(_WIDE.sub(r"\1 ", rest))
+    before = _pairs_before(text[: found.start()])
+    metrics = dict(before or {})
     for part in parts:
         part = part.lstrip(" :-])")
         entry = _ENTRY.match(part)
+        if barred and not entry:
+            metrics |= dict(filter(None, [_spaced(part)]))
         while entry:
             part = part[entry.end() :].strip("'\"")
             number = leading_number(part)
@@ -81,7 +102,50 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
                 metrics.setdefault(entry[1].strip(), number[0])
                 part = part[number[1] :]
             entry = _NEXT.match(part)
-    return (*_counts(found), metrics) if any(map(is_measurement, metrics)) else None
+    if not metrics and len(parts) > 1:
+        metrics = _all_spaced(parts)
+    measured = any(map(is_measurement, metrics)) or (before is not None and any(map(is_beside_step, metrics)))
+    return (*_counts(found), metrics) if measured else None
+
+
+def timings(text: str) -> dict[str, float]:
+    """`time (ms) | forward: 1.2 | backward: 2.4`, which DeepSpeed and Megatron print behind the line of a step."""
+    return (_pairs_before(text.removeprefix(TIMINGS)) or {}) if text.startswith(TIMINGS) else {}
+
+
+def _pairs_before(text: str) -> dict[str, float] | None:
+    """What stands before the step: `epoch=0/micro_step=10/`, `Epoch: 1 | `; None where that is more than pairs."""
+    pairs = dict[str, float]()
+    for part in filter(None, (each.strip(" /") for each in _BEFORE.split(text[-_BLOCK_LINE:]))):
+        pair = _PAIR.fullmatch(part)
+        number = leading_number(pair[2]) if pair else None
+        if pair is None or number is None:
+            return None
+        pairs[pair[1]] = number[0]
+    return pairs
+
+
+def _spaced(part: str) -> tuple[str, float] | None:
+    """Name and value of `loss 3.2145 (+0.1z)`."""
+    found = _SPACED.fullmatch(part.lstrip(" :-])"))
+    number = leading_number(found[2]) if found else None
+    return (found[1], number[0]) if found and number else None
+
+
+def _all_spaced(parts: list[str]) -> dict[str, float]:
+    """`: loss 3.2145, time 125.30ms, mfu 12.3%`. Prose has something else between its commas, or unknown names, or
+    whole numbers."""
+    pairs = [_spaced(part) for part in parts if part.strip(" :-])")]
+    found = dict(pair for pair in pairs if pair)
+    is_log = len(found) == len(pairs) <= 2 * sum(map(known, found)) and not all(map(float.is_integer, found.values()))
+    return found if is_log else {}
+
+
+def _unlisted(found: re.Match[str]) -> str:
+    """The values of a list with names of their own, those that equal the first left out."""
+    first, *others = [each.strip(" ()") for each in found[2].split(",")]
+    named = [f"{found[1]}/{at}={each}" for at, each in enumerate(others, 1) if each and each != first]
+    return ", ".join([f"{found[1]}={first}", *named])
 
 
 def _entry(text: str) -> re.Match[str] | None:

@@ -34,6 +34,8 @@ class Basis:
     by_heading: bool = True
     every: int = 1
     """Steps from one dict to the next, where only counting is left."""
+    excluded: tuple[str, ...] = ()
+    """Processes whose lines are not read, as they write steps of another training into the same log."""
 
 
 class _Rising:
@@ -70,6 +72,10 @@ class Numbering:
     def _change(self, **facts: Any) -> None:
         self.changed = self.changed or self._given > 0
         self.basis = replace(self.basis, **facts)
+
+    def exclude(self, process: str) -> None:
+        """Its steps are those of another training."""
+        self._change(excluded=(*self.basis.excluded, process))
 
     @property
     def sure(self) -> bool:

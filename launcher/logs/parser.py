@@ -21,6 +21,7 @@ from launcher.logs.numbering import DICTS, LOOSE, NAMED, SUREST, Basis, Kind, Nu
 from launcher.logs.prefixes import without_prefix
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
+from launcher.logs.writers import Writers
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
@@ -48,6 +49,9 @@ class LogParser:
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.at = at
         self.numbers = Numbering(basis)
+        self.writers = Writers(self.numbers.basis.excluded)
+        self._source = ""  # the process that wrote the line
+        self._prefix = b""  # what Ray put before the last step line
         self._counted = dict[str, float]()
         self._last: int | None = None
         self._progress: tuple[int, int, float | None, float | None] | None = None
@@ -90,7 +94,9 @@ class LogParser:
             except NOT_FAST:
                 fast = False
             if fast and b"(" not in line:  # np.float64(...), or a unit in a name
-                if settled and find(b"{", position, start) < 0:
+                prefix = self._prefix
+                same = text[start - len(prefix) : start] == prefix if prefix else find(b"pid=", position, start) < 0
+                if settled and same and find(b"{", position, start) < 0:
                     lines = count(b"\n", position, start)
                     if lines == 1 and find(b"it]\n", position, start) > 0:
                         bar_from, bar_to, plain = position, start, True
@@ -105,8 +111,12 @@ class LogParser:
                         continue
                 if not (self._wrapped or self._dict):
                     yield from self._lines(text[position:start])
-                    yield from self._end_block()
-                    yield from self._verl_step(step, metrics)
+                    before = text[max(text.rfind(b"\n", position, start) + 1, position) : start]
+                    self._source = _without_source(_decoded(before))[1]
+                    if self._source not in self.writers.excluded:
+                        self._prefix = before[max(before.rfind(b"("), 0) :] if self._source else b""
+                        yield from self._end_block()
+                        yield from self._verl_step(step, metrics)
                     position, settled = start + len(line) + 1, self._settled_on_step_lines()
                     continue
             yield from self._lines(text[position : start + len(line)])
@@ -144,17 +154,15 @@ class LogParser:
     def _line(self, text: str) -> Iterator[Event]:
         if text.startswith('{"log":'):
             text = dicts.of_docker(text)
-        if "\x1b" in text:
-            text = _ANSI.sub("", text)
-        if text.startswith("20"):
-            text = _STAMP.sub("", text, 1)
-        source = _RAY.match(text)
-        if source:
-            text = text[source.end() :]
+        text, source = _without_source(text)
+        self._source = source
+        if source in self.writers.excluded:
+            yield from self.writers.notice(source, self.at, self._last or 0)
+            return
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:
-            self._error_line(text, source[1] if source else "")
+            self._error_line(text, source)
         elif not self._samples.open and (ending := endings.find(text)):
             self._forget_errors()
             self._errors.end(ending, text)
@@ -166,7 +174,7 @@ class LogParser:
             if steps is not None:
                 yield from steps
                 return
-        if (text.startswith("[") or self._samples.open) and self._samples.take(text, source[1] if source else ""):
+        if (text.startswith("[") or self._samples.open) and self._samples.take(text, source):
             if self._samples.full:
                 yield from self._samples.of_step(0 if self._last is None else self._last + 1, self.at)
             return
@@ -195,6 +203,9 @@ class LogParser:
         if self.numbers.basis.rank == SUREST:
             return
         text = without_prefix(text)
+        if self.kind == "lines" and (metrics := loose_lines.timings(text)):
+            yield from self._step(self._last or 0, metrics)
+            return
         if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:
             if found := loose_lines.step_line(text):
                 yield from self._end_block()
@@ -252,8 +263,17 @@ class LogParser:
         yield Step(at=self.at, step=step, metrics=metrics)
 
     def _verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
+        if self._of_rival(metrics):
+            yield from self.writers.notice(self._source, self.at, self._last or 0)
+            return
         self.numbers.admits(kind, SUREST, step)
         yield from self._step(step, metrics)
+
+    def _of_rival(self, metrics: dict[str, float]) -> bool:
+        """Whether a step is of a process that another one, which is read, takes turns with."""
+        if later := self.writers.rival(self._source, metrics):
+            self.numbers.exclude(later)
+        return later == self._source != ""
 
     def _counted_of(self, step: int, steps: int) -> Iterator[Event]:
         """How far the log is, where a line says of how many steps it is."""
@@ -366,6 +386,8 @@ class LogParser:
         if named is None:
             header, self._header = self.numbers.heading(self._header), None
             named = None if header is None else (header, 0)
+        if metrics != self._counted and self._of_rival(metrics):  # ranks of one training print equal dicts
+            return
         if self.numbers.admits("trl", rank, named[0] if named else None):
             if named:
                 yield from self._counted_of(*named)
@@ -421,6 +443,16 @@ class LogParser:
             yield from self._step(self.numbers.next(None) if step is None else step, metrics)
         elif all(map(_after_training, metrics)):
             yield from self._evaluation(metrics)
+
+
+def _without_source(text: str) -> tuple[str, str]:
+    """A line without colours, time and the process that Ray names before it, and that process."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if text.startswith("20"):
+        text = _STAMP.sub("", text, 1)
+    source = _RAY.match(text)
+    return (text[source.end() :], source[1]) if source else (text, "")
 
 
 def _decoded(raw: bytes) -> str:

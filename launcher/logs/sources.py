@@ -24,6 +24,7 @@ BLOCK = 2**18
 LONGEST_LINE = 2**24
 """Bytes of a line that are kept; what follows up to its end is skipped."""
 _SNIFFED = 64  # blocks in which the form of a log shows
+_RIVALS = 1_000  # steps among which another trainer's show
 _START = 2**16
 _TAIL = 2**16
 _BOM = b"\xef\xbb\xbf"
@@ -53,11 +54,12 @@ class LogSource:
     @cached_property
     def basis(self) -> Basis:
         """What its beginning says of the numbers of its steps."""
-        parser = LogParser()
+        parser, count = LogParser(), 0
         with open_file(self.path) as file:
             for text in islice(_lines_of(file), _SNIFFED):
                 for _ in parser.feed(text):
-                    if parser.numbers.sure:
+                    count += 1
+                    if parser.numbers.sure and (count >= _RIVALS or not parser.writers.known):
                         return parser.numbers.basis
         deque(parser.finish(), 0)
         return parser.numbers.basis

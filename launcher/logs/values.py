@@ -60,8 +60,16 @@ _PREFIXES = (
 )  # fmt: skip
 
 
+_BESIDE_STEP = frozenset(["actor/lr", "perf/throughput", "perf/max_memory_allocated_gb", "timing_s/step"])
+
+
+def is_beside_step(name: str) -> bool:
+    """Whether a line that begins with its step is read for this metric, which elsewhere may be a setting."""
+    return canonical(name) in _BESIDE_STEP
+
+
 @lru_cache(maxsize=2**12)
 def is_measurement(name: str) -> bool:
     """Whether a metric of this name is what a training measures, and not a setting, a count or a clock: lines of loose
     form are read only where they have one."""
-    return canonical(name) in _MEASURED or name.startswith(_PREFIXES)
+    return canonical(name) in _MEASURED or name.replace(" ", "_").casefold().startswith(_PREFIXES)

@@ -409,3 +409,41 @@ def test_metrics_before_the_first_step_behind_times_of_kubectl(prefix):
     lines = ("(\"Initial validation metrics: {'val-core/x/acc/mean@1': \"", " \"np.float64(0.31), 'val-aux/n': 2.0}\")")
     text = "".join(f"{prefix}{line}\n" for line in lines)
     assert steps(text) == [(0, {"val-core/x/acc/mean@1": 0.31, "val-aux/n": 2.0})]
+
+
+@pytest.mark.parametrize(("line", "step", "metrics"), [
+    ("iter 100: loss 3.2145, time 125.30ms, mfu 12.3%", 100, {"loss": 3.2145, "time": 125.3, "mfu": 12.3}),
+    ("step 250: train loss 2.96, val loss nan", 250, {"train loss": 2.96, "val loss": math.nan}),
+    ("step    1/19560 | loss 11.009 (+nanz)| norm 15.3 (+nanz)| lr 4.29e-07 | 3040.70 ms | 172,423 tok/s", 1,
+     {"loss": 11.009, "norm": 15.3, "lr": 4.29e-7}),
+    ("[2024-01-01 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05, 1e-05], "
+     "mom=[(0.9, 0.95), (0.9, 0.95)]", 10, {"skipped": 0.0, "lr": 1e-5, "mom": 0.9, "mom/1": 0.95}),
+    ("[2024-01-01 10:00:00,124] [INFO] [timer.py:260:stop] epoch=0/micro_step=20/global_step=10, CurrSamplesPerSec=2.5,"
+     " MaxMemAllocated=18.7GB", 10,
+     {"epoch": 0.0, "micro_step": 20.0, "CurrSamplesPerSec": 2.5, "MaxMemAllocated": 18.7}),
+    ("steps: 10 loss: 4.2100 iter time (s): 0.512 samples/sec: 31.251", 10,
+     {"loss": 4.21, "iter time (s)": 0.512, "samples/sec": 31.251}),
+    (" validation loss at iteration 20 | lm loss value: 8.9E+00 | lm loss PPL: 7.4E+03 | ", 20,
+     {"lm loss value": 8.9, "lm loss PPL": 7400.0}),
+    ("epoch: 1 | loss: 0.5 | step: 10 | lr: 1e-05", 10, {"epoch": 1.0, "loss": 0.5, "lr": 1e-5}),
+])  # fmt: skip
+def test_lines_of_nanogpt_llm_c_deepspeed_and_megatron(line, step, metrics):
+    ((number, found),) = steps(line + "\n")
+    assert number == step
+    assert found == pytest.approx(metrics, nan_ok=True)
+
+
+def test_timings_behind_the_line_of_a_step_are_of_that_step():
+    text = "[INFO] [Rank 0] step=10, lr=[1e-05]\n[INFO] [Rank 0] time (ms) | fwd: 1.2 | bwd: 3.4 | step: 5.6\n"
+    assert steps(text) == [(10, {"lr": 1e-5}), (10, {"fwd": 1.2, "bwd": 3.4, "step": 5.6})]
+    assert steps("time (ms) | fwd: 1.2 | bwd: 3.4\n") == []
+
+
+@pytest.mark.parametrize("line", [
+    "Step 1: the loss was 500, and the gain 300",
+    "Step 2: Loss 500, so we need 300 more, which is 800",
+    "The next step 3, lr=1e-5",
+    "shape of step 3 | 5 rows | 7 columns",
+])  # fmt: skip
+def test_prose_and_settings_with_a_step_are_no_line_of_a_step(line):
+    assert steps(line + "\n") == []

@@ -1,0 +1,63 @@
+"""Which process writes the steps of a log: two jobs of Ray may write into one.
+
+(TaskRunner pid=1) step:3 - critic/score/mean:0.2
+(TaskRunner pid=2) step:11 - critic/score/mean:0.7
+(TaskRunner pid=1) step:4 - critic/score/mean:0.3
+
+One that is restarted has a new process, too, but the old one writes no more.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+
+from launcher.core.events import Alert
+
+_PID = "pid="
+
+
+class Writers:
+    """The processes that wrote steps, in the order of their first. `excluded` are those whose lines are not read."""
+
+    def __init__(self, excluded: Iterable[str] = ()) -> None:
+        self.excluded = set(excluded)
+        self._names = dict[str, set[str]]()
+        self._latest = ""
+        self._reported = set[str]()
+
+    @property
+    def known(self) -> bool:
+        """Whether a step came from a process that Ray names."""
+        return bool(self._latest)
+
+    def rival(self, source: str, names: Iterable[str]) -> str:
+        """The process to leave out, as `source` writes a step with metrics of these names: of two processes of one kind
+        that write the same metrics in turns, the one that came later. Empty where there is none."""
+        if not source:
+            return ""
+        before, self._latest = self._latest, source
+        returns = source in self._names
+        known = self._names.setdefault(source, set())
+        known.update(names)
+        if not returns or before == source or _kind(before) != _kind(source) or known.isdisjoint(self._names[before]):
+            return ""
+        order = list(self._names)
+        later = max(before, source, key=order.index)
+        self._latest = min(before, source, key=order.index)
+        self.excluded.add(later)
+        return later
+
+    def notice(self, source: str, at: float, step: int) -> Iterator[Alert]:
+        """That the lines of a process are left out, once."""
+        if source in self._reported:
+            return
+        self._reported.add(source)
+        read = f"({next((each for each in self._names if each not in self.excluded), 'the other')})"
+        fix = f"grep -F {shlex.quote(f'({source})')} LOG | rlrun metrics - for the other"
+        text = f"two trainers write into this log; only the steps of {read} are read, those of ({source}) are left out"
+        yield Alert(at=at, step=step, text=f"{text}; use {fix}", cause="two jobs whose output is one file", fix=fix)
+
+
+def _kind(source: str) -> str:
+    return source.partition(_PID)[0]
