@@ -23,6 +23,7 @@ from launcher.scripts.read import read_script
 from launcher.scripts.words.state import Launch
 from launcher.tools.importing.launch import import_launch
 from launcher.tools.importing.verl_config import differing
+from launcher.tools.importing.written_configs import FOLDERS, with_written_config
 
 CONFIGS = {
     "main_ppo": "ppo_trainer", "sft_trainer": "sft_trainer_engine", "sft_trainer_ray": "sft_trainer_engine",
@@ -54,7 +55,8 @@ def compare_configs(script: Path, files: Path) -> list[ConfigComparison]:
             shutil.copytree(script.parent / "parts", copied.parent / "parts")
         found = read_script(copied, arguments)
         placeholders = [part.placeholder for part in found.open if part.placeholder]
-        return [_compared(one, placeholders, files) for one in found.launches if _last_name(one) in CONFIGS]
+        ready = [with_written_config(one, found.written, placeholders, Path(name)).launch for one in found.launches]
+        return [_compared(one, placeholders, files) for one in ready if _last_name(one) in CONFIGS]
 
 
 def _compared(launch: Launch, placeholders: Sequence[str], files: Path) -> ConfigComparison:
@@ -83,8 +85,11 @@ def composed(given: Sequence[str], config: str, files: Path) -> dict[str, Any]:
     """What Hydra makes of verl's words. Raises its errors."""
     flags = [word for word in given if word.startswith("--config-name")]
     name = flags[-1].partition("=")[2].removesuffix(".yaml") if flags else config
-    with initialize_config_dir(str(files.resolve()), version_base=None):
-        node = compose(name, overrides=[word for word in given if not word.startswith("--")])
+    folder = next((word.partition("=")[2] for word in given if word.startswith(FOLDERS)), "")
+    own = folder if (Path(folder) / f"{name}.yaml").is_absolute() else ""
+    overrides = [word for word in given if not word.startswith("--")]
+    with initialize_config_dir(own or str(files.resolve()), version_base=None):
+        node = compose(name, overrides=[*([f"hydra.searchpath=[file://{files.resolve()}]"] if own else []), *overrides])
     made: dict[str, Any] = OmegaConf.to_container(node, resolve=True, throw_on_missing=False)  # type: ignore[assignment]
     return made
 

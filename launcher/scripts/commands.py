@@ -8,6 +8,7 @@ from launcher.scripts.programs import starts
 from launcher.scripts.programs.builtins import BUILTINS, declare_names, find_command
 from launcher.scripts.programs.filters import FILTERS
 from launcher.scripts.programs.streams import UnknownOutput, input_text
+from launcher.scripts.source import starts_program
 from launcher.scripts.words.assignments import assign, assign_array, split_assignment
 from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.expand import expand_all, expand_fields, expand_quoted, expand_text
@@ -134,7 +135,9 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
         if isinstance(word, ArrayWord):
             raise UnreadableText(f"{word.name}=( after a command")
     named = len(shell.reading.open)
-    listed = isinstance(first, BashWord) and first.text == "set"
+    listed = isinstance(first, BashWord) and (
+        first.text == "set" or first.text in shell.functions or starts_program(first.text)
+    )
     fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)], listed=listed)
     if fields and (fields[0] in FILTERS or fields[0] in QUIET or fields[0] in ("[", "test")) and not shell.sinks.get(1):
         shell.forget_unset(named)
@@ -218,7 +221,7 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
         name, *words = words or [":"]
     lists = list_place(shell, words) < len(words)
     if lists and name not in shell.functions and name != "set":
-        words = [shell.reading.as_one(word) for word in words]
+        words = as_arguments(shell, name, words)
     if name in shell.functions or name in BUILTINS:
         shell.scopes.append({key: Variable({0: value}, exported=True) for key, value in environment.items()})
         depth = len(shell.scopes)
@@ -247,6 +250,16 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
     if name not in QUIET:
         shell.assumed = f"{shell.reading.visible(name)} is assumed to succeed"
     return 0
+
+
+def as_arguments(shell: BashProcess, name: str, words: list[str]) -> list[str]:
+    """Words with one value for each open part that may be several; of what starts programs each of them is named."""
+    for word in words:
+        if shell.reading.is_list(word) and starts_program(name):
+            shell.report_open(
+                shell.reading.visible(word), "", "any number of words; only running the script tells them"
+            )
+    return [shell.reading.as_one(word) for word in words]
 
 
 def tee(shell: BashProcess, words: list[str]) -> int:

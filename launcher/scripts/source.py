@@ -140,4 +140,9 @@ def leaves_loop(source: ScriptSource, *nodes: Node) -> bool:
 
 def launches(source: ScriptSource, *nodes: Node) -> bool:
     """Whether a branch starts programs."""
-    return any(name.rpartition("/")[2] in STARTS for node in nodes for name in commands_in(source, node))
+    return any(starts_program(name) for node in nodes for name in commands_in(source, node))
+
+
+def starts_program(name: str) -> bool:
+    """Whether the command may start a program."""
+    return name.rpartition("/")[2] in STARTS

@@ -141,3 +141,20 @@ def test_a_training_backend_that_is_not_taken_is_refused(folder: Path, engine: s
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.sft_trainer {ROWS} model.path=a/b engine={engine}\n")
     (made,) = import_script(folder / "run.sh").launches
     assert [problem.got for problem in made.problems if f"engine={engine}" in problem.got]
+
+
+@pytest.mark.parametrize("flags", [
+    "--config-path=$PWD/made --config-name=mine", "--config-dir made --config-name mine.yaml", "-cp $PWD/made -cn mine",
+])  # fmt: skip
+def test_a_config_that_the_script_writes_is_read(folder: Path, flags: str) -> None:
+    heredoc = "mkdir -p made\ncat > made/mine.yaml <<EOF\n" + OWN + "trainer: {save_freq: $(date +%d)}\nEOF\n"
+    (folder / "run.sh").write_text(f"{heredoc}python3 -m {RL} {flags} {GRPO}\n")
+    (made,) = import_script(folder / "run.sh").launches
+    assert not made.problems, made.problems
+    wanted = compose([f"--config-path={folder / 'config'}", "--config-name=own", *GRPO.split()], "ppo").config
+    wanted["actor_rollout_ref"]["rollout"]["name"] = "vllm"
+    assert [*differing(wanted, config_of(resolve(made.arguments)))] == []
+    assert [note.partition(": ")[2] for note in made.notes] == [
+        "mine.yaml: trainer: {save_freq: {date +%d}} is left out; only running the script tells {date +%d}"
+    ]
+    assert not (folder / "made").exists()

@@ -77,6 +77,43 @@ def test_what_an_open_value_splits_into_is_open(read, text, words):
     )
 
 
+@pytest.mark.parametrize(("text", "words"), [
+    ("f() { a=$# b=$1 c=$2; }; f $(cat f) y", ("{#}", "{$1}", "{$2}")),
+    ('f() { a=$# b=$1 c=$2; }; f "$(cat f)" y', ("2", "{cat f}", "y")),
+    ("f() { a=$# b=$1 c=$2; }; f $(date +%F) $(nvidia-smi -L | wc -l)", ("2", "{date +%F}", "{nvidia-smi -L | wc -l}")),
+    ("a=$(< f) b=$(<f ) c=$( < f | wc -l)", ("{< f}", "{<f}", "0")),
+    ("echo 3 > f; a=$(<f)", ("3", "", "")),
+    ("IFS= read -r -d '' a < <(printf 'x\\0y')", ("x", "", "")),
+])  # fmt: skip
+def test_open_words_of_functions_and_files_in_substitutions(read, text, words):
+    assert read(f'{text}\n{TRAIN} "a=$a" "b=$b" "c=$c"\n').launches[0].words == tuple(
+        f"{name}={word}" for name, word in zip("abc", words, strict=True)
+    )
+
+
+def test_an_open_word_of_a_launch_may_be_several_and_is_named(read):
+    found = read(f'{TRAIN} a=1 $(cat more.txt)\nargs=($(cat f)); {TRAIN} "${{args[@]}}" "$(cat g)"\n')
+    assert [part.text for part in found.open if "any number of words" in part.note] == ["{cat more.txt}", "{cat f}"]
+
+
+@pytest.mark.parametrize(("condition", "word", "decided"), [
+    ("[[ $n == run_* ]]", "yes", True),
+    ("[[ $n == ppo_* ]]", "no", True),
+    ("[[ $n == *_x ]]", "yes", True),
+    ("[[ $n == *_y ]]", "no", True),
+    ("[[ $n != *_y ]]", "yes", True),
+    ("[[ $n == run_2* ]]", "no", False),
+    ("[[ $n == run_????-* ]]", "no", False),
+    ("[[ $n =~ ^run_ ]]", "yes", True),
+    ("[[ $n =~ _x ]]", "yes", True),
+    ("[[ $n =~ ^x ]]", "no", False),
+])  # fmt: skip
+def test_the_known_parts_of_an_open_value_decide_a_pattern(read, condition, word, decided):
+    found = read(f"n=run_$(date +%F)_x\nif {condition}; then a=yes; else a=no; fi\n{TRAIN} a=$a\n")
+    assert found.launches[0].words == (f"a={word}",)
+    assert [part.note for part in found.open if part.note] == [] or not decided
+
+
 @pytest.mark.parametrize("loop", [
     "for m in $(cat f)", "l=($(cat f)); for m in \"${l[@]}\"", "mapfile -t l < <(cat f); for m in ${l[@]}",
     "set -- $(cat f); for m", "l=($(cat f)); for m in \"${!l[@]}\"", "l=($(cat f)); for ((m = 0; m < ${#l[@]}; m++))",

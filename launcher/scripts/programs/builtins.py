@@ -241,7 +241,7 @@ def read(shell: BashProcess, words: list[str]) -> int:
                 raw = True
             elif letter in "adinNptu":
                 value = option[at + 1 :] or (left.pop(0) if left else "")
-                delimiter = value[:1] if letter == "d" else delimiter
+                delimiter = (value[:1] or "\0") if letter == "d" else delimiter
                 array = value if letter == "a" else array
                 if letter in "nN":
                     raise UnreadableText("read -n")
@@ -256,7 +256,7 @@ def read(shell: BashProcess, words: list[str]) -> int:
             shell.set(name, shell.open_value(f"read {name}", "{read " + name + "}"), key=0 if array else None)
         return 0
     rest = stream.text[stream.position :]
-    line, mark, _ = rest.partition(delimiter) if delimiter else (rest, "", "")
+    line, mark, _ = rest.partition(delimiter)
     stream.position += len(line) + len(mark)
     shell.reading.step(1 + len(rest) // 5000)
     if not raw:

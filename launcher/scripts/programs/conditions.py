@@ -276,7 +276,7 @@ class DoubleBracket:
             return compare(shell, left, operator, expand_text(shell, right_text))
         expression = expand_pattern(shell, right_text)
         if is_open(left) or is_open(expression):
-            return Truth(False, "an unknown value; assumed not to match")
+            return self.literal_truth(left, expression)
         try:
             groups = patterns.search_extended(expression, left, any_case="nocasematch" in shell.options)
         except patterns.Undecided as error:
@@ -284,6 +284,18 @@ class DoubleBracket:
         variable = shell.declare("BASH_REMATCH", local=False)
         variable.kind, variable.values = "indexed", dict(enumerate(groups or []))
         return Truth(groups is not None)
+
+    def literal_truth(self, value: str, expression: str) -> Truth:
+        """`=~` of a value that is open in part: known where the expression is plain text that a known part has."""
+        parts = IS_OPEN.split(value)
+        literal = re.fullmatch(r"(\^?)((?:[\w/-]|\\.)+)", expression, re.ASCII)
+        if literal and "nocasematch" not in self.shell.options:
+            text = re.sub(r"\\(.)", r"\1", literal[2])
+            if parts[0].startswith(text) if literal[1] else any(text in part for part in parts):
+                variable = self.shell.declare("BASH_REMATCH", local=False)
+                variable.kind, variable.values = "indexed", {0: text}
+                return Truth(True)
+        return Truth(False, "an unknown value; assumed not to match")
 
     def pattern_truth(self, value: str, pattern: str) -> Truth:
         return pattern_matches(self.shell, value, pattern)
@@ -298,6 +310,8 @@ def pattern_matches(shell: BashProcess, value: str, pattern: str) -> Truth:
             return Truth(patterns.matches(pattern, value, any_case=any_case))
         if value == pattern or re.fullmatch(r"\*+", pattern):
             return Truth(True)
+        if not is_open(pattern) and (decided := _of_known_parts(value, pattern, any_case)) is not None:
+            return Truth(decided)
         values = possible_values(shell, value)
         if not is_open(pattern) and not is_open("".join(values)):
             return agreed([Truth(patterns.matches(pattern, one, any_case=any_case)) for one in values], values[0])
@@ -310,3 +324,21 @@ def pattern_matches(shell: BashProcess, value: str, pattern: str) -> Truth:
     except patterns.Undecided as error:
         return Truth(False, f"{error}; assumed not to match")
     return Truth(False, "an unknown value; assumed not to match")
+
+
+def _of_known_parts(value: str, pattern: str, any_case: bool) -> bool | None:
+    """What the known parts of an open value decide, whatever the open ones are; None where they do not."""
+    if not re.search(r"(?<!\\)[?\[]|!\(", pattern) and patterns.matches(pattern, value, any_case=any_case):
+        return True  # only a `*` can have taken an open part
+    if "(" in pattern:
+        return None
+    texts = [re.sub(r"\\(.)", r"\1", text) for text in re.split(r"(?<!\\)(?:[*?]|\[.*\])", pattern)]
+    parts = IS_OPEN.split(value)
+    if any_case:
+        texts, parts = [text.lower() for text in texts], [part.lower() for part in parts]
+    first, last = min(len(texts[0]), len(parts[0])), min(len(texts[-1]), len(parts[-1]))
+    if len(texts) > 1 and texts[0][:first] != parts[0][:first]:
+        return False
+    if len(texts) > 1 and last and texts[-1][-last:] != parts[-1][-last:]:
+        return False
+    return None

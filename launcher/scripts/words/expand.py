@@ -20,6 +20,7 @@ from launcher.scripts.words.lexer import (
     Substitution,
     UnreadableText,
     quoted_parts,
+    simple_command,
     skip_expansion,
     word_parts,
 )
@@ -45,12 +46,18 @@ from launcher.scripts.words.values import (
     sliced,
 )
 
+ONE_WORD = re.compile(
+    r"(?:^|\|\s*)(?:wc -[lwc]|nproc|hostname(?: -[sf])?|whoami|id -\w+|uname|uuidgen|mktemp(?: -\w+)*"
+    r"|date(?: -u)?(?: ['\"]?\+[^\s'\"]+['\"]?)|git rev-parse(?: [\w-]+)*)(?:\s+2>\s*/dev/null)?$"
+)
+"""Commands of a substitution, the last of which writes one word."""
+
 
 def expand_fields(shell: BashProcess, text: str, *, listed: bool = False) -> list[str]:
     """The fields that one word of a command becomes.
 
-    An open value counts as one field, as what a command is given mostly is one; with `listed` as any number of them:
-    who splits a value into an array or for a loop means several."""
+    An open value counts as one field, as what a program is given mostly is one; with `listed` as any number of them:
+    in an array, in a loop, and for a function, which may count its arguments."""
     fields = []
     for word in patterns.expand_braces(text):
         fields += _fields(shell, with_tilde(shell, word_parts(word), assignment=_assigns(word)), listed)
@@ -169,17 +176,27 @@ def substituted(shell: BashProcess, part: Substitution) -> str:
     out = TextSink()
     inner = shell.subshell()
     before = len(shell.reading.open)
-    run_apart(inner, part.body, out)
+    run_apart(inner, f"cat {part.body}" if _is_file(part.body) else part.body, out)
     shell.status, shell.assumed, shell.substituted = inner.status, inner.assumed, True
     if out.text is not None:
         return out.text.rstrip("\n")
     for key in list(shell.reading.open)[before:]:
         if not key[2]:  # a condition inside it is no more than a part of what is open
             del shell.reading.open[key]
-    value = shell.open_value(part.text, "{" + body + "}")
+    value = shell.open_value(part.text, "{" + body + "}", single=ONE_WORD.search(body) is not None)
     if len(out.choices) == 1 and not out.parts:
         shell.reading.choices.setdefault(value, tuple(text.rstrip("\n") for text in out.choices[0]))
     return value
+
+
+def _is_file(body: str) -> bool:
+    """Whether a substitution is `$(< file)`, which bash reads without a command."""
+    if not body.lstrip().startswith("<"):
+        return False
+    command = simple_command(body, 0)
+    if command.words or body[command.end :].strip():
+        return False
+    return [one.operator for one in command.redirects] == ["<"]
 
 
 def parameter_pieces(shell: BashProcess, part: Parameter) -> Iterator[FieldPiece]:

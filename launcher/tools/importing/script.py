@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from launcher.config.arguments import key_of
 from launcher.config.descriptions import fields_of
 from launcher.core.problems import Problem, Problems
 from launcher.scripts.read import read_script
-from launcher.scripts.words.state import NOT_SET, OpenPart
+from launcher.scripts.words.state import NOT_SET, Launch, OpenPart
 from launcher.spec.run import RunSpec
 from launcher.tools.importing.launch import ImportedLaunch, import_launch
+from launcher.tools.importing.written_configs import with_written_config
 
 WIDTH = 116
 ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
@@ -56,7 +58,20 @@ def import_script(
     chosen = found.launches if only is None else found.launches[only - 1 : only]
     placeholders = [each.placeholder for each in found.open if each.placeholder]
     notes = [f"{each.line}: {_open_line(each)}" for each in found.open]
-    return ImportedScript(path, [import_launch(launch, placeholders) for launch in chosen], problems, notes)
+    made = [import_with_config(launch, found.written, placeholders) for launch in chosen]
+    return ImportedScript(path, made, problems, notes)
+
+
+def import_with_config(
+    launch: Launch, written: Mapping[str, str | None], placeholders: Sequence[str]
+) -> ImportedLaunch:
+    """A launch as a run of ours, also of a config that the script writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready = with_written_config(launch, written, placeholders, Path(folder))
+        made = import_launch(ready.launch, placeholders)
+    made.launch = launch
+    made.notes[:0] = ready.notes
+    return made
 
 
 def _open_line(part: OpenPart) -> str:

@@ -1,0 +1,66 @@
+"""Configs of Hydra that a script writes itself (`cat > conf/own.yaml <<EOF`) and then starts verl with.
+
+Nothing is written where the script would: the text lies in a folder of its own while the launch is imported."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launcher.engines.verl.config.compose import FLAGS
+from launcher.scripts.words.state import Launch
+
+FOLDERS = ("--config-path", "--config-dir")
+
+
+@dataclass(frozen=True)
+class WithConfig:
+    """A launch whose config lies in a folder of this machine."""
+
+    launch: Launch
+    notes: list[str] = field(default_factory=list)
+    """What is left out of the config."""
+
+
+def with_written_config(
+    launch: Launch, written: Mapping[str, str | None], placeholders: Sequence[str], folder: Path
+) -> WithConfig:
+    """The launch with its config in `folder`, where the script writes that config; else as it is."""
+    flags, places = _flags(launch.words)
+    flag = next((name for name in FOLDERS if name in flags), "")
+    name = flags.get("--config-name", "").removesuffix(".yaml")
+    if not flag or not name:
+        return WithConfig(launch)
+    below = "" if flags[flag].startswith("{") else launch.folder  # a placeholder such as {mktemp -d} is a whole path
+    path = posixpath.normpath(posixpath.join(below, flags[flag], f"{name}.yaml"))
+    if path not in written:
+        return WithConfig(launch)
+    text = written[path]
+    if text is None:
+        return WithConfig(launch, [f"{launch.line}: the text of {path} is known only when the script runs"])
+    kept, notes = [], []
+    for line in text.splitlines():
+        parts = [part for part in placeholders if part and part in line]
+        if parts:
+            shown = f"{name}.yaml: {line.strip()}"
+            notes.append(f"{launch.line}: {shown} is left out; only running the script tells {', '.join(parts)}")
+        else:
+            kept.append(line)
+    (folder / f"{name}.yaml").write_text("\n".join([*kept, ""]), encoding="utf-8")
+    words = [word for place, word in enumerate(launch.words) if place not in places]
+    config = (f"{flag}={folder}", f"--config-name={name}")
+    return WithConfig(replace(launch, words=(*config, *words)), notes)
+
+
+def _flags(words: Sequence[str]) -> tuple[dict[str, str], set[int]]:
+    """Hydra's flags that choose a config, and the numbers of their words."""
+    found, places = dict[str, str](), set[int]()
+    for place, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        flag = FLAGS.get(flag, flag)
+        if flag in FLAGS.values() and place not in places:
+            places |= {place} if equals else {place, place + 1}
+            found[flag] = value if equals else "".join(words[place + 1 : place + 2])
+    return found, places
