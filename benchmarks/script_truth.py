@@ -24,7 +24,7 @@ from launcher.scripts.words.state import NOT_SET, Launch
 REAL = re.findall(
     r"\S+",
     """awk basename bash cat cut dirname echo env expr false getopt grep head nice nohup paste printf readlink realpath
-    rev sed seq setsid sh sort stdbuf tail tee test timeout tr true uniq wc xargs""",
+    rev sed seq setsid sh sort stdbuf tac tail tee test timeout tr true uniq wc xargs""",
 )
 RECORDS = ("python", "python3", "python3.11", "torchrun", "accelerate", "deepspeed")
 PASSES = re.findall(

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from launcher.scripts.programs import starts
 from launcher.scripts.programs.builtins import BUILTINS, declare_names, find_command
 from launcher.scripts.programs.filters import FILTERS
+from launcher.scripts.programs.line_filters import XARGS_ECHO
 from launcher.scripts.programs.streams import UnknownOutput, input_text
 from launcher.scripts.source import starts_program
 from launcher.scripts.words.assignments import assign, assign_array, split_assignment
 from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.expand import expand_all, expand_fields, expand_quoted, expand_text
-from launcher.scripts.words.files import normal_path, write_file
+from launcher.scripts.words.files import known_text, write_file
 from launcher.scripts.words.lexer import (
     ASSIGNMENT,
     ArrayWord,
@@ -108,7 +109,7 @@ def input_stream(shell: BashProcess, operator: str, target: str) -> InputStream:
         return InputStream("")
     if operator == "<&":
         return shell.stdin
-    return InputStream(shell.reading.written.get(shell.reading.visible(normal_path(shell, path))))
+    return InputStream(known_text(shell, path))
 
 
 def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call) -> int:
@@ -233,7 +234,7 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
         finally:
             shell.unset_seen = True
             del shell.scopes[depth - 1 :]
-    if name in FILTERS:
+    if name in FILTERS and (name != "xargs" or words in XARGS_ECHO):
         try:
             if lists and name != "echo":
                 raise UnknownOutput

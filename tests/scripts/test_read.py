@@ -114,6 +114,12 @@ def test_the_known_parts_of_an_open_value_decide_a_pattern(read, condition, word
     assert [part.note for part in found.open if part.note] == [] or not decided
 
 
+def test_variables_of_an_unknown_file_are_named(read):
+    found = read(f"export $(grep -v '^#' other.env | xargs)\n{TRAIN} tp=$TP\n")
+    assert found.launches[0].words == ("tp=",) and not found.refused
+    assert any("which variables it sets" in part.note for part in found.open)
+
+
 @pytest.mark.parametrize("loop", [
     "for m in $(cat f)", "l=($(cat f)); for m in \"${l[@]}\"", "mapfile -t l < <(cat f); for m in ${l[@]}",
     "set -- $(cat f); for m", "l=($(cat f)); for m in \"${!l[@]}\"", "l=($(cat f)); for ((m = 0; m < ${#l[@]}; m++))",

@@ -23,6 +23,7 @@ from launcher.scripts.words.state import (
 )
 from launcher.scripts.words.values import as_list, field_list, list_place, may_split, separators_of
 
+UNKNOWN_NAMES = "which variables it sets is known only where the script runs"
 MESSAGE = "the file lies only where the script runs; what it sets is not known"
 
 
@@ -300,30 +301,41 @@ def _divided(line: str, count: int, separators: str, *, whole: bool) -> list[str
 
 
 def mapfile(shell: BashProcess, words: list[str]) -> int:
-    """`mapfile -t array`."""
-    strip, delimiter, left = False, "\n", list(words)
-    while left and left[0].startswith("-"):
+    """`mapfile -t -n count -s skipped -O origin -d delimiter array`."""
+    options, left = {"d": "\n", "n": "0", "s": "0"}, list(words)
+    while left and re.match(r"-[a-zA-Z]", left[0]):
         option = left.pop(0)
-        strip |= option == "-t"
-        if option == "-d" and left:
-            delimiter = left.pop(0)[:1] or "\0"
-        elif option != "-t":
-            raise UnreadableText(f"mapfile {option}")
+        for at, letter in enumerate(option[1:], start=1):
+            if letter not in "tdnsO":
+                raise UnreadableText(f"mapfile {option}")
+            options[letter] = "" if letter == "t" else option[at + 1 :] or (left.pop(0) if left else "")
+            if letter != "t":
+                break
+    count, skipped, origin = (status_of(shell, [options.get(letter, "0")], -1) for letter in "nsO")
+    if min(count, skipped, origin) < 0:
+        raise UnreadableText("mapfile: a number that only running could tell, or below 0")
     name = left[0] if left else "MAPFILE"
     variable = shell.declare(name, local=False)
     variable.kind = "indexed"
+    if "O" not in options:
+        variable.values = {}
     text = shell.stdin.text
     if text is None:
         value = shell.open_value(f"mapfile {name}", "{mapfile " + name + "}")
-        variable.values = {0: shell.reading.list_character(value)}
+        variable.values[origin] = shell.reading.list_character(value)
         return 0
-    lines = text[shell.stdin.position :].split(delimiter)
-    shell.stdin.position = len(text)
-    last = lines.pop()
-    lines = [line + ("" if strip else delimiter) for line in lines] + ([last] if last else [])
-    if len(lines) > 10_000:
+    delimiter = options["d"][:1] or "\0"
+    lines = [line + delimiter for line in text[shell.stdin.position :].split(delimiter)]
+    last = lines.pop()[:-1]
+    lines += [last] if last else []
+    taken = lines[: skipped + count] if count else lines
+    shell.stdin.position += sum(map(len, taken))
+    kept = taken[skipped:]
+    if len(kept) > 10_000:
         raise StopReading("mapfile reads more than 10,000 lines")
-    variable.values = dict(enumerate(as_list(shell, line) for line in lines))
+    if "t" in options:
+        kept = [line.removesuffix(delimiter) for line in kept]
+    variable.values.update(enumerate((as_list(shell, line) for line in kept), start=origin))
     return 0
 
 
@@ -332,6 +344,9 @@ def declare_names(shell: BashProcess, words: list[str], flags: str, *, local: bo
 
     Words are names and assignments."""
     for word in words:
+        if is_open(word[:1]):
+            shell.report_open(f"{'export' if 'x' in flags else 'declare'} {word}", "", UNKNOWN_NAMES)
+            continue
         if not re.match(r"[A-Za-z_]\w*(\[|\+?=|$)", word):
             raise UnreadableText(f"{word[:40]!r} is not a name")
         assigns = "=" in word

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 from launcher.scripts.programs.getopt import getopt
+from launcher.scripts.programs.line_filters import paste, rev, sort, tac, uniq, words_of_lines
 from launcher.scripts.programs.streams import UnknownOutput, closed, input_text
 from launcher.scripts.programs.text_filters import awk, cut, grep, head_or_tail, sed, tr, wc
 from launcher.scripts.words.files import normal_path
@@ -215,7 +216,8 @@ def expr(shell: BashProcess, words: list[str]) -> int:
 FILTERS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "awk": awk, "basename": basename, "cat": cat, "cut": cut, "dirname": dirname, "echo": echo, "egrep": grep,
     "expr": expr, "getopt": getopt, "grep": grep, "printf": printf, "realpath": realpath, "readlink": realpath,
-    "sed": sed, "seq": seq, "tr": tr, "wc": wc,
+    "paste": paste, "rev": rev, "sed": sed, "seq": seq, "sort": sort, "tac": tac, "tr": tr, "uniq": uniq, "wc": wc,
+    "xargs": words_of_lines,
     "head": lambda shell, words: head_or_tail(shell, words, last=False),
     "tail": lambda shell, words: head_or_tail(shell, words, last=True),
 }  # fmt: skip

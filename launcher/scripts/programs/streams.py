@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.scripts.words.files import NotReadable, normal_path, script_text
+from launcher.scripts.words.files import known_text
 from launcher.scripts.words.state import BashProcess, is_open
 
 
@@ -26,16 +26,10 @@ def input_text(shell: BashProcess, files: Sequence[str] = ()) -> str:
 def _file_text(shell: BashProcess, file: str) -> str:
     if file in ("-", "/dev/stdin"):
         return input_text(shell)
-    key = shell.reading.visible(normal_path(shell, file))
-    if shell.reading.written.get(key) is None:
-        raise UnknownOutput  # a file of this machine need not be the one of the machine where the script runs
-    try:
-        found = script_text(shell, file)
-    except NotReadable as error:
-        raise UnknownOutput from error
-    if found is None:
+    text = known_text(shell, file)
+    if text is None:
         raise UnknownOutput
-    return found[0]
+    return text
 
 
 def closed(*texts: str) -> None:

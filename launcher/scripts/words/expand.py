@@ -40,6 +40,7 @@ from launcher.scripts.words.values import (
     element,
     elements,
     field_list,
+    key_value_words,
     list_place,
     named_value,
     shown_keys,
@@ -273,6 +274,9 @@ def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values
             values = []
         yield from _default(shell, asked, part, values, many=True)
         return
+    if asked.operator == "@" and asked.argument in ("K", "k") and asked.name not in "@*":
+        yield _many(shell, asked, part, key_value_words(shell, asked.name, joined=asked.argument == "K"))
+        return
     if asked.operator == ":":
         values = sliced(shell, asked, values, bounds(shell, asked.argument))
     else:
@@ -373,10 +377,10 @@ def changed(shell: BashProcess, asked: ParameterText, value: str) -> str:
         )
     if is_open(value):
         raise patterns.Undecided("an open part")
-    if sign[0] in "^,":
+    if sign[0] in "^,~":
         return parameters.with_case(value, sign, expand_pattern(shell, asked.argument))
-    if sign == "@" and asked.argument in ("Q", "U", "L", "u", "E", "P"):
-        if asked.argument == "Q":
+    if sign == "@" and asked.argument in ("Q", "K", "k", "U", "L", "u"):
+        if asked.argument in "QKk":
             if not (value.isascii() and value.isprintable()):  # written as $'...'
                 raise patterns.Undecided("an unusual character")
             return parameters.shell_quoted(value)

@@ -8,6 +8,8 @@ from launcher.scripts.words.state import FILE_BYTES, FILES, BashProcess, StopRea
 
 PARENTS = 2  # folders above the script whose files are read too
 
+SETTINGS = (".env", ".sh")  # what `source` reads
+
 
 class NotReadable(Exception):
     """A file that is not there or is no text."""
@@ -92,6 +94,18 @@ def script_text(shell: BashProcess, path: str) -> tuple[str, str] | None:
             return decoded(file.read(FILE_BYTES + 1), name), name
     except OSError as error:
         raise NotReadable(f"{name}: {error.strerror}") from error
+
+
+def known_text(shell: BashProcess, path: str) -> str | None:
+    """What a file holds that the script wrote, or that has settings and lies near it; else None, as a file of this
+    machine need not be the one of the machine where the script runs."""
+    if shell.reading.visible(normal_path(shell, path)) not in shell.reading.written and not path.endswith(SETTINGS):
+        return None
+    try:
+        found = script_text(shell, path)
+    except NotReadable:
+        return None
+    return None if found is None else found[0]
 
 
 def exists(shell: BashProcess, path: str) -> bool:

@@ -12,8 +12,8 @@ from launcher.scripts.words.state import is_open
 
 SPECIAL = "@*#?$!-0123456789"
 OPERATORS = (
-    ":-", ":=", ":+", ":?", "##", "%%", "//", "/#", "/%", "^^", ",,",
-    "-", "=", "+", "?", "#", "%", "/", "^", ",", ":", "@",
+    ":-", ":=", ":+", ":?", "##", "%%", "//", "/#", "/%", "^^", ",,", "~~",
+    "-", "=", "+", "?", "#", "%", "/", "^", ",", "~", ":", "@",
 )  # fmt: skip
 OPTION_LETTERS = {
     "e": "errexit", "u": "nounset", "x": "xtrace", "f": "noglob", "a": "allexport", "n": "noexec", "v": "verbose",
@@ -145,8 +145,8 @@ def removed(value: str, pattern: str, operator: str, *, extended: bool) -> str:
 
 
 def with_case(value: str, operator: str, pattern: str) -> str:
-    """`${value^^}`, `${value,}`, ...; only characters that match the pattern change."""
-    change = str.upper if operator[0] == "^" else str.lower
+    """`${value^^}`, `${value,}`, `${value~~}`, ...; only characters that match the pattern change."""
+    change = {"^": str.upper, ",": str.lower, "~": str.swapcase}[operator[0]]
     end = len(value) if len(operator) == 2 else 1
     changed = "".join(change(c) if not pattern or patterns.matches(pattern, c) else c for c in value[:end])
     return changed + value[end:]

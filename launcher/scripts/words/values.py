@@ -5,12 +5,14 @@ An open value that splits into words may be any number of them. As an element it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from launcher.scripts.words.fields import FieldList
 from launcher.scripts.words.names import MACHINE
 from launcher.scripts.words.parameters import OPTION_LETTERS, ParameterText
-from launcher.scripts.words.state import IS_OPEN, BashProcess
+from launcher.scripts.words.patterns import Undecided
+from launcher.scripts.words.state import IS_OPEN, BashProcess, is_open
 
 
 def separators_of(shell: BashProcess) -> str:
@@ -78,6 +80,23 @@ def shown_keys(shell: BashProcess, name: str) -> list[str]:
     if place == len(found):
         return found
     return [*found[:place], open_list(shell, f"!{name}[@]")]
+
+
+def key_value_words(shell: BashProcess, name: str, *, joined: bool) -> list[str]:
+    """`${name[@]@k}`: keys and values in turn; `joined` (`@K`): all in one word. Raises Undecided."""
+    found, values = keys(shell, name), elements(shell, name)
+    if any(is_open(value) for value in values):
+        raise Undecided("an open value")
+    if not joined:
+        return [str(part) for pair in zip(found, values, strict=True) for part in pair]
+    if not all(text.isascii() and text.isprintable() and not re.search(r"[^\w.-]", str(key))
+               for key, text in zip(found, values, strict=True)):  # fmt: skip
+        raise Undecided("an unusual character")
+    quoted = [re.sub(r'([$`"\\])', r"\\\1", value) for value in values]
+    text = " ".join(f'{key} "{value}"' for key, value in zip(found, quoted, strict=True))
+    variable = shell.variable(name)
+    ends = " " if variable is not None and variable.kind == "associative" and text else ""  # as bash 5.2 writes it
+    return [text + ends] if text else []
 
 
 def open_list(shell: BashProcess, inner: str) -> str:

@@ -1,0 +1,98 @@
+"""Programs that order and join lines: sort, uniq, rev, tac, paste, and xargs as echo. Exact, or UnknownOutput."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from launcher.scripts.programs.streams import UnknownOutput, closed, input_text
+from launcher.scripts.words.state import BashProcess
+
+XARGS_ECHO: tuple[list[str], ...] = ([], ["-d", "\\n"], ["-d\\n"])
+"""Arguments of `xargs` with which it starts no program but echo."""
+
+
+def _lines(shell: BashProcess, files: list[str]) -> list[str]:
+    if any(file.startswith("-") and file != "-" for file in files):
+        raise UnknownOutput
+    text = input_text(shell, files)
+    closed(text)
+    if text and not text.endswith("\n"):
+        raise UnknownOutput
+    return text.splitlines()
+
+
+def _write(shell: BashProcess, lines: list[str]) -> None:
+    shell.write("".join(f"{line}\n" for line in lines))
+
+
+def sort(shell: BashProcess, words: list[str]) -> int:
+    """-n, -r, -u. What the order of the machine's language could change is unknown."""
+    flags = ""
+    while words and re.fullmatch(r"-[nru]+", words[0]):
+        flags, words = flags + words[0][1:], words[1:]
+    lines = _lines(shell, words)
+    if "n" in flags:
+        if not all(re.fullmatch(r"-?\d{1,15}", line) for line in lines):
+            raise UnknownOutput
+        numbers = sorted(map(int, lines))
+        if len({*numbers}) != len({*lines}):  # 1 and 01
+            raise UnknownOutput
+        ordered = [str(number) for number in numbers]
+        if sorted(ordered) != sorted(lines):
+            raise UnknownOutput
+    else:
+        ordered = sorted(lines)
+        if any(not line.isascii() for line in lines) or ordered != sorted(lines, key=_as_in_a_dictionary):
+            raise UnknownOutput
+    if "u" in flags:
+        ordered = list(dict.fromkeys(ordered))
+    _write(shell, ordered[::-1] if "r" in flags else ordered)
+    return 0
+
+
+def _as_in_a_dictionary(line: str) -> tuple[str, str]:
+    """Letters and digits alone, small and large ones alike, as most languages order them."""
+    return re.sub(r"[^0-9A-Za-z]", "", line).lower(), line
+
+
+def uniq(shell: BashProcess, words: list[str]) -> int:
+    lines = _lines(shell, words)
+    _write(shell, [line for number, line in enumerate(lines) if not number or line != lines[number - 1]])
+    return 0
+
+
+def rev(shell: BashProcess, words: list[str]) -> int:
+    _write(shell, [line[::-1] for line in _lines(shell, words)])
+    return 0
+
+
+def tac(shell: BashProcess, words: list[str]) -> int:
+    _write(shell, _lines(shell, words)[::-1])
+    return 0
+
+
+def paste(shell: BashProcess, words: list[str]) -> int:
+    """`paste -sd, -`: all lines in one."""
+    options = "\0".join(word for word in words if word != "-")
+    found = re.fullmatch(r"(?:-s\0)?-s?d\0?([^\0\\])(?:\0-s)?", options)
+    if not found or "s" not in options.replace(found[1], "", 1):
+        raise UnknownOutput
+    _write(shell, [found[1].join(_lines(shell, []))])
+    return 0
+
+
+def words_of_lines(shell: BashProcess, words: list[str]) -> int:
+    """`xargs` without a command: the words of its input in one line."""
+    text = input_text(shell)
+    closed(text)
+    if len(text) > 4096 or "\\" in text:
+        raise UnknownOutput
+    try:
+        found = text.splitlines() if words else [word for line in text.splitlines() for word in shlex.split(line)]
+    except ValueError as error:
+        raise UnknownOutput from error
+    if found and found[0].startswith("-"):  # an option of echo
+        raise UnknownOutput
+    _write(shell, [" ".join(found)])
+    return 0
