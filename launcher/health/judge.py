@@ -28,6 +28,7 @@ PARTS = "timing_s/"
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
+_WORD = re.compile(r"\w+")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
@@ -44,6 +45,9 @@ class _ActiveRule:
     """Code of each `{EXPRESSION}` in the rule's texts."""
     finite: tuple[str, ...]
     """Metrics that the rule needs to be finite."""
+    metrics: frozenset[str]
+    """What `when` names: without a new value of these it stays as it was."""
+    holds: bool | None = None
     held: int = 0
     since: int = 0
     reported: bool = False
@@ -146,13 +150,15 @@ class Judge:
         return _ActiveRule(
             name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
             parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
-            tuple(_NONFINITE.findall(rule.when)),
+            tuple(_NONFINITE.findall(rule.when)), frozenset(_WORD.findall(rule.when)) & self.series.keys(),
         )  # fmt: skip
 
     def _fires(self, active: _ActiveRule, fresh: set[str]) -> bool:
         if active.reported or active.covered or not fresh:
             return False
-        if not self._holds(active):
+        if active.holds is None or not fresh.isdisjoint(active.metrics):
+            active.holds = self._holds(active)
+        if not active.holds:
             active.held = 0
             return False
         if not active.held:
@@ -320,6 +326,12 @@ class Judge:
         def scatter(metric: str) -> float:
             return get(metric, 4).scatter
 
+        def chance(metric: str) -> float:
+            return get(metric).chance
+
+        def item_error(metric: str) -> float:
+            return get(metric).item_error
+
         def recent(metric: str) -> float:
             """Mean of the last values, of as many as show a change beyond the noise."""
             series = get(metric, 3)
@@ -338,7 +350,7 @@ class Judge:
         def fell(metric: str) -> bool:
             return self.series[metric].rise() < -SIGNIFICANT
 
-        each = (noise, scatter, recent, error, slope, rose, fell)
+        each = (noise, scatter, chance, item_error, recent, error, slope, rose, fell)
         return {function.__name__: function for function in each}
 
     def _comparisons(self) -> dict[str, Callable[..., Any]]:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from itertools import islice, pairwise
 from statistics import fmean, median
 
@@ -24,6 +25,8 @@ SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
 OUTLINE = 128  # most points of an outline
 BENDS = 50  # last values whose scatter is measured
+WANDERS = (3, 5, 8)  # how far those are off that a value is compared with
+MOST_ITEMS = 5_000  # of which a held-out score is known to be a share
 
 
 class Series:
@@ -61,6 +64,7 @@ class Series:
         self._noise, self._noise_count, self._owed = 0.0, 0, 0.0  # measured of so many values
         self._waiting, self._waits = 0.0, 0  # sum and number of the values that are not yet in the outline
         self._scatter = (0, 0.0)  # measured at so many values
+        self._items = (0, 1, False)  # of so many values: how many items they are shares of, and whether they are exact
         self._least_until: deque[float] = deque(maxlen=LOWS)
         self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
 
@@ -157,12 +161,31 @@ class Series:
     @property
     def scatter(self) -> float:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
-        few values an upper bound."""
+        few values an upper bound. Of many also around the line through others farther off, as a value may wander."""
         if self._scatter[0] != self.count:
             values = self.lately(BENDS)
-            bends = [a - 2 * b + c for a, b, c in zip(values, values[1:], values[2:], strict=False)]
-            self._scatter = self.count, _deviation(bends) / math.sqrt(6) * (1 + 4 / self.count)
+            near = _deviation(_bends(values, 1)) / math.sqrt(6) * (1 + 4 / self.count)
+            self._scatter = self.count, max(near, *(_wander(values, apart) for apart in WANDERS))
         return self._scatter[1]
+
+    @property
+    def item_error(self) -> float:
+        """Standard error of a share of items, such as right answers, where the values tell of how many: 0.4375 and
+        0.46875 are of 32. 0 where they do not: of shares that were rounded to 4 digits, and of other values."""
+        seen, items, exact = self._items
+        for value in self.lately(min(self.count - seen, RECENT)):
+            share = Fraction(value).limit_denominator(MOST_ITEMS)
+            fits = 0 <= value <= 1 and abs(share - Fraction(value)) < Fraction(1, 10**9)
+            items = math.lcm(items, share.denominator) if fits and 0 < items <= MOST_ITEMS else 0
+            exact = exact or abs(round(value, 4) - value) > 1e-9
+        self._items = self.count, items, exact
+        mean = min(max(sum(self.recent) / len(self.recent), 0.0), 1.0)
+        return math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
+
+    @property
+    def chance(self) -> float:
+        """By how many standard deviations the highest of so many values is above what they stand for, by chance."""
+        return math.sqrt(2 * math.log(max(self.count, 1)))
 
     def _find_window(self) -> int:
         if not self.span or not self.noise:
@@ -209,6 +232,19 @@ class Series:
     def since(self, count: int) -> int:
         """Step of the value that is `count` values back, or of the first that is kept."""
         return self.steps[max(len(self.steps) - count, 0)] if self.steps else 0
+
+
+def _bends(values: Sequence[float], apart: int) -> list[float]:
+    """How far each value is off the line through those `apart` before and behind it, times 2."""
+    triples = zip(values, values[apart:], values[2 * apart :], strict=False)
+    return [a - 2 * b + c for a, b, c in triples]
+
+
+def _wander(values: Sequence[float], apart: int) -> float:
+    """Standard deviation around the line through values farther off, by the median, as a turn has few; 0 of few."""
+    if len(values) < 6 * apart:
+        return 0.0
+    return median(map(abs, _bends(values, apart))) / 0.6745 / math.sqrt(6)
 
 
 def noise(values: Sequence[float]) -> float:

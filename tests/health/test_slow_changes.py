@@ -14,6 +14,7 @@ from curves import around, every, growth, line
 from launcher.core.events import Alert, Step
 from launcher.health.judge import Judge
 from launcher.health.profiles import read_profile
+from launcher.health.series import Series
 from launcher.spec.health import HealthRules
 
 RULES = read_profile("measured")
@@ -21,6 +22,7 @@ HELD_OUT = replace(RULES, rules={name: RULES.rules[name] for name in ("held-out-
 REWARD, LENGTH, USED = "critic/score/mean", "response_length/mean", "perf/max_memory_allocated_gb"
 ENTROPY, KL, NORM, LOSS = "actor/entropy", "actor/kl_loss", "actor/grad_norm", "train/loss"
 CLIPPED, PPO_KL, EXPLAINED = "actor/pg_clipfrac", "actor/ppo_kl", "critic/vf_explained_var"
+RATIO_MAX = "actor/ratio_max"
 VAL, VAL_LOSS = "val-core/gsm8k/reward/mean@1", "val/loss"
 Values = Mapping[str, Sequence[float | None]]
 Curve = Callable[[float], float]
@@ -153,6 +155,61 @@ def test_noise_of_held_out_values_is_no_finding(curve: Curve, count: int, scale:
     assert alarms <= 6
 
 
+def share_of(items: int, chance: random.Random, right: float = 0.6) -> float:
+    return sum(chance.random() < right for _ in range(items)) / items
+
+
+@pytest.mark.parametrize("items", [32, 128, 512])
+@pytest.mark.parametrize("count", [20, 100])
+def test_a_score_of_few_items_is_no_fall_by_its_chance(items: int, count: int) -> None:
+    """Of 50 series of equal true score at most 3; of many validations one is far down by chance."""
+    alarms = 0
+    for seed in range(50):
+        chance = random.Random(f"{items} {count} {seed}")
+        alarms += len(judged({VAL: [share_of(items, chance) for _ in range(count)]}, HELD_OUT))
+    assert alarms <= 3
+
+
+def test_a_score_that_wanders_is_called_a_fall_in_a_minority() -> None:
+    """Neighbours are alike, so the differences of neighbours are smaller than the noise."""
+    alarms = 0
+    for seed in range(50):
+        chance, value, values = random.Random(seed), 0.0, list[float]()
+        for _ in range(50):
+            value = 0.6 * value + chance.gauss(0, 0.016)
+            values.append(0.6 + value)
+        alarms += len(judged({VAL: values}, HELD_OUT))
+    assert alarms <= 20
+
+
+def test_a_fall_of_a_score_of_many_items_is_named() -> None:
+    named = 0
+    for seed in range(50):
+        chance = random.Random(seed)
+        right = [*line(0.3, 0.7, 15), *line(0.7, 0.5, 15)]
+        named += bool(judged({VAL: [share_of(1319, chance, each) for each in right]}, HELD_OUT))
+    assert named >= 48
+
+
+def test_a_few_scores_of_few_items_need_a_larger_fall() -> None:
+    """Of 64 items a score of 0.6 has a standard error of 0.06, of 1,319 of 0.013."""
+    few, many = [40 / 64, 39 / 64, 37 / 64, 35 / 64], [824 / 1319, 804 / 1319, 762 / 1319, 721 / 1319]
+    assert not judged({VAL: few}, HELD_OUT)
+    assert [each.rule for each in judged({VAL: many}, HELD_OUT)] == ["held-out-fell"]
+
+
+@pytest.mark.parametrize(("values", "error"), [
+    ([0.4375, 0.46875], math.sqrt(0.453125 * 0.546875 / 32)), ([824 / 1319, 1.0, 0.0], 0.0131),
+    ([0.6, 0.55, 0.4375], 0.0),  # as if rounded
+    ([0.6180339887, 0.5772156649], 0.0), ([-0.123456, 0.5], 0.0), ([12.3456789, 10.0], 0.0),
+])  # fmt: skip
+def test_the_error_of_a_share_of_items(values: Sequence[float], error: float) -> None:
+    series = Series()
+    for step, value in enumerate(values):
+        series.add(step, value)
+    assert series.item_error == pytest.approx(error, rel=0.05)
+
+
 def test_one_bad_validation_is_no_fall() -> None:
     assert not found({VAL: [*around(0.6, 0.01, 12), 0.45, *around(0.6, 0.01, 12)]})
 
@@ -194,16 +251,21 @@ def test_entropy_that_rises_as_the_reward_collapses_is_not_said_to_have_kept_it(
     assert kept.text.startswith("entropy rose to 2 nats, from 0.4; the reward is 0.7, and was 0.7")
 
 
-@pytest.mark.parametrize(("clipped", "ppo_kl", "named"), [
-    (0.45, 0.02, True), (0.45, -0.02, True), (0.25, 0.02, False),
-    (0.36, 0.0004, False),  # sequences, whose range is 1,000 times narrower
-    (0.45, None, False), (0.75, None, True),
+@pytest.mark.parametrize(("clipped", "beside", "bound"), [
+    (0.45, {PPO_KL: 0.02}, 0.3), (0.45, {PPO_KL: -0.02}, 0.3), (0.25, {PPO_KL: 0.02}, None),
+    (0.45, {PPO_KL: 0.0002}, 0.4),  # its sign makes the KL small where ratios are large
+    (0.36, {PPO_KL: 0.0004}, None),  # sequences, whose range is 1,000 times narrower
+    (0.36, {PPO_KL: 0.0004, RATIO_MAX: 1.6}, 0.3), (0.6, {PPO_KL: 0.0004, RATIO_MAX: 1.01}, None),
+    (0.75, {PPO_KL: 0.0004, RATIO_MAX: 1.01}, 0.7), (0.45, {}, 0.4), (0.36, {}, None),
 ])  # fmt: skip
 def test_clipping_of_tokens_has_a_lower_bound_than_that_of_sequences(
-    clipped: float, ppo_kl: float | None, named: bool
+    clipped: float, beside: Mapping[str, float], bound: float | None
 ) -> None:
-    values = {CLIPPED: [clipped] * 10} | ({PPO_KL: [ppo_kl] * 10} if ppo_kl is not None else {})
-    (alert, *_) = [*[each for each in judged(values) if each.rule == "clipped-often"], None]
-    assert (alert is not None) == named
-    if alert:
-        assert alert.threshold == (0.7 if ppo_kl is None else 0.3)
+    values = {CLIPPED: [clipped] * 12} | {name: [value] * 12 for name, value in beside.items()}
+    bounds = [each.threshold for each in judged(values) if each.rule == "clipped-often"]
+    assert bounds == pytest.approx([] if bound is None else [bound])
+
+
+def test_sequences_that_are_clipped_as_in_healthy_runs_with_noise_are_no_finding() -> None:
+    runs = [[random.Random(f"{seed} {at}").gauss(0.36, 0.05) for at in range(200)] for seed in range(40)]
+    assert sum(bool(found({CLIPPED: each, PPO_KL: [0.0004] * 200}, "clipped-often")) for each in runs) <= 3
