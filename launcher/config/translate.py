@@ -197,7 +197,15 @@ class _Translator:
                     if group not in {**self.chosen, **found} and choice in self.files.get(group, ()):
                         found[group] = word
                         self.derived_by.setdefault(one.word, []).append(word)
-        return found
+        return found | self._default_reward({*self.chosen, *found})
+
+    def _default_reward(self, chosen: Collection[str]) -> dict[str, str]:
+        """What scores in a launch of verl's that names no reward: verl's rule of each row's data_source."""
+        by_name = {self._name(one): one for one in self.typed}
+        if "reward" in chosen or not {"algorithm.adv_estimator", "data.train_files"} <= {*by_name}:
+            return {}
+        self.derived_by.setdefault(by_name["algorithm.adv_estimator"].word, []).append(word := "reward=auto")
+        return {"reward": word}
 
     def _suggester(self, theirs: Sequence[_Typed], derived: Mapping[str, str], given: Mapping[str, str]) -> Suggester:
         """Of the run that these choices and the other arguments make."""

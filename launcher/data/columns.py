@@ -24,7 +24,7 @@ from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES
 from launcher.data.parquet_layout import CHAT, types
 from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ROLES
+from launcher.spec.data import NO_SOURCE, ROLES
 
 _READ = {"prompt", "question", "response", "answer", "completion", "chosen", "rejected", "messages"}
 _READ |= {"data_source", "ability"}
@@ -239,7 +239,7 @@ def _written(cells: Cells, shape: ColumnShape, files: Files, kind: Kind) -> dict
     source = files.data_source or SOURCES.get(files.format)
     math = files.format == "gsm8k"
     written = {
-        "data_source": pa.repeat(source, len(prompt)) if source else _label(cells, "data_source", prompt, "unknown"),
+        "data_source": pa.repeat(source, len(prompt)) if source else _label(cells, "data_source", prompt, NO_SOURCE),
         "ability": pa.repeat("math", len(prompt)) if math else _label(cells, "ability", prompt, ""),
     }
     if shape.prompt == "messages":

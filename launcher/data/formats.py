@@ -37,7 +37,7 @@ from typing import Any
 from launcher.core.problems import short_repr, suggest
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ROLES, Message, Row, Text, template_args_of
+from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
 
 Values = Mapping[str, Any]
 
@@ -245,7 +245,7 @@ def _row(where: str, values: Values, prompt: Text, response: str | None, answer:
         prompt=prompt,
         response=response,
         ground_truth=truth,
-        data_source=_label("data_source", values) or "unknown",
+        data_source=_label("data_source", values) or NO_SOURCE,
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
         style=style,

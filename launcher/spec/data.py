@@ -60,6 +60,8 @@ class Message:
 
 
 Text = str | tuple[Message, ...]
+NO_SOURCE = "unknown"
+"""`data_source` of a row that names none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Row:
     response: str | None = None
     rejected: str | None = None
     ground_truth: str | None = None
-    data_source: str = "unknown"
+    data_source: str = NO_SOURCE
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     style: str = ""

@@ -19,7 +19,7 @@ TABLE = {  # what is typed together: the word, what it is with engine=torch, and
     # `=` ours as it is, `-` left out, `+` passed on to verl (by which name), `!` refused with this advice
     "grpo": [
         [
-            ("algorithm.adv_estimator=grpo", "algorithm=grpo", "algorithm=grpo"),
+            ("algorithm.adv_estimator=grpo", "reward=auto algorithm=grpo", "reward=auto algorithm=grpo"),
             (
                 "data.train_files=a.parquet",
                 "data=files data.train_files=a.parquet",
@@ -468,12 +468,27 @@ VERL = [
 ]  # fmt: skip
 OURS = [
     "algorithm=ppo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=files", "data.train_files=a.parquet",
-    "data.train_batch_size=64", "optim.lr=2e-6", "algorithm.lam=0.95", "sampler.temperature=0.7",
+    "data.train_batch_size=64", "optim.lr=2e-6", "algorithm.lam=0.95", "sampler.temperature=0.7", "reward=auto",
 ]  # fmt: skip
 
 
 def test_the_run_is_that_of_our_words() -> None:
     assert resolve(VERL) == resolve(OURS)
+
+
+@pytest.mark.parametrize(
+    ("more", "reward"),
+    [
+        ([], "Auto"),
+        (["engine=verl"], "Auto"),
+        (["reward=math"], "Math"),
+        (["reward.custom_reward_function.path=f.py"], "Python"),
+        (["reward.reward_model.enable=true", "reward.reward_model.model_path=a/b"], "RewardModel"),
+    ],
+)
+def test_a_launch_of_verls_that_names_no_reward_is_scored_by_data_source(more: list[str], reward: str) -> None:
+    run = try_resolve([*VERL, *more]).run
+    assert run and type(run.reward).__name__ == reward
 
 
 def test_a_recipe_and_a_file_may_have_verls_words(tmp_path: Path) -> None:

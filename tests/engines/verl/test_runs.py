@@ -48,7 +48,7 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
     assert metrics["perf/max_memory_allocated_gb"] == 1.5
     assert metrics["a/name/nobody/has"] == 7.0, "a metric without an alias is kept under verl's name"
     samples = events(run, Sample)
-    assert len(samples) == 4 * 7, "trainer.log_val_generations of each validation"
+    assert len(samples) == 9 * 7, "trainer.log_val_generations of each validation"
     assert (samples[0].prompt, samples[0].response, samples[0].score) == ("0+1=", "1", 1.0)
     held_out = json.loads((run / "checkpoints/step_000004/trainer.json").read_text())["validated"]
     assert (held_out["step"], held_out["metrics"]["val-core/sums/reward/mean@1"]) == (4, 0.4)
