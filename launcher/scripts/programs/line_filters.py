@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Mapping
+from itertools import chain
 
 from launcher.scripts.programs.streams import UnknownOutput, closed, input_text
+from launcher.scripts.words.lexer import ansi_text
 from launcher.scripts.words.state import BashProcess
 
 XARGS_ECHO: tuple[list[str], ...] = ([], ["-d", "\\n"], ["-d\\n"])
@@ -86,13 +88,59 @@ def words_of_lines(shell: BashProcess, words: list[str]) -> int:
     """`xargs` without a command: the words of its input in one line."""
     text = input_text(shell)
     closed(text)
-    if len(text) > 4096 or "\\" in text:
+    if len(text) > 4096:
         raise UnknownOutput
-    try:
-        found = text.splitlines() if words else [word for line in text.splitlines() for word in shlex.split(line)]
-    except ValueError as error:
-        raise UnknownOutput from error
-    if found and found[0].startswith("-"):  # an option of echo
+    (found,) = xargs_groups(text, {"d": words[-1].removeprefix("-d")} if words else {}, [])
+    if found and (found[0].startswith("-") or "\\" in text):  # an option of echo
         raise UnknownOutput
     _write(shell, [" ".join(found)])
     return 0
+
+
+PIECE = re.compile(r"""[^\s"'\\]+|"[^"\n]*"|'[^'\n]*'|\\.""")
+
+
+def _unquoted(line: str, blanks: bool) -> list[str]:
+    """The words of a line as xargs reads them; with `blanks`, those in it belong to its one word."""
+    found, at, current = [], 0, ""
+    while at < len(line):
+        piece = PIECE.match(line, at)
+        if piece:
+            text = piece[0]
+            current += text[1:-1] if text[0] in "\"'" else text.removeprefix("\\")
+            at = piece.end()
+        elif not line[at].isspace():
+            raise UnknownOutput
+        else:
+            if blanks:
+                current += line[at]
+            elif current:
+                found.append(current)
+                current = ""
+            at += 1
+    return [*found, current] if current else found
+
+
+def xargs_groups(text: str, options: Mapping[str, str], words: list[str]) -> list[list[str]]:
+    """The commands that `xargs` starts for its input. Raises UnknownOutput."""
+    delimiter = "\0" if "0" in options or "null" in options else options.get("d") or options.get("delimiter")
+    replaced = options.get("I") or options.get("replace") or ("{}" if {"i", "replace"} & {*options} else "")
+    numbers = [options.get(short) or options.get(long) for short, long in (("n", "max-args"), ("L", "max-lines"))]
+    if any(number and not re.fullmatch(r"[1-9]\d{0,3}", number) for number in numbers):
+        raise UnknownOutput
+    if delimiter:
+        mark = ansi_text(delimiter)
+        lines = [[item] for item in (text[: -len(mark)] if text.endswith(mark) else text).split(mark)] if text else []
+    else:
+        lines = [found for line in text.splitlines() if (found := _unquoted(line.lstrip(), bool(replaced)))]
+    if replaced:
+        return [[word.replace(replaced, line[0]) for word in words] for line in lines]
+    size, per_line = (int(number or 0) for number in numbers)
+    if per_line:
+        chunks = [[*chain(*lines[at : at + per_line])] for at in range(0, len(lines), per_line)]
+    else:
+        items = [*chain(*lines)]
+        chunks = [items[at : at + (size or len(items))] for at in range(0, len(items), size or max(len(items), 1))]
+    if not chunks and not {"r", "no-run-if-empty"} & {*options}:
+        chunks = [[]]
+    return [[*words, *chunk] for chunk in chunks]

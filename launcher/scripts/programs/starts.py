@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import yaml
 
+from launcher.scripts.programs.line_filters import xargs_groups
+from launcher.scripts.programs.streams import UnknownOutput
 from launcher.scripts.programs.wrappers import ALIASES, POSITIONAL, SUBCOMMANDS, VALUES
 from launcher.scripts.words.ends import ended
-from launcher.scripts.words.files import NotReadable, script_text
+from launcher.scripts.words.files import NotReadable, known_text, script_text
 from launcher.scripts.words.state import (
     LAUNCHES,
     BashProcess,
@@ -179,27 +181,18 @@ def start_xargs(shell: BashProcess, options: dict[str, str], words: list[str], e
     """Commands for the words of its input."""
     if not words:
         return 0
-    text = shell.stdin.text
+    file = options.get("a") or options.get("arg-file")
+    text = known_text(shell, file) if file else shell.stdin.text
     if text is None:
         shell.report_open(f"xargs {words[0]}", "", "its input is known only where the script runs; read without it")
         return within(shell, Wrapper("xargs"), words, environment)
-    items = (
-        text.split(options["d"]) if options.get("d") else re.split(r"\n+" if "I" in options else r"\s+", text.strip())
-    )
-    items = [item.strip() for item in items if item.strip()]
-    if re.search(r"[\"'\\]", text) or len(items) > LAUNCHES:
-        shell.report_unread("the input of xargs has quotes or too many words")
-        return 1
-    count = (
-        int(options.get("n") or options.get("L") or 0)
-        if re.fullmatch(r"\d{0,4}", options.get("n") or options.get("L") or "")
-        else 0
-    )
-    if "I" in options:
-        groups = [[word.replace(options["I"], item) for word in words] for item in items]
-    else:
-        count = count or max(len(items), 1)
-        groups = [[*words, *items[at : at + count]] for at in range(0, len(items), count)]
+    try:
+        groups = xargs_groups(text, options, words)
+    except UnknownOutput:
+        groups = []
+        shell.report_unread("the input of xargs has a quote that does not end, or an option that is not read")
+    if len(groups) > LAUNCHES:
+        raise StopReading(f"starts more than {LAUNCHES} programs")
     for group in groups:
         within(shell, Wrapper("xargs"), group, environment)
     return 0

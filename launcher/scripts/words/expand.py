@@ -11,6 +11,7 @@ from launcher.scripts.words import parameters, patterns
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.fields import FieldPiece
+from launcher.scripts.words.files import write_file
 from launcher.scripts.words.lexer import (
     Arithmetic,
     BashWord,
@@ -173,7 +174,12 @@ def substituted(shell: BashProcess, part: Substitution) -> str:
     """What the commands of a substitution write, where nothing needs to run for that."""
     body = " ".join(part.body.split())
     if part.operator != "$":
-        return shell.open_value(part.text, "{" + f"{part.operator}({body})" + "}")
+        path = shell.open_value(part.text, "{" + f"{part.operator}({body})" + "}")
+        if part.operator == "<":
+            written = TextSink()
+            run_apart(shell.subshell(), part.body, written)
+            write_file(shell, path, written.text, append=False)
+        return path
     out = TextSink()
     inner = shell.subshell()
     before = len(shell.reading.open)

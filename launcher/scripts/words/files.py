@@ -77,6 +77,8 @@ def script_text(shell: BashProcess, path: str) -> tuple[str, str] | None:
     """Text and name of another script or file that this one reads; None where only its machine has it.
 
     Raises NotReadable, and StopReading after too many files."""
+    if path == "/dev/stdin" and shell.stdin.text is not None:
+        return shell.stdin.text[shell.stdin.position :], path
     written = shell.reading.written
     key = shell.reading.visible(normal_path(shell, path))
     if key in written:
