@@ -21,7 +21,7 @@ from launcher.engines.verl import rows, saved, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import Program, find_files
 from launcher.engines.verl.rules import early, late
-from launcher.engines.verl.rules.facts import LaunchFacts
+from launcher.engines.verl.rules.facts import PROGRAMS, LaunchFacts
 from launcher.engines.verl.rules.settings import at
 from launcher.models import config as model_config
 from launcher.models.pretrained import Pretrained
@@ -162,6 +162,7 @@ def _launch_facts(
         existing=frozenset(_existing(config, found.files.parents[1:3] if found and found.files else ())),
         packages=found.packages if found and found.version else None,
         variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
+        programs=frozenset(filter(shutil.which, PROGRAMS)) if facts.here else None,
     )  # fmt: skip
 
 

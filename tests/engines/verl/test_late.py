@@ -17,6 +17,7 @@ TABLE = yaml.safe_load((Path(__file__).with_name("late.yaml")).read_text())
 CASES: list[dict[str, Any]] = TABLE["cases"]
 SETS = (
     "data_sources", "val_data_sources", "columns", "agents", "reward_keys", "packages", "variables", "existing",
+    "programs",
 )  # fmt: skip
 TUPLES = ("architectures", "unaccepted")
 

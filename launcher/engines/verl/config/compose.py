@@ -30,6 +30,7 @@ FREE = (
     "actor_rollout_ref.model.override_config", "critic.model.override_config", "model.override_config",
     "reward.reward_kwargs", "reward.custom_reward_function.reward_kwargs", "algorithm.gdpo_reward_keys",
     "algorithm.gdpo_reward_weights", "ray_kwargs", "actor_rollout_ref.rollout.engine_kwargs",
+    "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs", "reward.reward_model.rollout.engine_kwargs",
     "data.apply_chat_template_kwargs", "data.mm_processor_kwargs", "data.cache_dir", "data.filter_prompts",
     "data.need_tools_kwargs", "data.return_full_prompt", "data.return_raw_chat", "data.sampler", "data.datagen",
     "actor_rollout_ref.actor.fsdp_config.wrap_policy", "actor_rollout_ref.ref.fsdp_config.wrap_policy",
@@ -318,6 +319,8 @@ def _wrong_value(key: str, value: Any, base: Defaults) -> Problem | None:
         kind = _kind_of_default(key, default)
     if accepts(kind, value) or (value is None and last.startswith("clip_ratio")):
         return None
+    if isinstance(value, str) and last == "rollout_is_threshold":
+        return None  # lower_upper, which a rule reads
     if isinstance(default, list) and isinstance(value, str) and "str" in kind:
         return None
     return _type_problem(key, value, kind.removeprefix("Optional[").removesuffix("]"))

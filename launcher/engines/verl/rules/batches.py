@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import lcm
+from typing import Any
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.settings import (
@@ -23,6 +24,9 @@ from launcher.engines.verl.rules.settings import (
 
 CRITIC_TOKENS = 32768
 """Tokens of a critic's micro-batch in V1, whatever its settings say (trainer_base.py:267, critic.py:88)."""
+DEGREES = ("parallel_size", "tp_size", "pp_size", "cp_size", "ep_size")
+UNSHARED = ("data_parallel_shard_size", -1)
+"""torchtitan's word for all GPUs that are left."""
 GROUPED = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "reinforce_plus_plus_baseline")
 """Estimators that compare the answers to one prompt."""
 
@@ -34,6 +38,17 @@ def sizes(run: RlSizes) -> Results:
     for key, value in where.items():
         if value < 1:
             yield fails(key, f"{value}", "use at least 1")
+    for section in (ACTOR, ROLLOUT, *([REF] if run.needs_ref else []), *(["critic"] if run.needs_critic else [])):
+        yield from degrees(run(section) or {}, section)
+
+
+def degrees(node: dict[str, Any], place: str) -> Results:
+    """How many GPUs share something: 0 of them is a division by zero in the workers."""
+    for name, value in node.items():
+        if isinstance(value, dict):
+            yield from degrees(value, f"{place}.{name}")
+        elif name.endswith(DEGREES) and isinstance(value, int) and value < 1 and (name, value) != UNSHARED:
+            yield fails(f"{place}.{name}", f"{value}", [1])
 
 
 def batches(run: RlSizes, facts: LaunchFacts) -> Results:

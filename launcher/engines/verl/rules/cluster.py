@@ -21,14 +21,39 @@ LOGGERS = (
     "tracking",
 )  # fmt: skip
 LOGGER_PACKAGES = {name: name for name in ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")} | {
-    "tracking": "wandb"
+    "tracking": "wandb",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "rl_insight": "rl_insight",
 }
-MODULES = ("trainer.checkpoint_callback_class", f"{MODEL}.external_lib", f"{ROLLOUT}.agent.agent_loop_manager_class")
+VOLCENGINE = ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY", "MLP_TRACKING_REGION")
+"""Environment variables of the logger vemlp_wandb (tracking.py:159)."""
+STORAGES = ("SimpleStorage", "MooncakeStore")
+RAY_INIT = (
+    "address", "num_cpus", "num_gpus", "resources", "labels", "object_store_memory", "local_mode",
+    "ignore_reinit_error", "include_dashboard", "dashboard_host", "dashboard_port", "job_config", "configure_logging",
+    "logging_level", "logging_format", "logging_config", "log_to_driver", "namespace", "runtime_env",
+    "enable_resource_isolation", "cgroup_path", "system_reserved_cpu", "system_reserved_memory", "proxy_server_url",
+    "object_spilling_directory", "storage",
+)  # fmt: skip
+"""Arguments of ray.init, beside those that begin with _."""
+MODULES = (
+    "trainer.checkpoint_callback_class", f"{MODEL}.external_lib", f"{ROLLOUT}.agent.agent_loop_manager_class",
+    f"{ROLLOUT}.checkpoint_engine.custom_backend_module", f"{ROLLOUT}.checkpoint_manager_class",
+)  # fmt: skip
 """Settings that name a module of the user's, which the workers import."""
 WANDB_REFUSES = "/\\#?%:"
 ENGINE_PACKAGES = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt_llm"}
 TRAINER_PACKAGES = {"megatron": "megatron", "veomni": "veomni", "torchtitan": "torchtitan"}
-EXTRA = {"transfer_queue": "TransferQueue", "flash_attn": "flash-attn", "megatron": "megatron-core"}
+SENDERS = {"nccl": "cupy", "nixl": "nixl", "mooncake": "mooncake", "kimi_ckpt_engine": "checkpoint_engine"}
+"""What sends weights to rollout engines on GPUs of their own, and the package that it needs."""
+EXTRA = {
+    "cupy": "cupy-cuda12x",
+    "mooncake": "mooncake-transfer-engine",
+    "checkpoint_engine": "checkpoint-engine",
+    "transfer_queue": "TransferQueue",
+    "flash_attn": "flash-attn",
+    "megatron": "megatron-core",
+}
 """The name on the package index, where it is another than that of the import."""
 
 
@@ -39,6 +64,7 @@ def cluster(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from _packages(run, facts)
     yield from loggers(run, facts)
     yield from _checkpoint(run, facts)
+    yield from _services(run)
 
 
 def _pools(run: RlSizes) -> list[tuple[str, int, int]]:
@@ -88,6 +114,9 @@ def _cpus(run: RlSizes, facts: LaunchFacts, pools: list[tuple[str, int, int]]) -
     if limit is not None and limit < whole and run("trainer.nnodes") == 1:
         got = f"{limit} CPUs are fewer than {whole} ({parts}): verl waits for ever"
         yield fails("ray_kwargs.ray_init.num_cpus", got, [whole], "not-enough")
+    there = run("ray_kwargs.ray_init.num_gpus")
+    if there is not None and there < gpus and run("trainer.nnodes") == 1:  # single_controller/ray/base.py:237
+        yield fails("+ray_kwargs.ray_init.num_gpus", f"{there} GPUs are fewer than {gpus}", [gpus], "not-enough")
     if facts.cpus_per_node is None or limit is not None:
         return
     nodes = facts.nodes or int(run("trainer.nnodes"))
@@ -115,6 +144,8 @@ def _packages(run: RlSizes, facts: LaunchFacts) -> Results:
     needed = dict.fromkeys(("cachetools", "fastapi", "uvicorn"), "main_ppo")
     if run.v1:
         needed["transfer_queue"] = "trainer.use_v1"
+    if (sender := run(f"{ROLLOUT}.checkpoint_engine.backend")) in SENDERS:
+        needed[SENDERS[sender]] = f"{ROLLOUT}.checkpoint_engine.backend={sender}"
     name = run(f"{ROLLOUT}.name")
     if name in ENGINE_PACKAGES:
         needed[ENGINE_PACKAGES[name]] = f"{ROLLOUT}.name={name}"
@@ -174,6 +205,9 @@ def loggers(run: Any, facts: LaunchFacts) -> Results:
             yield RuleResult("FAIL", not_one_of("trainer.logger", name, LOGGERS))
     needed = {LOGGER_PACKAGES[name]: f"trainer.logger={name}" for name in names if name in LOGGER_PACKAGES}
     yield from not_installed(needed, facts)
+    missing = [name for name in VOLCENGINE if facts.variables is not None and name not in facts.variables]
+    if "vemlp_wandb" in names and missing:
+        yield fails("trainer.logger", f"vemlp_wandb, without {', '.join(missing)}", "use [console], or set them")
     if facts.variables is None or not {"wandb", "tracking"} & {*names}:
         return
     if not {"WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED"} & facts.variables:
@@ -198,3 +232,18 @@ def _checkpoint(run: RlSizes, facts: LaunchFacts) -> Results:
     if facts.architectures is not None and len(facts.architectures) != 1:  # workers/config/model.py:226
         got = f"config.json names {len(facts.architectures)} architectures"
         yield fails(f"{MODEL}.path", got, "use a model with one", "not-supported")
+
+
+def _services(run: RlSizes) -> Results:
+    """Ray and TransferQueue, which V1 starts with the run (main_ppo.py:60, 137)."""
+    place = "transfer_queue.backend"
+    storage = run(f"{place}.storage_backend")
+    if run.v1 and storage not in STORAGES:
+        yield RuleResult("FAIL", not_one_of(f"{place}.storage_backend", storage, STORAGES))
+    for name, value in (("num_data_storage_units", 8), ("total_storage_size", 100000)):
+        where = f"{place}.SimpleStorage.{name}"
+        if run.v1 and storage == "SimpleStorage" and (run(where, 1) or 0) < 1:
+            yield fails(where, f"{run(where)}: rows have no place", f"use {value}")
+    for name in run("ray_kwargs.ray_init") or {}:
+        if name not in RAY_INIT and not name.startswith("_"):
+            yield RuleResult("FAIL", not_one_of(f"ray_kwargs.ray_init.{name}", name, RAY_INIT))

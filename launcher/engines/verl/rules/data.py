@@ -73,6 +73,11 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
         yield fails("data.val_batch_size", f"{run('data.val_batch_size')} rows", "use null for all rows")
     if run("data.dataloader_num_workers", 0) < 0:
         yield fails("data.dataloader_num_workers", f"{run('data.dataloader_num_workers')} processes", "use 8")
+    if (run("data.filter_overlong_prompts_workers") or 0) < 0 and run("data.filter_overlong_prompts"):
+        yield fails("data.filter_overlong_prompts_workers", "less than 0 processes", "use 1")
+    for name, value in (("max_prompt_length", 1024), ("max_response_length", 512)):
+        if run(f"data.{name}") < 1:
+            yield fails(f"data.{name}", f"{run(f'data.{name}')} tokens", f"use {value}")
     if facts.val_rows is not None and facts.val_rows < 1:
         got = "no row is left: verl stops where it validates"
         yield fails("data.val_files", got, "use at least 1 row", "not-enough")

@@ -11,15 +11,17 @@ from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, 
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import at, divisors, engine_of, sequence_parallel
 
-TORCH_OPTIMIZERS = (
-    "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop",
-    "Rprop", "SGD", "SparseAdam",
-)  # fmt: skip
-"""Names in torch.optim, where FSDP's optimizer is looked up (optimizer.py:339)."""
 DTYPES = ("fp32", "float32", "32", "fp16", "float16", "16", "bf16", "bfloat16")
 """torch_dtypes.py:20."""
-DECAYS = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
-"""Of Megatron-core's OptimizerParamScheduler."""
+PRECISIONS = ("param_dtype", "reduce_dtype", "buffer_dtype")
+_LAYER = "DecoderLayer"
+FAMILIES = (
+    "Gemma", "Gemma2", "Gemma3", "Glm", "Glm4", "Llama", "Mistral", "Mixtral", "Olmo2", "Olmo3", "Phi", "Phi3",
+    "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe", "DeepseekV2", "DeepseekV3", "SmolLM3", "GptOss",
+)  # fmt: skip
+"""Models of transformers whose layers are called FAMILYDecoderLayer."""
+PARTS = (_LAYER, "Attention", "MLP", "SparseMoeBlock", "MoE", "Experts", "Model")
+"""Other parts of theirs that can be wrapped."""
 
 
 def engine(section: dict[str, Any], place: str, gpus: int, *, packed: tuple[str, bool], early: bool = False) -> Results:
@@ -40,7 +42,9 @@ def engine(section: dict[str, Any], place: str, gpus: int, *, packed: tuple[str,
         if dtype is not None and str(dtype) not in DTYPES:
             yield RuleResult("FAIL", not_one_of(f"{where}.model_dtype", dtype, DTYPES))
         for name, dtype in (settings.get("mixed_precision") or {}).items():  # fsdp/transformer_impl.py:391
-            if str(dtype) not in DTYPES:
+            if name not in PRECISIONS:
+                yield RuleResult("WARN", not_one_of(f"{where}.mixed_precision.{name}", name, PRECISIONS))
+            elif str(dtype) not in DTYPES:
                 yield RuleResult("FAIL", not_one_of(f"{where}.mixed_precision.{name}", dtype, DTYPES))
     elif kind == "megatron" and settings.get("use_mbridge") is False:  # megatron/transformer_impl.py:191
         where = f"{place}.megatron" if "megatron" in section else place
@@ -50,14 +54,19 @@ def engine(section: dict[str, Any], place: str, gpus: int, *, packed: tuple[str,
 def wrapping(settings: dict[str, Any], place: str, facts: LaunchFacts) -> Results:
     """fsdp_utils.py:145: the classes that FSDP wraps are those of the model. They are named as the model is."""
     given = at(settings, "wrap_policy.transformer_layer_cls_to_wrap") or ()
-    names = [given] if isinstance(given, str) else list(given)
+    names = [given] if isinstance(given, str) else list(map(str, given))
     family = facts.architectures[0].removesuffix("ForCausalLM") if facts.architectures else ""
-    if family in ("", *(facts.architectures or ())) or not names:
-        return  # not known, or a model of several parts
-    if not any(str(name).startswith(family) for name in names):
-        got = f"{', '.join(map(str, names))}, and the model is a {family}"
-        fix = f"leave it out, or use [{family}DecoderLayer]"
-        yield warns(f"{place}.wrap_policy.transformer_layer_cls_to_wrap", got, fix, "unknown-choice")
+    if family in ("", *(facts.architectures or ())) or not names or at(settings, "wrap_policy.min_num_params"):
+        return  # not known, a model of several parts, or wrapped by size
+    where = f"{place}.wrap_policy.transformer_layer_cls_to_wrap"
+    got, fix = f"{', '.join(names)}, and the model is a {family}", f"leave it out, or use [{family}DecoderLayer]"
+    others = [name for name in names if any(name == f"{other}{_LAYER}" for other in FAMILIES if other != family)]
+    if family in FAMILIES and len(others) == len(names):
+        yield fails(where, got, fix, "unknown-choice")
+    elif not any(name.startswith(family) for name in names):
+        yield warns(where, got, fix, "unknown-choice")
+    elif family in FAMILIES and not {f"{family}{part}" for part in PARTS} & {*names}:
+        yield warns(where, f"{', '.join(names)}, which is probably no class of the model", fix, "unknown-choice")
 
 
 def megatron(settings: dict[str, Any], place: str, facts: LaunchFacts) -> Results:
@@ -92,29 +101,3 @@ def megatron(settings: dict[str, Any], place: str, facts: LaunchFacts) -> Result
     if settings.get("use_dist_checkpointing") and not settings.get("dist_checkpointing_path"):
         got = "not set, with use_dist_checkpointing"
         yield fails(f"{place}.dist_checkpointing_path", got, "use the folder of the weights", "conflicting-settings")
-
-
-def optimizer(optim: dict[str, Any] | None, place: str, facts: LaunchFacts) -> Results:
-    """build_optimizer: the class of FSDP's optimizer is looked up by its name; Megatron-core knows its own."""
-    name, package = at(optim, "optimizer"), at(optim, "optimizer_impl")
-    kind = str(at(optim, "_target_")).rpartition(".")[2]
-    if kind == "McoreOptimizerConfig":
-        if str(name).lower() == "adamw":
-            yield fails(f"{place}.optimizer", f"{name}, which Megatron calls adam", "use adam", "unknown-choice")
-        if (decay := at(optim, "lr_decay_style")) not in DECAYS:
-            yield RuleResult("FAIL", not_one_of(f"{place}.lr_decay_style", decay, DECAYS))
-    if kind == "FSDPOptimizerConfig" and at(optim, "lr_warmup_steps", 0) is None:  # fsdp/transformer_impl.py:514
-        yield fails(f"{place}.lr_warmup_steps", "null, which FSDP compares with 0", "use -1 for lr_warmup_steps_ratio")
-    share, steps = at(optim, "lr_warmup_steps_ratio", 0), at(optim, "lr_warmup_steps", -1)
-    if isinstance(share, int | float) and share > 1 and isinstance(steps, int | float) and steps <= 0:
-        got = f"{share} times the steps of the run: the learning rate never reaches its value"
-        yield fails(f"{place}.lr_warmup_steps_ratio", got, f"use lr_warmup_steps={share:g} for a number of steps")
-    library = str(package or "torch").partition(".")[0]
-    if facts.packages is not None and library not in {"torch", *facts.packages}:
-        got = f"{package}, and {library} is not installed beside verl"
-        yield fails(f"{place}.optimizer_impl", got, f"install {library}, or use torch.optim", "not-installed")
-    if package == "torch.optim" and name not in TORCH_OPTIMIZERS:
-        yield RuleResult("FAIL", not_one_of(f"{place}.optimizer", name, TORCH_OPTIMIZERS))
-    rate = at(optim, "lr")
-    if isinstance(rate, int | float) and rate < 0:
-        yield fails(f"{place}.lr", f"{rate}", "use 1e-6")

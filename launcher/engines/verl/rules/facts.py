@@ -8,6 +8,9 @@ from typing import Literal
 
 from launcher.core.problems import Code, Problem
 
+PROGRAMS = ("hdfs", "nsys")
+"""What verl calls by its name."""
+
 
 @dataclass(frozen=True)
 class LaunchFacts:
@@ -52,6 +55,8 @@ class LaunchFacts:
     """Of the paths that the config names, those that exist."""
     packages: frozenset[str] | None = None
     """Names that can be imported in the environment that runs verl."""
+    programs: frozenset[str] | None = None
+    """Of PROGRAMS, those that are on this machine."""
     variables: frozenset[str] | None = None
     """Environment variables that the run will have."""
 

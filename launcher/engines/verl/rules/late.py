@@ -16,14 +16,18 @@ from launcher.engines.verl.rules.data import data, multi_turn, rewards
 from launcher.engines.verl.rules.facts import LaunchFacts, Rule, RuleResult
 from launcher.engines.verl.rules.model import model
 from launcher.engines.verl.rules.paths import paths
+from launcher.engines.verl.rules.profiling import profiling
 from launcher.engines.verl.rules.rollout import rollout
 from launcher.engines.verl.rules.saving import saving
+from launcher.engines.verl.rules.serving import serving
 from launcher.engines.verl.rules.settings import RlSizes
 from launcher.engines.verl.rules.sft import sft
 from launcher.engines.verl.rules.unread import unread
 from launcher.engines.verl.rules.values import values
 
-RULES: tuple[Rule, ...] = (batches, model, values, saving, unread, rollout, data, rewards, multi_turn, paths, cluster)
+RULES: tuple[Rule, ...] = (
+    batches, model, values, saving, unread, rollout, serving, data, rewards, multi_turn, paths, cluster, profiling,
+)  # fmt: skip
 UNKNOWN = LaunchFacts()
 
 

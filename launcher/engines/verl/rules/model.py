@@ -17,6 +17,7 @@ DEFAULT = "~/models/deepseek-llm-7b-chat"
 FOLDERS = ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
 """What verl copies to each node."""
 KERNELS = ("torch", "triton")
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 
 
 def model(run: RlSizes, facts: LaunchFacts) -> Results:
@@ -31,6 +32,7 @@ def model(run: RlSizes, facts: LaunchFacts) -> Results:
     yield from ends_in_slash(run, ["reward.reward_model.model_path"] if run.reward_model else [])
     yield from lora(run(MODEL), MODEL, engine_of(run(ACTOR))[0])
     yield from kernels(run(MODEL), MODEL)
+    yield from attention(run(MODEL), MODEL)
     yield from template(run(MODEL), MODEL)
     weights, kind = run(f"{ROLLOUT}.load_format"), engine_of(run(ACTOR))[0]
     adapters = kind == "fsdp" and run.lora_rank > 0 and not run(f"{MODEL}.lora.merge")
@@ -64,10 +66,24 @@ def lora(model: dict[str, Any], place: str, kind: str) -> Results:
     elif at(model, "lora_adapter_path") is not None and not has_lora and kind != "megatron":
         got = "0, with lora_adapter_path: the adapter is not loaded, and all weights are trained"  # :162, 598
         yield fails(f"{place}.{mine}", got, "use the adapter's rank", "conflicting-settings")
+    elif (at(model, mine) or 0) < 0:
+        yield fails(f"{place}.{mine}", f"{at(model, mine)}: all weights are trained", "use 0, or 16 for LoRA")
+    scale = mine.replace("rank", "alpha")
+    if has_lora and (at(model, scale, 1) or 0) == 0 and at(model, "lora_adapter_path") is None:
+        got = f"{at(model, scale)}: the adapter changes nothing, and nothing is learnt"
+        yield fails(f"{place}.{scale}", got, f"use {2 * at(model, mine)}")
     targets = at(model, "target_modules")
     if has_lora and targets in ("all", "all_linear", "linear"):  # PEFT takes a text for a regular expression
         got = f"{targets}, which is the name of no layer: PEFT refuses it"
         yield fails(f"{place}.target_modules", got, "use all-linear", "unknown-choice")
+
+
+def attention(model: dict[str, Any], place: str) -> Results:
+    """transformers looks it up when the model is made; a kernel of the hub is OWNER/NAME."""
+    chosen = at(model, "override_config.attn_implementation")
+    external = is_set(at(model, "external_lib"))
+    if isinstance(chosen, str) and chosen.rpartition("|")[2] not in ATTENTIONS and "/" not in chosen and not external:
+        yield RuleResult("FAIL", not_one_of(f"{place}.override_config.attn_implementation", chosen, ATTENTIONS))
 
 
 def template(model: dict[str, Any], place: str) -> Results:

@@ -15,6 +15,7 @@ from launcher.engines.verl.rules.settings import (
     MODEL,
     ROLLOUT,
     RlSizes,
+    at,
     divisors,
     engine_of,
     is_set,
@@ -23,6 +24,8 @@ from launcher.engines.verl.rules.settings import (
 )
 
 ENGINES = ("vllm", "sglang", "trtllm")
+TEACHINGS = ("forward_kl_topk", "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+"""Losses of distillation."""
 TP = "tensor_model_parallel_size"
 CROWDED = 0.85
 """Share of a GPU's memory that leaves too little for training on the same GPU."""
@@ -39,6 +42,14 @@ def rollout(run: RlSizes, facts: LaunchFacts) -> Results:
         yield fails(f"{ROLLOUT}.disable_log_stats", got, "use false", "conflicting-settings")
     if run(f"{ROLLOUT}.disaggregation.enabled"):
         yield from _disaggregated(run)
+    yield from _reward_pool(run)
+    yield from _routing(run, facts)
+    kind, engine = engine_of(run(ACTOR))
+    if at(engine, "qat.enable") and not at(engine, "qat.quantization_config_path"):  # qat/core.py:45
+        place = f"{ACTOR}.fsdp_config" if kind == "fsdp" else f"{ACTOR}.{kind}"
+        yield fails(
+            f"{place}.qat.quantization_config_path", "not set, with qat.enable", "use the JSON file of the scheme"
+        )
     if run.reward_model:
         yield from _reward_model(run)
     if run("distillation.enabled"):
@@ -206,6 +217,15 @@ def _disaggregated(run: RlSizes) -> Results:
         yield fails(f"{place}.decode_replicas", got, "use fewer, or a smaller tensor_model_parallel_size")
 
 
+def _reward_pool(run: RlSizes) -> Results:
+    """trainer_base.py:825: made whether or not there is a reward model."""
+    place = "reward.reward_model"
+    if run(f"{place}.enable_resource_pool"):
+        for name in ("n_gpus_per_node", "nnodes"):
+            if run(f"{place}.{name}") <= 0:
+                yield fails(f"{place}.{name}", f"{run(f'{place}.{name}')}, with enable_resource_pool", [1])
+
+
 def _reward_model(run: RlSizes) -> Results:
     """reward_model.py:47-85, trainer_base.py:825: a reward model is served like a rollout."""
     place = "reward.reward_model"
@@ -214,9 +234,6 @@ def _reward_model(run: RlSizes) -> Results:
     gpus, pool = run.gpus, "trainer.n_gpus_per_node"
     if run(f"{place}.enable_resource_pool"):
         gpus, pool = int(run(f"{place}.n_gpus_per_node") * run(f"{place}.nnodes")), f"{place}.n_gpus_per_node"
-        for name in ("n_gpus_per_node", "nnodes"):
-            if run(f"{place}.{name}") <= 0:
-                yield fails(f"{place}.{name}", f"{run(f'{place}.{name}')}, with enable_resource_pool", [1])
     if run(f"{place}.rollout.skip_tokenizer_init"):
         yield fails(f"{place}.rollout.skip_tokenizer_init", "true: texts are scored", "use false")
     if run(f"{place}.rollout.name") == "trtllm" and not run("reward.custom_reward_function.path"):
@@ -242,9 +259,51 @@ def _teachers(run: RlSizes) -> Results:
     if len(teachers) == 1 and gpus > 0:
         for name in teachers:
             yield from _served(run, f"{place}.teacher_models.{name}.inference", gpus, f"{place}.n_gpus_per_node")
+    if run(f"{loss}.loss_mode") not in TEACHINGS:  # losses.py:102
+        yield RuleResult("FAIL", not_one_of(f"{loss}.loss_mode", run(f"{loss}.loss_mode"), TEACHINGS))
+    elif run(f"{loss}.loss_mode") == "forward_kl_topk":
+        yield from _most_likely(run, named)
+    for name, teacher in named.items():
+        room = at(teacher, "inference.max_model_len")
+        if room is not None and room < run.length + 1:  # distillation.py:179
+            got = f"{room} tokens are fewer than prompt, answer and 1 more"
+            where = f"{place}.teacher_models.{name}.inference.max_model_len"
+            yield fails(where, got, [run.length + 1], "conflicting-settings")
     if run(f"{loss}.policy_loss_mode") != "vanilla":
         yield RuleResult("FAIL", not_one_of(f"{loss}.policy_loss_mode", run(f"{loss}.policy_loss_mode"), ("vanilla",)))
     if run(f"{loss}.loss_mode") == "k1" and not run(f"{loss}.use_policy_gradient"):
         yield fails(f"{loss}.loss_mode", "k1 has no gradient of its own", "use k3, or use_policy_gradient=true")
     if run(f"{loss}.loss_mode") == "forward_kl_topk" and run(f"{ACTOR}.fsdp_config.pad_to_length"):
         yield fails(f"{ACTOR}.pad_to_length", "true, with forward_kl_topk", "use false", "conflicting-settings")
+
+
+def _most_likely(run: RlSizes, teachers: dict[str, Any]) -> Results:
+    """distillation.py:191-218: the teacher gives the log-probs of its most likely tokens."""
+    count, where = run("distillation.distillation_loss.topk"), "distillation.distillation_loss.topk"
+    if count is None or count < 1:
+        yield fails(where, f"{count}, with loss_mode=forward_kl_topk", "use 32")
+        return
+    for name, teacher in teachers.items():
+        key = f"distillation.teacher_models.{name}.inference"
+        most = at(teacher, "inference.engine_kwargs.vllm.max_logprobs")
+        if most is not None and most < count:
+            got = f"{most}, and distillation_loss.topk is {count}"
+            yield fails(f"{key}.engine_kwargs.vllm.max_logprobs", got, [count], "conflicting-settings")
+        if at(teacher, "inference.name") == "trtllm":
+            yield fails(f"{key}.name", "trtllm, with loss_mode=forward_kl_topk", "use vllm or sglang", "not-supported")
+
+
+def _routing(run: RlSizes, facts: LaunchFacts) -> Results:
+    """R3 trains with the experts that the rollout engine chose (megatron/transformer_impl.py:1309)."""
+    kind, engine = engine_of(run(ACTOR))
+    mode, where = at(engine, "router_replay.mode", "disabled"), f"{ROLLOUT}.enable_rollout_routing_replay"
+    if mode == "R3" and not run(where):
+        got = f"false, with {ACTOR}.{kind}.router_replay.mode=R3: answers come without the experts"
+        yield fails(where, got, "use true", "conflicting-settings")
+    if facts.experts != 0:
+        return
+    if run(where):
+        yield fails(where, "true, and the model has no experts", "use false", "not-supported")
+    if mode in ("R2", "R3"):
+        key = f"{ACTOR}.{kind}.router_replay.mode"
+        yield fails(key, f"{mode}, and the model has no experts", "use disabled", "not-supported")

@@ -20,7 +20,25 @@ def saving(run: RlSizes, facts: LaunchFacts) -> Results:
         yield fails(where, short_repr(path) if is_set(path) else "not set", _step_folder(path))
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
         yield from contents(run(f"{section}.checkpoint"), f"{section}.checkpoint", engine_of(run(section))[0])
+    kinds = {engine_of(run(section))[0] for section in (ACTOR, *(["critic"] if run.needs_critic else []))}
+    yield from folders(run, facts, uploads="megatron" in kinds)
     yield from ends_early(run, facts)
+
+
+def folders(run: Any, facts: LaunchFacts, *, uploads: bool) -> Results:
+    """Where checkpoints go. `uploads`: whether what trains copies them to HDFS (checkpoint_handler.py:136,
+    megatron_checkpoint_manager.py:1126; FSDP's does not read the folder)."""
+    local, remote = run("trainer.default_local_dir"), run("trainer.default_hdfs_dir")
+    if not is_set(local):  # trainer_base.py:857
+        yield fails("trainer.default_local_dir", "null", "use the folder of the checkpoints")
+    if not is_set(remote):
+        return
+    if not uploads:
+        got = f"{short_repr(remote)} is not read: checkpoints are in trainer.default_local_dir alone"
+        yield warns("trainer.default_hdfs_dir", got, "leave it out, and copy the checkpoints yourself")
+    elif str(remote).startswith("hdfs") and facts.programs is not None and "hdfs" not in facts.programs:
+        got = f"{short_repr(remote)}, and there is no program hdfs: no checkpoint gets there, without an error"
+        yield fails("trainer.default_hdfs_dir", got, "install hadoop, or leave it out", "not-installed")
 
 
 def _step_folder(path: Any) -> str:

@@ -27,6 +27,15 @@ ALLOWED: dict[str, dict[str, tuple[object, ...]]] = {
     "NPUToolConfig": {"level": ("level_none", "level0", "level1", "level2")},
 }
 """Values that each class takes."""
+_TOKENS = {"profile_token_start": 0, "profile_token_end": 0}
+LEAST: dict[str, dict[str, int]] = {
+    "TraceConfig": {"max_samples_per_step_per_worker": 0},
+    "TorchMemoryToolConfig": {"trace_alloc_max_entries": 1, "stack_depth": 1, "memory_snapshot_num_steps": 1},
+    "TorchProfilerScheduleConfig": dict.fromkeys(("skip_first", "wait", "warmup", "active", "repeat"), 0),
+    "TorchProfilerToolConfig": _TOKENS,
+    "NPUToolConfig": _TOKENS,
+}
+"""The least that a number of each class may be."""
 CONTENTS = {
     "TorchProfilerToolConfig": ("cuda", "cpu", "memory", "shapes", "stack"),
     "NPUToolConfig": ("npu", "cpu", "memory", "shapes", "module", "stack"),
@@ -48,6 +57,7 @@ def refused(section: Any, place: str) -> Iterator[Problem]:
     for content in section.get("contents") or () if name in CONTENTS else ():
         if content not in CONTENTS[name]:
             yield not_one_of(f"{place}.contents", content, CONTENTS[name])
+    yield from _too_small(section, name, place)
     if section.get("dynamic_context_parallel") and name == "McoreEngineConfig":
         length = section.get("max_seqlen_per_dp_cp_rank")
         if not isinstance(length, int) or isinstance(length, bool) or length <= 0:
@@ -55,6 +65,16 @@ def refused(section: Any, place: str) -> Iterator[Problem]:
             yield Problem(f"{place}.max_seqlen_per_dp_cp_rank", got, "use the most tokens of a rank, such as 8192")
     for inner, value in section.items():
         yield from refused(value, f"{place}.{inner}")
+
+
+def _too_small(section: dict[str, Any], name: str, place: str) -> Iterator[Problem]:
+    for field, least in LEAST.get(name, {}).items():
+        value = section.get(field)
+        if isinstance(value, int) and value < least:
+            yield Problem(f"{place}.{field}", f"{value}", f"use at least {least}")
+    start, end = section.get("profile_token_start"), section.get("profile_token_end")
+    if isinstance(start, int) and isinstance(end, int) and 0 <= end <= start:
+        yield Problem(f"{place}.profile_token_end", f"{end}, and profile_token_start is {start}", f"use {start + 1}")
 
 
 def not_one_of(where: str, value: object, allowed: tuple[object, ...]) -> Problem:

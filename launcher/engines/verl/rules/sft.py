@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.problems import suggest
+from launcher.engines.verl.rules.batches import degrees
 from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, modules, not_installed
 from launcher.engines.verl.rules.data import files, own_class
-from launcher.engines.verl.rules.engine import engine, megatron, optimizer, wrapping
+from launcher.engines.verl.rules.engine import engine, megatron, wrapping
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
-from launcher.engines.verl.rules.model import FOLDERS, ends_in_slash, is_default, kernels, lora, template
+from launcher.engines.verl.rules.model import FOLDERS, attention, ends_in_slash, is_default, kernels, lora, template
+from launcher.engines.verl.rules.optim import optimizer
 from launcher.engines.verl.rules.paths import paths
-from launcher.engines.verl.rules.saving import contents, ends_early, rows_of
+from launcher.engines.verl.rules.saving import contents, ends_early, folders, rows_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
     at,
@@ -62,6 +64,9 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
         if size < 1:
             yield fails(key, f"{size}", "use at least 1")
             return
+    if wrong := list(degrees(run("engine") or {}, "engine")):
+        yield from wrong
+        return
     for section in ("engine", "optim", "checkpoint", "profiler"):
         yield from (RuleResult("FAIL", one) for one in refused(run(section), section))
     yield from _engine(run, facts)
@@ -98,8 +103,10 @@ def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
     yield from optimizer(run("optim"), "optim", facts)
     yield from lora(run("model"), "model", kind)
     yield from kernels(run("model"), "model")
+    yield from attention(run("model"), "model")
     yield from template(run("model"), "model")
     yield from contents(run("checkpoint"), "checkpoint", kind)
+    yield from folders(run, facts, uploads=True)
 
 
 def _batch(run: SftSizes, facts: LaunchFacts) -> Results:
@@ -131,6 +138,9 @@ def _batch(run: SftSizes, facts: LaunchFacts) -> Results:
 def _lengths(run: SftSizes, facts: LaunchFacts) -> Results:
     parallel, longest = sequence_parallel(run("engine")), facts.longest_row
     limit, room = run("data.max_length"), run("data.max_token_len_per_gpu")
+    if limit < 1:
+        yield fails("data.max_length", f"{limit} tokens of a row", "use 2048")
+        return
     if longest is not None and longest > limit:
         if run("data.truncation") == "error":  # multiturn_sft_dataset.py:406, in the middle of the run
             yield fails("data.max_length", f"a row has {longest:,} tokens, and truncation=error", [longest], "bad-row")
@@ -170,6 +180,8 @@ def _data(run: SftSizes, facts: LaunchFacts) -> Results:
         yield fails("data.pad_mode", f"{mode}, which engine={kind} does not take", "use no_padding", "not-supported")
     if run("data.truncation") not in ("error", "left", "right"):
         yield RuleResult("FAIL", not_one_of("data.truncation", run("data.truncation"), ("error", "left", "right")))
+    if (run("data.num_workers", 0) or 0) < 0:
+        yield fails("data.num_workers", f"{run('data.num_workers')} processes", "use 8")
     yield from is_default(run("model.path"), "model.path", facts)
     yield from ends_in_slash(run, (f"model.{name}" for name in FOLDERS))
     yield from ends_early(run, facts)

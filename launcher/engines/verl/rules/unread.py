@@ -17,6 +17,8 @@ RATIO = 0.2
 """clip_ratio, where nothing else is given."""
 GRADIENT = 1.0
 """grad_clip of an actor and a critic, which their engines do not read: theirs is optim.clip_grad."""
+HOT = 0.01
+"""A learning rate with which Adam trains no language model."""
 CORRECTION = "algorithm.rollout_correction"
 IGNORED: tuple[tuple[str, Any, bool, str, str], ...] = (
     ("data.reward_fn_key", "data_source", True, "rewards read data_source alone", "write it as data_source"),
@@ -60,7 +62,35 @@ def unread(run: RlSizes, facts: LaunchFacts) -> Results:
     if run(f"{ROLLOUT}.do_sample") is False and run(f"{ROLLOUT}.temperature") > 0:
         got = f"false is not read: answers are sampled at temperature {run(f'{ROLLOUT}.temperature')}"
         yield warns(f"{ROLLOUT}.do_sample", got, "leave it out; training samples")
+    yield from _odd(run)
     yield from _by_v1(run)
+
+
+def _odd(run: RlSizes) -> Results:
+    """Numbers that verl takes, and that turn what they are for around."""
+    shares = ["algorithm.gamma", "algorithm.lam"] if run("algorithm.adv_estimator") == "gae" else []
+    for key in shares:
+        if not 0 <= (run(key) or 0) <= 1:
+            yield warns(key, f"{run(key)}: the returns grow without limit, or change their sign", "use 1.0")
+    pushes = [f"{ACTOR}.kl_loss_coef"] if run(f"{ACTOR}.use_kl_loss") else []
+    pushes += [f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high", *(["critic.cliprange_value"] if shares else [])]
+    for key in pushes:
+        if (run(key) or 0) < 0:
+            yield warns(key, f"{run(key)}: it works against what it is for", "use a number above 0")
+    for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
+        rate = run(f"{section}.optim.lr")
+        if "adam" in str(run(f"{section}.optim.optimizer")).lower() and isinstance(rate, int | float) and rate >= HOT:
+            yield warns(f"{section}.optim.lr", f"{rate}, with which the model is ruined in a few steps", "use 1e-6")
+    asked, read = run("data.max_prompt_length"), run(f"{ROLLOUT}.prompt_length")
+    if isinstance(read, int) and read < asked:  # agent_loop.py:354
+        got = f"{read}, and data.max_prompt_length is {asked}: a longer prompt ends the run"
+        yield warns(f"{ROLLOUT}.prompt_length", got, [asked], "conflicting-settings")
+    asked, read = run("data.max_response_length"), run(f"{ROLLOUT}.response_length")
+    if isinstance(read, int) and read != asked:
+        got = f"{read}, and data.max_response_length is {asked}: answers have the first"
+        yield warns(f"{ROLLOUT}.response_length", got, [asked], "conflicting-settings")
+    if run(f"{ROLLOUT}.multi_turn.max_parallel_calls", 1) < 1:
+        yield warns(f"{ROLLOUT}.multi_turn.max_parallel_calls", "0: no tool is called", "use 1")
 
 
 def _by_v1(run: RlSizes) -> Results:

@@ -11,8 +11,9 @@ from typing import Any
 from launcher.engines.verl.rules import engine
 from launcher.engines.verl.rules.early import AGGREGATIONS
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
+from launcher.engines.verl.rules.optim import optimizer
 from launcher.engines.verl.rules.sections import not_one_of, refused
-from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, REF, ROLLOUT, RlSizes, engine_of
+from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, REF, ROLLOUT, RlSizes, divisors, engine_of
 
 ESTIMATORS = (
     "gae", "grpo", "grpo_vectorized", "grpo_passk", "rloo", "rloo_vectorized", "reinforce_plus_plus",
@@ -75,7 +76,7 @@ def values(run: RlSizes, facts: LaunchFacts) -> Results:
     for key in ("reward.num_workers", f"{ROLLOUT}.agent.num_workers"):
         if (run(key, 1) or 0) < 1:
             yield fails(key, f"{run(key)}: nothing is left to do the work", "use 8")
-    for section in (REF,) if run.needs_ref and not run.ref_in_actor else ():
+    for section in (ROLLOUT, *((REF,) if run.needs_ref and not run.ref_in_actor else ())):
         yield from (RuleResult("FAIL", one) for one in refused(run(section), section))
 
 
@@ -115,6 +116,7 @@ def _enumerated(run: RlSizes) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
 
 def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
     """engine/base.py:400: what trains is looked up in the workers."""
+    yield from _reference(run)
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
         kind, settings = engine_of(run(section))
         strategy = run(f"{section}.strategy")
@@ -129,7 +131,7 @@ def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
         packed = f"{MODEL if section == ACTOR else 'critic.model'}.use_remove_padding"
         judged = section == ACTOR and (run(f"{ACTOR}.ulysses_sequence_parallel_size") or 1) > 1
         yield from engine.engine(run(section), section, run.gpus, packed=(packed, bool(run(packed))), early=judged)
-        yield from engine.optimizer(run(f"{section}.optim"), f"{section}.optim", facts)
+        yield from optimizer(run(f"{section}.optim"), f"{section}.optim", facts)
         if kind == "fsdp":
             where = f"{section}.fsdp_config" if section == ACTOR else f"{section}.fsdp"
             yield from engine.wrapping(settings, where, facts)
@@ -140,6 +142,24 @@ def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
             if settings.get("dynamic_context_parallel"):
                 yield from _dynamic_context(run, section, settings)
     yield from _shared_groups(run)
+
+
+def _reference(run: RlSizes) -> Results:
+    """The engine of the reference model, which is made before the actor's (engine_workers.py:545)."""
+    if not run.needs_ref or run.ref_in_actor:
+        return
+    kind, parallel = engine_of(run(REF))[0], run.model_parallel(REF)
+    strategy, known = run(f"{REF}.strategy"), STRATEGIES.get(kind, ())
+    if known and strategy not in known and strategy != run(f"{ACTOR}.strategy"):
+        yield RuleResult("FAIL", not_one_of(f"{REF}.strategy", strategy, known))
+    packed = (f"{MODEL}.use_remove_padding", bool(run(f"{MODEL}.use_remove_padding")))
+    for found in engine.engine(run(REF), REF, run.gpus, packed=packed):
+        if found.problem.where != packed[0]:  # the actor's
+            yield found
+    if kind == "fsdp" and run.gpus % parallel and parallel != run.model_parallel():
+        got = f"{run.gpus} GPUs cannot be shared by {parallel} that hold one model"
+        fix = divisors(run.gpus, parallel)
+        yield fails(f"{REF}.ulysses_sequence_parallel_size", got, fix, "conflicting-settings")
 
 
 def _shared_groups(run: RlSizes) -> Results:
@@ -192,6 +212,12 @@ def _losses(run: RlSizes) -> Results:
             value = {"dro_beta": 0.1, "clip_cov_ratio": 0.0002, "kl_cov_ratio": 0.0002}[name]
             got = f"{run(f'{ACTOR}.policy_loss.{name}')} with loss_mode={loss}"
             yield fails(f"{ACTOR}.policy_loss.{name}", got, f"use {value}", "conflicting-settings")
+    for name in ("tau_pos", "tau_neg") if loss == "sapo" else ():  # core_algos.py:1654-1680 divides by both
+        if not (run(f"{ACTOR}.{name}", 1) or 0) > 0:
+            yield fails(f"{ACTOR}.{name}", f"{run(f'{ACTOR}.{name}')} with loss_mode=sapo", "use 1.0")
+    scale = run(f"{ACTOR}.loss_scale_factor")
+    if run(f"{ACTOR}.loss_agg_mode") == "seq-mean-token-sum-norm" and scale is not None and not scale > 0:
+        yield fails(f"{ACTOR}.loss_scale_factor", f"{scale}, which the loss is divided by", "use null")
     clip = run(f"{ACTOR}.clip_ratio_c")
     if loss == "vanilla" and clip is not None and not clip > 1:  # core_algos.py:1331
         yield fails(f"{ACTOR}.clip_ratio_c", f"{clip}, and the second clip is above 1", "use 3.0")
@@ -261,12 +287,14 @@ def _correction(run: RlSizes) -> Results:
     for name in names:
         if name not in REJECTION:  # :253
             yield RuleResult("FAIL", not_one_of(f"{CORRECTION}.rollout_rs", name, REJECTION))
+    if weights is not None:
+        yield from _bounds(run(f"{CORRECTION}.rollout_is_threshold"), f"{CORRECTION}.rollout_is_threshold", "2.0")
     threshold = run(f"{CORRECTION}.rollout_rs_threshold")
     if names and threshold is None:  # :868
         fix = "use 0.5_2.0" if any(name.endswith("k1") for name in names) else "use 0.01"
         yield fails(f"{CORRECTION}.rollout_rs_threshold", "not set, with rollout_rs", fix, "conflicting-settings")
-    elif names and isinstance(threshold, str):
-        yield from _thresholds(names, threshold)
+    elif names:
+        yield from _thresholds(names, str(threshold))
     if bypass and run(f"{CORRECTION}.loss_type") not in ("ppo_clip", "reinforce"):  # core_algos.py:2544
         found = run(f"{CORRECTION}.loss_type")
         yield RuleResult("FAIL", not_one_of(f"{CORRECTION}.loss_type", found, ("ppo_clip", "reinforce")))
@@ -281,6 +309,18 @@ def _thresholds(names: list[str], threshold: str) -> Results:
     for name, spec in zip(names, specs * len(names) if len(specs) == 1 else specs, strict=False):
         if "_" in spec and not name.endswith("k1"):
             yield fails(where, f"{spec!r}, and {name} has one bound", f"use {spec.partition('_')[2]}")
+        else:
+            yield from _bounds(spec, where, "0.5_2.0" if name.endswith("k1") else "0.01")
+
+
+def _bounds(threshold: Any, where: str, fix: str) -> Results:
+    """rollout_corr_helper.py:93-127, 160-189: one number above 0, or lower_upper."""
+    try:
+        numbers = [float(part) for part in str(threshold).split("_", 1)]
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] <= 0 or numbers != sorted(numbers):
+        yield fails(where, f"{threshold} is no number above 0, and no two as in 0.5_2.0", f"use {fix}")
 
 
 def _skipping(run: RlSizes) -> Results:
