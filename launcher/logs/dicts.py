@@ -107,11 +107,15 @@ def _as_float(value: Any) -> float | None:
         return None
 
 
-def flattened(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries with those of the dicts in it: `{"train": {"loss": 0.5}}` is `train/loss`."""
+def flattened(node: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
+    """The entries with those of the dicts in it: `{"train": {"loss": 0.5}}` is `train/loss`, and the only entry of a
+    list, as in `{"lr": [1e-05]}`."""
     flat = dict[str, Any]()
     for name, value in node.items():
-        flat |= {f"{name}/{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+        if isinstance(value, dict) and depth:
+            flat |= {f"{name}/{key}": each for key, each in flattened(value, depth - 1).items()}
+        else:
+            flat[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
     return flat
 
 

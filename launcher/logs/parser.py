@@ -364,7 +364,7 @@ class LogParser:
             return None
         if not text[:opened].strip() and (event := self._of_json_line(node)):
             return event
-        if not any(map(is_measurement, node)) and not dicts.BESIDE.isdisjoint(node):
+        if any(map(is_measurement, node)) or not dicts.BESIDE.isdisjoint(node):
             node = dicts.flattened(node)
         metrics: dict[str, Any] = {name: value for name, value in node.items() if not isinstance(value, dict | list)}
         if not any(is_measurement(str(name)) for name in metrics):

@@ -18,13 +18,15 @@ _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 
 
 def to_number(text: str) -> float | None:
-    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`; None for other
-    texts."""
+    """`0.5`, `-1e-06`, `nan`, `'0.06'`, `np.float64(0.5)`, `tensor(0.5, device='cuda:0')`, `12,345`, `45.6%`; None for
+    other texts."""
     text = text.strip().strip("'\"`*")
     if len(text) > _LONGEST:
         return None
     if NUMBER.fullmatch(text):
         return float(text)
+    if text.endswith("%") and NUMBER.fullmatch(text, 0, len(text) - 1):
+        return float(text[:-1])
     if match := _WRAPPED.fullmatch(text):
         return float(match[1])
     return float(text.replace(",", "")) if _GROUPED.fullmatch(text) else None
@@ -55,7 +57,8 @@ _MEASURED = frozenset(
     ]
 )  # fmt: skip
 _PREFIXES = (
-    "eval_", "eval/", "train_loss", "train_runtime", "objective/", "rewards/", "val-core/", "val-aux/", "val/",
+    "eval_", "eval/", "train_loss", "train_runtime", "train_samples_per", "train_steps_per",
+    "objective/", "rewards/", "val-core/", "val-aux/", "val/",
     "actor/", "critic/", "loss/", "test_score/", "train/", "timing_s/", "rollout/",
 )  # fmt: skip
 

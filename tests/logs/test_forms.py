@@ -447,3 +447,29 @@ def test_timings_behind_the_line_of_a_step_are_of_that_step():
 ])  # fmt: skip
 def test_prose_and_settings_with_a_step_are_no_line_of_a_step(line):
     assert steps(line + "\n") == []
+
+
+@pytest.mark.parametrize("prefix", [
+    "May 01 10:00:00 node01 train[1234]: ", "05/01/2025 10:00:00 - INFO - __main__ - ", "[pod/trainer-0/main] ",
+])  # fmt: skip
+def test_what_the_journal_kubectl_and_loggers_put_before_a_line(prefix):
+    assert steps(f"{prefix}loss: 0.5\n{prefix}reward: 0.25\n") == [(1, {"loss": 0.5, "reward": 0.25})]
+    assert steps(f"{prefix}{{'loss': 0.5, 'grad_norm': 1.5}}\n{prefix}{{'loss': 0.4, 'grad_norm': 1.25}}\n") == [
+        (1, {"loss": 0.5, "grad_norm": 1.5}), (2, {"loss": 0.4, "grad_norm": 1.25})
+    ]  # fmt: skip
+    lr = f"{prefix}step=10, skipped=0, lr=[1e-05]\n"
+    assert steps(lr) == [(10, {"skipped": 0.0, "lr": 1e-5})]
+
+
+def test_dicts_in_a_dict_of_metrics_percent_and_lists_of_one():
+    text = "{'loss': 0.3, 'rewards': {'mean': 0.2, 'parts': {'format': '0.1'}}, 'lr': [1e-05], 'done': '1.50%'}\n"
+    assert steps(text) == [
+        (1, {"loss": 0.3, "rewards/mean": 0.2, "rewards/parts/format": 0.1, "lr": 1e-5, "done": 1.5})
+    ]
+
+
+def test_speeds_of_a_whole_training_stand_behind_its_runtime():
+    text = "{'loss': 0.5, 'grad_norm': 1.0}\n***** train metrics *****\n  train_loss = 0.55\n"
+    text += "  train_runtime = 0:10:12.34\n  train_samples_per_second = 12.345\n  train_steps_per_second = 0.771\n"
+    behind = [metrics for _, metrics in steps(text)][1:]
+    assert behind == [{"train_loss": 0.55}, {"train_samples_per_second": 12.345, "train_steps_per_second": 0.771}]
