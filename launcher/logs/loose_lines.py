@@ -53,6 +53,11 @@ _HEADING = re.compile(r"#{1,6}\s.{0,20}\*\*([A-Za-z][\w/]{0,80})\*\*")
 _VALUE_OF_HEADING = re.compile(
     r"\s{0,8}[-*•]?\s{0,8}\**(?:当前值|current value|value)\**\s{0,4}[:：]\s{0,4}", re.IGNORECASE
 )
+_TITLE = re.compile(
+    r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
+)
+"""Of a further part of a block: `Timing:`."""
+_SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
 _ALONE = re.compile(r"[\W_]{0,200}")
 _MARK = re.compile("[:=：]")
 _FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
@@ -177,7 +182,7 @@ class BlockReader:
             return not text.startswith("#")
         entry = _entry(text)
         if entry is None:
-            return not text.strip() and bool(self.metrics)
+            return bool(self.metrics) and (not text.strip() or _TITLE.fullmatch(text) is not None)
         return self._add(entry[1].strip(), text[entry.end() :])
 
     @property
@@ -195,7 +200,7 @@ class BlockReader:
         number = leading_number(text)
         if number is None or (not self.metrics and not is_measurement(name) and name.casefold() not in _STEPS):
             return False
-        unit = text[number[1] :].lstrip("`* ,").rstrip("`*, ")
+        unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
         if not self._heading and unit.casefold() not in _UNITS:
             return False
         self.metrics[name] = number[0]

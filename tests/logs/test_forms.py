@@ -473,3 +473,9 @@ def test_speeds_of_a_whole_training_stand_behind_its_runtime():
     text += "  train_runtime = 0:10:12.34\n  train_samples_per_second = 12.345\n  train_steps_per_second = 0.771\n"
     behind = [metrics for _, metrics in steps(text)][1:]
     assert behind == [{"train_loss": 0.55}, {"train_samples_per_second": 12.345, "train_steps_per_second": 0.771}]
+
+
+def test_the_timing_of_a_step_stands_under_a_title_of_its_own():
+    text = "===== Step 1/100 =====\n📊 Training Results:\n  • Loss: 0.01\n\n⏱️  Timing:\n  • Total step time: 45.12s\n"
+    text += "  • generation: 20.10s (44.5%)\n===== Step 2/100 =====\n📊 Training Results:\n  • Loss: 0.02\n"
+    assert steps(text) == [(1, {"Loss": 0.01, "Total step time": 45.12, "generation": 20.1}), (2, {"Loss": 0.02})]
