@@ -91,6 +91,7 @@ def loop_body(shell: BashProcess, source: ScriptSource, nodes: list[Node], leave
     try:
         block(shell, source, nodes)
     except LeaveLoop as leave:
+        shell.status = 0
         if leave.levels > 1:
             raise LeaveLoop(leave.levels - 1, leave.again) from leave
         return leave.again

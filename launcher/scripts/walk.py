@@ -17,6 +17,8 @@ from launcher.scripts.words.state import DEPTH, BashProcess, ExitScript, LeaveLo
 
 SIMPLE = frozenset(["command", "variable_assignment", "variable_assignments", "declaration_command", "unset_command"])
 RESERVED = frozenset("if then elif else fi for while until do done case esac select function { } ;; ( ) in".split())  # noqa: SIM905
+FAIL = SIMPLE | {"pipeline", "subshell", "redirected_statement", "test_command"}
+"""Statements of which a failure runs what `trap ... ERR` gave; others fail of one within them."""
 HANDLERS: dict[str, Callable[[BashProcess, ScriptSource, Node], int]] = {}
 """By the grammar's name of a statement; filled where they are defined."""
 
@@ -64,18 +66,24 @@ def statements(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> i
             status, shell.consumed, shell.consumed_source = 0, inner.consumed, inner.consumed_source
         else:
             status = statement(shell, source, node)
-            check_errexit(shell, status)
+            check_errexit(shell, status, node.type)
         shell.status = status
         consumed = max(consumed, shell.consumed if shell.consumed_source is source else 0)
     shell.consumed, shell.consumed_source = consumed, source
     return status
 
 
-def check_errexit(shell: BashProcess, status: int) -> None:
-    """The end of a shell under `set -e`; an assumed failure is named and does not end it."""
-    if status and "errexit" in shell.options and not shell.inside_condition and not shell.exempt:
-        if shell.assumed:
-            return
+def check_errexit(shell: BashProcess, status: int, kind: str = "command") -> None:
+    """What `trap ... ERR` runs, and the end of a shell under `set -e`; an assumed failure is named and has neither."""
+    if not status or shell.inside_condition or shell.exempt or shell.assumed:
+        return
+    if shell.error_trap and kind in FAIL and not (shell.calls and "errtrace" not in shell.options):
+        text, shell.error_trap, shell.status = shell.error_trap, "", status
+        try:
+            run_text(shell, text, shell.file, shell.line)
+        finally:
+            shell.error_trap, shell.status, shell.assumed, shell.exempt = text, status, "", False
+    if "errexit" in shell.options:
         shell.report_unread("the command fails, and set -e ends the script there")
         raise ExitScript(status)
 

@@ -409,6 +409,8 @@ def trap(shell: BashProcess, words: list[str]) -> int:
     words = words if len(words) > 1 else ["-", *words]
     if len(words) > 1 and not words[0].startswith("-l") and {"EXIT", "exit", "0"} & set(words[1:]):
         shell.exit_trap = "" if words[0] == "-" else words[0]
+    if {"ERR", "err"} & set(words[1:]):
+        shell.error_trap = "" if words[0] == "-" else words[0]
     return 0
 
 

@@ -294,6 +294,8 @@ class BashProcess:
     pipe_status: list[int] = field(default_factory=lambda: [0])
     exit_trap: str = ""
     """What `trap ... EXIT` runs at the end."""
+    error_trap: str = ""
+    """What `trap ... ERR` runs after a command that fails."""
     assumed: str = ""
     """Why the last status is only assumed; empty where it is known."""
     inside_condition: int = 0
@@ -335,6 +337,7 @@ class BashProcess:
             functions=dict(self.functions),
             exported_functions=set(self.exported_functions),
             exit_trap="",
+            error_trap=self.error_trap if "errtrace" in self.options else "",
             calls=list(self.calls),
             options=set(self.options),
             sinks=dict(self.sinks),
