@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import random
 from pathlib import Path
@@ -23,7 +24,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 
 from launcher.engines.verl.config import compose as config
 from launcher.engines.verl.config import defaults
-from launcher.engines.verl.rules import cluster, data, early, rollout, sections, values
+from launcher.engines.verl.rules import cluster, data, early, optim, rollout, sections, values
 
 FILES = Path(verl.__file__).parent / "trainer" / "config"
 LATE = Path(__file__).parents[1] / "engines" / "verl" / "late.yaml"
@@ -125,6 +126,14 @@ def test_named_values_are_those_that_verl_knows():
     assert {*data.MANAGERS} == {*REWARD_MANAGER}
     assert {*cluster.LOGGERS} == {*Tracking.supported_backend, "tracking"}
     assert {*rollout.ENGINES} == {name for name, _ in base._ROLLOUT_REGISTRY}
+
+
+@pytest.mark.parametrize("name", optim.TORCH_OPTIMIZERS)
+def test_arguments_of_an_optimizer_are_those_of_torch(name):
+    import torch  # noqa: PLC0415
+
+    known = {*inspect.signature(vars(torch.optim)[name]).parameters} - {"params"}
+    assert {*optim.TORCH_OPTIMIZERS[name]} == known
 
 
 @pytest.mark.parametrize("source", [*data.SOURCES, "aime2024"])
