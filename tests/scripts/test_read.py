@@ -47,6 +47,7 @@ def test_a_command_that_must_run_is_open(read):
     ("a=$(python3 -c 'print(1)')", "{python3 -c 'print(1)'}"),
     ("a=$(git rev-parse --short HEAD | head -c 6)", "{git rev-parse --short HEAD | head -c 6}"),
     ("a=$(cat version.txt)", "{cat version.txt}"),
+    ("a=$(echo abc | tr '\\q' x)", "{echo abc | tr '\\q' x}"),
     ("echo 3 > version.txt; a=$(cat version.txt)", "3"),
 ])  # fmt: skip
 def test_what_only_running_could_tell_has_a_placeholder(read, text, words):

@@ -27,7 +27,7 @@ def _characters(text: str) -> str:
             continue
         first = ansi_text(found[2])
         last = ansi_text(found[3]) if found[3] else first
-        if last < first:
+        if len(first) != 1 or len(last) != 1 or last < first:
             raise UnknownOutput
         out.append("".join(map(chr, range(ord(first), ord(last) + 1))))
     return "".join(out)

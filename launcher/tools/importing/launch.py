@@ -238,7 +238,7 @@ def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[st
             unknown = ", ".join(parts)
             made.notes.append(f"{made.name}: {word} is left out; only running the script tells {unknown}")
         elif not value.strip("'\"") and "=" in word and (key in table().named or key in TAKEN):
-            made.notes.append(f"{made.name}: {word} is left out; it is empty where only running tells what it holds or nothing sets it")
+            made.notes.append(f"{made.name}: {word} is left out; it is empty: not set, or known only when it runs")
         elif key.lstrip("+~").startswith(("hydra.", "hydra/")):
             made.notes.append(f"{made.name}: {word} is left out; no files of Hydra are written")
         else:
