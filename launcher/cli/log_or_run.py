@@ -8,16 +8,18 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from launcher.core.events import Event, Step, events_of
+from launcher.cli.output import err, printable
+from launcher.core.events import Alert, Event, Step, events_of
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.logs import trainer_state
 from launcher.logs.numbering import Kind
 from launcher.logs.sources import LogSource, open_log
+from launcher.logs.writers import TWO_WRITERS
 from launcher.runs import store
 
 PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
@@ -36,9 +38,16 @@ class LogOrRun:
     """Reads all events from the beginning."""
     log: LogSource | None = None
     """The log; None where it is a run."""
+    _said: set[str] = field(default_factory=set)
 
     def steps(self) -> Iterator[Step]:
-        return (event for event in self.events() if isinstance(event, Step))
+        """Those that are read; whose are left out is printed, once."""
+        for event in self.events():
+            if isinstance(event, Step):
+                yield event
+            elif isinstance(event, Alert) and event.rule == TWO_WRITERS and event.text not in self._said:
+                self._said.add(event.text)
+                err.print(printable(event.text), style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
 def find(name: str, root: Path) -> LogOrRun:

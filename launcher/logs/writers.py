@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from launcher.core.events import Alert
 
 _PID = "pid="
+TWO_WRITERS = "two-writers"
+"""`rule` of the alert that says whose steps are left out."""
 
 
 class Writers:
@@ -56,7 +58,14 @@ class Writers:
         read = f"({next((each for each in self._names if each not in self.excluded), 'the other')})"
         fix = f"grep -F {shlex.quote(f'({source})')} LOG | rlrun metrics - for the other"
         text = f"two trainers write into this log; only the steps of {read} are read, those of ({source}) are left out"
-        yield Alert(at=at, step=step, text=f"{text}; use {fix}", cause="two jobs whose output is one file", fix=fix)
+        yield Alert(
+            at=at,
+            step=step,
+            text=f"{text}; use {fix}",
+            rule=TWO_WRITERS,
+            cause="two jobs whose output is one file",
+            fix=fix,
+        )
 
 
 def _kind(source: str) -> str:

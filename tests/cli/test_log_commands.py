@@ -108,6 +108,15 @@ def test_the_end_of_a_name_is_enough(log):
     assert rlrun("metrics", log, "--keys", "score/mean", "--csv")[1].startswith("step,critic/score/mean\n")
 
 
+@pytest.mark.parametrize("more", [(), ("--csv",)])
+def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path, more):
+    path = tmp_path / "two.log"
+    path.write_text("".join(f"(TaskRunner pid={pid}) step:{step} - critic/score/mean:0.{pid}\n"
+                            for step in (1, 2, 3) for pid in (1, 2)))  # fmt: skip
+    text = rlrun("metrics", str(path), *more)[1]
+    assert text.count("those of (TaskRunner pid=2) are left out") == 1
+
+
 def test_a_key_that_no_metric_has_is_answered_with_a_near_one(log):
     code, text = rlrun("metrics", log, "--keys", "critic/score/meen")
     assert code == 2 and "did you mean critic/score/mean?" in text
