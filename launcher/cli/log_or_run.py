@@ -38,15 +38,15 @@ class LogOrRun:
     """Reads all events from the beginning."""
     log: LogSource | None = None
     """The log; None where it is a run."""
-    _said: set[str] = field(default_factory=set)
+    _printed: set[str] = field(default_factory=set)
 
     def steps(self) -> Iterator[Step]:
         """Those that are read; whose are left out is printed, once."""
         for event in self.events():
             if isinstance(event, Step):
                 yield event
-            elif isinstance(event, Alert) and event.rule == TWO_WRITERS and event.text not in self._said:
-                self._said.add(event.text)
+            elif isinstance(event, Alert) and event.rule == TWO_WRITERS and event.text not in self._printed:
+                self._printed.add(event.text)
                 err.print(printable(event.text), style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
