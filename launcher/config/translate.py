@@ -202,7 +202,8 @@ class _Translator:
     def _default_reward(self, chosen: Collection[str]) -> dict[str, str]:
         """What scores in a launch of verl's that names no reward: verl's rule of each row's data_source."""
         by_name = {self._name(one): one for one in self.typed}
-        if "reward" in chosen or not {"algorithm.adv_estimator", "data.train_files"} <= {*by_name}:
+        ours = "reward" in chosen or any(name.startswith("reward.") and name in self.holders for name in by_name)
+        if ours or not {"algorithm.adv_estimator", "data.train_files"} <= {*by_name}:
             return {}
         self.derived_by.setdefault(by_name["algorithm.adv_estimator"].word, []).append(word := "reward=auto")
         return {"reward": word}

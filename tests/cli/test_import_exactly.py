@@ -145,6 +145,8 @@ def test_a_training_backend_that_is_not_taken_is_refused(folder: Path, engine: s
 
 @pytest.mark.parametrize("flags", [
     "--config-path=$PWD/made --config-name=mine", "--config-dir made --config-name mine.yaml", "-cp $PWD/made -cn mine",
+    "--config-path=$PWD --config-name=made/mine", "--config-path=$PWD/a --config-name=../made/mine",
+    "--config-path=$PWD --config-name=$PWD/made/mine",
 ])  # fmt: skip
 def test_a_config_that_the_script_writes_is_read(folder: Path, flags: str) -> None:
     heredoc = "mkdir -p made\ncat > made/mine.yaml <<EOF\n" + OWN + "trainer: {save_freq: $(date +%d)}\nEOF\n"

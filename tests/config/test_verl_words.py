@@ -482,13 +482,15 @@ def test_the_run_is_that_of_our_words() -> None:
         ([], "Auto"),
         (["engine=verl"], "Auto"),
         (["reward=math"], "Math"),
+        (["reward.path=my.py"], "Exact"),  # which has no path: the error names no reward that nobody typed
         (["reward.custom_reward_function.path=f.py"], "Python"),
         (["reward.reward_model.enable=true", "reward.reward_model.model_path=a/b"], "RewardModel"),
     ],
 )
 def test_a_launch_of_verls_that_names_no_reward_is_scored_by_data_source(more: list[str], reward: str) -> None:
-    run = try_resolve([*VERL, *more]).run
-    assert run and type(run.reward).__name__ == reward
+    result = try_resolve([*VERL, *more])
+    found = type(result.run.reward).__name__ if result.run else result.problems[0].got.split()[0]
+    assert found == reward
 
 
 def test_a_recipe_and_a_file_may_have_verls_words(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def with_written_config(
         return WithConfig(launch)
     below = "" if flags[flag].startswith("{") else launch.folder  # a placeholder such as {mktemp -d} is a whole path
     path = posixpath.normpath(posixpath.join(below, flags[flag], f"{name}.yaml"))
+    own = posixpath.basename(path)  # the name may be a path, too
     if path not in written:
         return WithConfig(launch)
     text = written[path]
@@ -44,13 +45,13 @@ def with_written_config(
     for line in text.splitlines():
         parts = [part for part in placeholders if part and part in line]
         if parts:
-            shown = f"{name}.yaml: {line.strip()}"
+            shown = f"{own}: {line.strip()}"
             notes.append(f"{launch.line}: {shown} is left out; only running the script tells {', '.join(parts)}")
         else:
             kept.append(line)
-    (folder / f"{name}.yaml").write_text("\n".join([*kept, ""]), encoding="utf-8")
+    (folder / own).write_text("\n".join([*kept, ""]), encoding="utf-8")
     words = [word for place, word in enumerate(launch.words) if place not in places]
-    config = (f"{flag}={folder}", f"--config-name={name}")
+    config = (f"{flag}={folder}", f"--config-name={own.removesuffix('.yaml')}")
     return WithConfig(replace(launch, words=(*config, *words)), notes)
 
 
