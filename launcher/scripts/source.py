@@ -21,7 +21,8 @@ STARTS = frozenset(_STARTS.split())
 
 
 ESCAPED = re.compile(r"(?<!\\)\\[<>]")
-TWO_ASSIGNMENTS = re.compile(rb"\w\]?\+?=.*[ \t]\w+(?:\[[^\n]*\])?\+?=")
+ROUNDS = 20
+"""How often a text is parsed again at most, so that a hostile one costs no more than its length."""
 
 
 def _tree(content: bytes) -> Node:
@@ -31,7 +32,10 @@ def _tree(content: bytes) -> Node:
     `fi`; so it gets a `;` at the end of such a line."""
     parser = Parser(Language(language()))
     root = parser.parse(content).root_node
-    while TWO_ASSIGNMENTS.search(content) and (places := [*_unended(root, content)]):
+    for _ in range(ROUNDS):
+        places = [*_unended(root, content)]
+        if not places:
+            break
         changed = bytearray(content)
         for place in places:
             changed[place : place + 1] = b";"
