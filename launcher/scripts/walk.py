@@ -17,7 +17,7 @@ from launcher.scripts.words.state import DEPTH, BashProcess, ExitScript, LeaveLo
 
 SIMPLE = frozenset(["command", "variable_assignment", "variable_assignments", "declaration_command", "unset_command"])
 RESERVED = frozenset("if then elif else fi for while until do done case esac select function { } ;; ( ) in".split())  # noqa: SIM905
-FAIL = SIMPLE | {"pipeline", "subshell", "redirected_statement", "test_command"}
+FAIL = SIMPLE | {"pipeline", "subshell", "test_command", "(("}
 """Statements of which a failure runs what `trap ... ERR` gave; others fail of one within them."""
 HANDLERS: dict[str, Callable[[BashProcess, ScriptSource, Node], int]] = {}
 """By the grammar's name of a statement; filled where they are defined."""
@@ -66,11 +66,25 @@ def statements(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> i
             status, shell.consumed, shell.consumed_source = 0, inner.consumed, inner.consumed_source
         else:
             status = statement(shell, source, node)
-            check_errexit(shell, status, node.type)
+            check_errexit(shell, status, failing_kind(node))
         shell.status = status
         consumed = max(consumed, shell.consumed if shell.consumed_source is source else 0)
     shell.consumed, shell.consumed_source = consumed, source
     return status
+
+
+def failing_kind(node: Node) -> str:
+    """What failed where a statement did: of `left && right`, when it counts, the last command; `((` of arithmetic."""
+    while True:
+        if node.type == "list":
+            node = [child for child in node.children if child.type != "comment"][-1]
+        elif node.type == "redirected_statement" and (body := node.child_by_field_name("body")):
+            node = body
+        else:
+            break
+    if node.type == "redirected_statement":
+        return "command"
+    return "((" if node.type == "compound_statement" and node.children[0].type == "((" else node.type
 
 
 def check_errexit(shell: BashProcess, status: int, kind: str = "command") -> None:
