@@ -33,7 +33,7 @@ RAY_INIT = (
     "ignore_reinit_error", "include_dashboard", "dashboard_host", "dashboard_port", "job_config", "configure_logging",
     "logging_level", "logging_format", "logging_config", "log_to_driver", "namespace", "runtime_env",
     "enable_resource_isolation", "cgroup_path", "system_reserved_cpu", "system_reserved_memory", "proxy_server_url",
-    "object_spilling_directory", "storage",
+    "object_spilling_directory", "storage", "allow_multiple",
 )  # fmt: skip
 """Arguments of ray.init, beside those that begin with _."""
 MODULES = (

@@ -82,7 +82,8 @@ def attention(model: dict[str, Any], place: str) -> Results:
     """transformers looks it up when the model is made; a kernel of the hub is OWNER/NAME."""
     chosen = at(model, "override_config.attn_implementation")
     external = is_set(at(model, "external_lib"))
-    if isinstance(chosen, str) and chosen.rpartition("|")[2] not in ATTENTIONS and "/" not in chosen and not external:
+    plain = str(chosen).rpartition("|")[2].removesuffix("_paged")
+    if isinstance(chosen, str) and plain not in ATTENTIONS and "/" not in chosen and not external:
         yield RuleResult("FAIL", not_one_of(f"{place}.override_config.attn_implementation", chosen, ATTENTIONS))
 
 

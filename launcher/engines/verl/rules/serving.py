@@ -124,7 +124,8 @@ def _engine(served: dict[str, Any], place: str) -> Results:
 def _argument(name: str, engine: str, where: str) -> Results:
     plain = name.replace("-", "_")
     known = _names()[engine]
-    if plain in known or (engine == "vllm" and any(one.startswith(plain) for one in known)):
+    positive = plain.removeprefix("no_") if engine == "vllm" else plain  # --no-enable-lora
+    if positive in known or (engine == "vllm" and any(one.startswith(positive) for one in known)):
         return  # argparse takes the beginning of a name
     if engine == "vllm" and plain in FORMER:
         yield warns(where, "is an argument of earlier versions: vLLM 0.24 ends where it reads it", "leave it out")
