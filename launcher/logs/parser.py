@@ -263,15 +263,15 @@ class LogParser:
         yield Step(at=self.at, step=step, metrics=metrics)
 
     def _verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
-        if self._of_rival(metrics):
+        if self._of_rival(metrics, step):
             yield from self.writers.notice(self._source, self.at, self._last or 0)
             return
         self.numbers.admits(kind, SUREST, step)
         yield from self._step(step, metrics)
 
-    def _of_rival(self, metrics: dict[str, float]) -> bool:
+    def _of_rival(self, metrics: dict[str, float], count: float | None) -> bool:
         """Whether a step is of a process that another one, which is read, takes turns with."""
-        if later := self.writers.rival(self._source, metrics):
+        if later := self.writers.rival(self._source, metrics, count):
             self.numbers.exclude(later)
         return later == self._source != ""
 
@@ -386,8 +386,10 @@ class LogParser:
         if named is None:
             header, self._header = self.numbers.heading(self._header), None
             named = None if header is None else (header, 0)
-        if metrics != self._counted and self._of_rival(metrics):  # ranks of one training print equal dicts
-            return
+        if metrics != self._counted:  # ranks of one training print equal dicts, or each its own loss
+            count = float(named[0]) if named else metrics.get("epoch")
+            if self.writers.repeats(self._source, metrics, count) or self._of_rival(metrics, count):
+                return
         if self.numbers.admits("trl", rank, named[0] if named else None):
             if named:
                 yield from self._counted_of(*named)

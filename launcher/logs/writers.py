@@ -10,11 +10,13 @@ One that is restarted has a new process, too, but the old one writes no more.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from launcher.core.events import Alert
 
 _PID = "pid="
+_TURNS = 3  # returns of two processes, each with a new step, that show that both go on
 TWO_WRITERS = "two-writers"
 """`rule` of the alert that says whose steps are left out."""
 
@@ -25,6 +27,9 @@ class Writers:
     def __init__(self, excluded: Iterable[str] = ()) -> None:
         self.excluded = set(excluded)
         self._names = dict[str, set[str]]()
+        self._counts = dict[str, float]()
+        self._returns = Counter[str]()
+        self._ranks = set[frozenset[str]]()
         self._latest = ""
         self._reported = set[str]()
 
@@ -33,22 +38,43 @@ class Writers:
         """Whether a step came from a process that Ray names."""
         return bool(self._latest)
 
-    def rival(self, source: str, names: Iterable[str]) -> str:
+    def rival(self, source: str, names: Iterable[str], count: float | None) -> str:
         """The process to leave out, as `source` writes a step with metrics of these names: of two processes of one kind
-        that write the same metrics in turns, the one that came later. Empty where there is none."""
+        that both go on in turns (A-B-A-B-A), the one that came later. Empty where there is none. `count` is the step or
+        epoch. A dead process may still write a line behind the first of the one that replaced it."""
         if not source:
             return ""
         before, self._latest = self._latest, source
-        returns = source in self._names
+        returns, last = source in self._names, self._counts.get(source)
         known = self._names.setdefault(source, set())
         known.update(names)
+        if count is not None:
+            self._counts[source] = count if last is None else max(last, count)
         if not returns or before == source or _kind(before) != _kind(source) or known.isdisjoint(self._names[before]):
+            return ""
+        if frozenset((before, source)) in self._ranks or (count is not None and last is not None and count <= last):
+            return ""
+        self._returns[source] += 1
+        if not self._returns[before] or self._returns[before] + self._returns[source] < _TURNS:
             return ""
         order = list(self._names)
         later = max(before, source, key=order.index)
         self._latest = min(before, source, key=order.index)
         self.excluded.add(later)
         return later
+
+    def repeats(self, source: str, names: Iterable[str], count: float | None) -> bool:
+        """Whether `source` writes the step that another process of its kind has just written: ranks of one training
+        that each print their own loss."""
+        before = self._latest
+        if not source or count is None or before in ("", source) or self._counts.get(before) != count:
+            return False
+        if _kind(before) != _kind(source) or self._names[before].isdisjoint(names):
+            return False
+        self._ranks.add(frozenset((before, source)))
+        self._names.setdefault(source, set()).update(names)
+        self._counts[source] = count
+        return True
 
     def notice(self, source: str, at: float, step: int) -> Iterator[Alert]:
         """That the lines of a process are left out, once."""
@@ -57,13 +83,13 @@ class Writers:
         self._reported.add(source)
         read = f"({next((each for each in self._names if each not in self.excluded), 'the other')})"
         fix = f"grep -F {shlex.quote(f'({source})')} LOG | rlrun metrics - for the other"
-        text = f"two trainers write into this log; only the steps of {read} are read, those of ({source}) are left out"
+        text = f"only the steps of {read} are read, those of ({source}) are left out"
         yield Alert(
             at=at,
             step=step,
-            text=f"{text}; use {fix}",
+            text=f"two processes write steps into this log; {text}; use {fix}",
             rule=TWO_WRITERS,
-            cause="two jobs whose output is one file",
+            cause="mostly two jobs whose output is one file",
             fix=fix,
         )
 

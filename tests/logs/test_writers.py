@@ -46,14 +46,14 @@ def test_a_log_that_is_watched_is_read_anew_when_the_second_job_shows(tmp_path):
     log = GrowingLog(path, lambda: 0.0)
     assert [event.step for event in log.new() if isinstance(event, Step)] == [1, 11]
     with path.open("a") as file:
-        file.write(line(ONE, 2) + line(TWO, 12))
-    assert [event.step for event in log.new() if isinstance(event, Step)][-2:] == [1, 2] and log.readings == 1
+        file.write(line(ONE, 2) + line(TWO, 12) + line(ONE, 3))
+    assert [event.step for event in log.new() if isinstance(event, Step)][-3:] == [1, 2, 3] and log.readings == 1
 
 
 def test_of_three_jobs_one_is_read():
-    text = "".join(line(f"(TaskRunner pid={1 + step % 3})", step) for step in range(12))
+    text = "".join(line(f"(TaskRunner pid={1 + step % 3})", step) for step in range(15))
     steps, notices = read(text)
-    assert steps[-3:] == [3, 6, 9] and len(notices) == 2
+    assert steps[-3:] == [6, 9, 12] and len(notices) == 2
 
 
 def test_a_job_that_is_started_again_goes_on_in_a_new_process():
@@ -71,7 +71,7 @@ def test_processes_of_one_training_with_metrics_of_their_own_are_all_read():
 
 def test_dicts_of_two_jobs_are_not_counted_as_one_and_equal_ones_are_of_ranks():
     two = "".join(f"(T pid={1 + at % 2}) {{'loss': {at}.5, 'grad_norm': {at}.1}}\n" for at in range(8))
-    assert read(two)[1] and read(two)[0][-1] == 5
+    assert read(two)[1] and read(two)[0][-1] == 6
     ranks = "".join(f"(T pid={1 + at % 2}) {{'loss': {at // 2}.5, 'grad_norm': {at // 2}.1}}\n" for at in range(8))
     assert read(ranks) == ([1, 1, 2, 2, 3, 3, 4, 4], [])
 
@@ -80,3 +80,18 @@ def test_what_the_other_job_died_of_is_no_end_of_the_one_that_is_read():
     died = f"{TWO} Traceback (most recent call last):\n{TWO} ValueError: a bad row\n"
     notices = read(interleaved(ONE, TWO) + died)[1]
     assert len(notices) == 1 and "ValueError" not in notices[0]
+
+
+@pytest.mark.parametrize("late", [3, 4])
+def test_a_late_line_of_a_dead_process_loses_no_step_of_its_successor(late):
+    written = [(ONE, 1), (ONE, 2), (ONE, 3), (TWO, 4), (ONE, late), (TWO, 5), (TWO, 6)]
+    assert read("".join(line(*each) for each in written)) == ([1, 2, 3, 4, late, 5, 6], [])
+
+
+def test_ranks_that_print_their_own_loss_are_one_training():
+    text = "".join(
+        f"(RayTrainWorker pid={pid}) {{'loss': 0.{pid}{at}, 'grad_norm': 1.{pid}, 'epoch': 0.{at}}}\n"
+        for at in range(1, 5)
+        for pid in ((1, 2) if at % 2 else (2, 1))
+    )
+    assert read(text) == ([1, 2, 3, 4], [])
