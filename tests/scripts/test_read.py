@@ -131,6 +131,18 @@ def test_a_loop_over_an_open_number_of_words_is_named(read, loop):
     assert any("the loop is read once" in part.note for part in found.open)
 
 
+@pytest.mark.parametrize(("text", "options"), [
+    ("a=1 \\nb=2\\n", "-L1"),
+    ("a=1\\nb=2\\t\\nc=3\\n", "-L 2"),
+    ("a=1\\nb=2\\n", "-d '' -n1"),
+    ("a=1\\nb=2\\n", "-d ab"),
+])  # fmt: skip
+def test_an_unusual_input_of_xargs_is_named(read, text, options):
+    found = read(f"printf '{text}' | xargs {options} {TRAIN}\n")
+    assert not found.launches
+    assert ["the input of xargs" in part.reason for part in found.refused] == [True]
+
+
 def test_the_environment_given_counts(read):
     found = read(
         f'{TRAIN} home=$HOME n=${{SLURM_NNODES:-1}} d=$PWD "$@"\n', "q=1", HOME="/h", SLURM_NNODES="4", PWD="/w"

@@ -123,19 +123,23 @@ def _unquoted(line: str, blanks: bool) -> list[str]:
 
 def xargs_groups(text: str, options: Mapping[str, str], words: list[str]) -> list[list[str]]:
     """The commands that `xargs` starts for its input. Raises UnknownOutput."""
-    delimiter = "\0" if "0" in options or "null" in options else options.get("d") or options.get("delimiter")
+    delimiter = "\0" if {"0", "null"} & {*options} else options.get("d", options.get("delimiter"))
     replaced = options.get("I") or options.get("replace") or ("{}" if {"i", "replace"} & {*options} else "")
     numbers = [options.get(short) or options.get(long) for short, long in (("n", "max-args"), ("L", "max-lines"))]
     if any(number and not re.fullmatch(r"[1-9]\d{0,3}", number) for number in numbers):
         raise UnknownOutput
-    if delimiter:
+    size, per_line = (int(number or 0) for number in numbers)
+    if delimiter is not None:
         mark = ansi_text(delimiter)
+        if len(mark) != 1 or not mark.isascii():  # refused by xargs
+            raise UnknownOutput
         lines = [[item] for item in (text[: -len(mark)] if text.endswith(mark) else text).split(mark)] if text else []
     else:
+        if per_line and re.search(r"[ \t]$", text, re.MULTILINE):  # such a line goes on in the next one
+            raise UnknownOutput
         lines = [found for line in text.splitlines() if (found := _unquoted(line.lstrip(), bool(replaced)))]
     if replaced:
         return [[word.replace(replaced, line[0]) for word in words] for line in lines]
-    size, per_line = (int(number or 0) for number in numbers)
     if per_line:
         chunks = [[*chain(*lines[at : at + per_line])] for at in range(0, len(lines), per_line)]
     else:
