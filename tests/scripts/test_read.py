@@ -108,6 +108,10 @@ def test_an_open_word_of_a_launch_may_be_several_and_is_named(read):
     ("[[ $n =~ ^run_ ]]", "yes", True),
     ("[[ $n =~ _x ]]", "yes", True),
     ("[[ $n =~ ^x ]]", "no", False),
+    ("r='run_'; [[ $n =~ $r ]]", "yes", True),
+    ("r='\\run'; [[ $n =~ $r ]]", "no", False),
+    ("r='\\x'; [[ $n =~ $r ]]", "no", False),
+    ("r='_\\x'; [[ $n =~ $r ]]", "no", False),
 ])  # fmt: skip
 def test_the_known_parts_of_an_open_value_decide_a_pattern(read, condition, word, decided):
     found = read(f"n=run_$(date +%F)_x\nif {condition}; then a=yes; else a=no; fi\n{TRAIN} a=$a\n")

@@ -288,7 +288,8 @@ class DoubleBracket:
     def literal_truth(self, value: str, expression: str) -> Truth:
         """`=~` of a value that is open in part: known where the expression is plain text that a known part has."""
         parts = IS_OPEN.split(value)
-        literal = re.fullmatch(r"(\^?)((?:[\w/-]|\\.)+)", expression, re.ASCII)
+        # `\s`, `\b`, `\<` and such are operators of GNU, where they are not quoted.
+        literal = re.fullmatch(r"(\^?)((?:[\w/-]|\\[^\w<>`'])+)", expression, re.ASCII)
         if literal and "nocasematch" not in self.shell.options:
             text = re.sub(r"\\(.)", r"\1", literal[2])
             if parts[0].startswith(text) if literal[1] else any(text in part for part in parts):
