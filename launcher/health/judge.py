@@ -326,8 +326,8 @@ class Judge:
         def scatter(metric: str) -> float:
             return get(metric, 4).scatter
 
-        def chance(metric: str) -> float:
-            return get(metric).chance
+        def expected_max(metric: str) -> float:
+            return get(metric).expected_max
 
         def item_error(metric: str) -> float:
             return get(metric).item_error
@@ -350,7 +350,7 @@ class Judge:
         def fell(metric: str) -> bool:
             return self.series[metric].rise() < -SIGNIFICANT
 
-        each = (noise, scatter, chance, item_error, recent, error, slope, rose, fell)
+        each = (noise, scatter, expected_max, item_error, recent, error, slope, rose, fell)
         return {function.__name__: function for function in each}
 
     def _comparisons(self) -> dict[str, Callable[..., Any]]:

@@ -25,7 +25,7 @@ SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
 OUTLINE = 128  # most points of an outline
 BENDS = 50  # last values whose scatter is measured
-WANDERS = (3, 5, 8)  # how far those are off that a value is compared with
+LAGS = (3, 5, 8)  # how far those are off that a value is compared with
 MOST_ITEMS = 5_000  # of which a held-out score is known to be a share
 
 
@@ -164,8 +164,8 @@ class Series:
         few values an upper bound. Of many also around the line through others farther off, as a value may wander."""
         if self._scatter[0] != self.count:
             values = self.lately(BENDS)
-            near = _deviation(_bends(values, 1)) / math.sqrt(6) * (1 + 4 / self.count)
-            self._scatter = self.count, max(near, *(_wander(values, apart) for apart in WANDERS))
+            near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.count)
+            self._scatter = self.count, max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
         return self._scatter[1]
 
     @property
@@ -183,8 +183,9 @@ class Series:
         return math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
 
     @property
-    def chance(self) -> float:
-        """By how many standard deviations the highest of so many values is above what they stand for, by chance."""
+    def expected_max(self) -> float:
+        """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound
+        from above and its limit for many."""
         return math.sqrt(2 * math.log(max(self.count, 1)))
 
     def _find_window(self) -> int:
@@ -234,17 +235,17 @@ class Series:
         return self.steps[max(len(self.steps) - count, 0)] if self.steps else 0
 
 
-def _bends(values: Sequence[float], apart: int) -> list[float]:
+def _second_differences(values: Sequence[float], apart: int) -> list[float]:
     """How far each value is off the line through those `apart` before and behind it, times 2."""
     triples = zip(values, values[apart:], values[2 * apart :], strict=False)
     return [a - 2 * b + c for a, b, c in triples]
 
 
-def _wander(values: Sequence[float], apart: int) -> float:
+def _lagged_scatter(values: Sequence[float], apart: int) -> float:
     """Standard deviation around the line through values farther off, by the median, as a turn has few; 0 of few."""
     if len(values) < 6 * apart:
         return 0.0
-    return median(map(abs, _bends(values, apart))) / 0.6745 / math.sqrt(6)
+    return median(map(abs, _second_differences(values, apart))) / 0.6745 / math.sqrt(6)
 
 
 def noise(values: Sequence[float]) -> float:
