@@ -93,7 +93,7 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
         rest = _LIST.sub(_unlisted, rest)
     barred = "|" in rest
     parts = rest.split("|") if barred else _PARTS.split(_WIDE.sub(r"\1 ", rest))
-    before = _pairs_before(text[: found.start()])
+    before = _pairs(text[: found.start()])
     metrics = dict(before or {})
     for part in parts:
         part = part.lstrip(" :-])")
@@ -107,6 +107,12 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
                 metrics.setdefault(entry[1].strip(), number[0])
                 part = part[number[1] :]
             entry = _NEXT.match(part)
+            if (
+                entry
+                and " " in entry[1]
+                and not (entry[1].endswith(")") or known(entry[1]) or is_measurement(entry[1]))
+            ):
+                break  # prose: it has neither a known name nor a unit, as `iter time (s)`
     if not metrics and len(parts) > 1:
         metrics = _all_spaced(parts)
     measured = any(map(is_measurement, metrics)) or (before is not None and any(map(is_beside_step, metrics)))
@@ -115,11 +121,11 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
 
 def timings(text: str) -> dict[str, float]:
     """`time (ms) | forward: 1.2 | backward: 2.4`, which DeepSpeed and Megatron print behind the line of a step."""
-    return (_pairs_before(text.removeprefix(TIMINGS)) or {}) if text.startswith(TIMINGS) else {}
+    return (_pairs(text.removeprefix(TIMINGS)) or {}) if text.startswith(TIMINGS) else {}
 
 
-def _pairs_before(text: str) -> dict[str, float] | None:
-    """What stands before the step: `epoch=0/micro_step=10/`, `Epoch: 1 | `; None where that is more than pairs."""
+def _pairs(text: str) -> dict[str, float] | None:
+    """A text of pairs alone, such as `epoch=0/micro_step=10/` or `Epoch: 1 | ` before a step; None of any other."""
     pairs = dict[str, float]()
     for part in filter(None, (each.strip(" /") for each in _BEFORE.split(text[-_BLOCK_LINE:]))):
         pair = _PAIR.fullmatch(part)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import LogProgress, Sample, Step
+from launcher.logs.loose_lines import step_line
 from launcher.logs.parser import LogParser
 from launcher.logs.sources import open_log
 
@@ -479,3 +480,9 @@ def test_the_timing_of_a_step_stands_under_a_title_of_its_own():
     text = "===== Step 1/100 =====\n📊 Training Results:\n  • Loss: 0.01\n\n⏱️  Timing:\n  • Total step time: 45.12s\n"
     text += "  • generation: 20.10s (44.5%)\n===== Step 2/100 =====\n📊 Training Results:\n  • Loss: 0.02\n"
     assert steps(text) == [(1, {"Loss": 0.01, "Total step time": 45.12, "generation": 20.1}), (2, {"Loss": 0.02})]
+
+
+@pytest.mark.parametrize("text", ["Step 5 loss: 0.5 and then the reward: 0.3", "Step 5 loss: 0.5 at the time: 12"])
+def test_prose_behind_a_value_is_no_metric(text: str) -> None:
+    found = step_line(text)
+    assert found is not None and found[2] == {"loss": 0.5}
