@@ -171,7 +171,11 @@ class Series:
     @property
     def item_error(self) -> float:
         """Standard error of a share of items, such as right answers, where the values tell of how many: 0.4375 and
-        0.46875 are of 32. 0 where they do not: of shares that were rounded to 4 digits, and of other values."""
+        0.46875 are of 32. 0 where they do not: of shares that were rounded to 4 digits, and of other values.
+
+        It holds for items that count 0 or 1. Scores of partial credit look like those of more items (0, 0.1 and 1 over
+        32 items are shares of 320), and the error too small: of 8 values or more it is at least their `scatter`.
+        """
         seen, items, exact = self._items
         for value in self.lately(min(self.count - seen, RECENT)):
             share = Fraction(value).limit_denominator(MOST_ITEMS)
@@ -180,7 +184,8 @@ class Series:
             exact = exact or abs(round(value, 4) - value) > 1e-9
         self._items = self.count, items, exact
         mean = min(max(sum(self.recent) / len(self.recent), 0.0), 1.0)
-        return math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
+        error = math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
+        return max(error, self.scatter) if error and self.count >= LOWS else error
 
     @property
     def expected_max(self) -> float:
