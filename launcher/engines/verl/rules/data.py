@@ -150,7 +150,7 @@ def _function(run: RlSizes, facts: LaunchFacts) -> Results:
             got = f"{short_repr(source)} has no reward in verl: every answer fails after {after}"
             known = {"gsm8k": "openai/gsm8k", "math500": "HuggingFaceH4/MATH-500"}
             near = known.get(source.lower()) or next((one for one in SOURCES if one.endswith(f"/{source}")), None)
-            own = f"use {where}.path, or a reward of rlrun such as reward=exact"
+            own = f"use {where}.path, or reward=exact"
             fix = f"write data_source={near} in the rows, or {own}" if near else own
             yield fails(key, got, fix, "unknown-choice")
 
