@@ -47,7 +47,8 @@ def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
         return _run(address, job, entrypoint, claim)
     except Problems as problems:
         if claim is None:
-            print(f"✗ {problems}", file=sys.stderr)
+            if not _asked_to_leave:
+                print(f"✗ {problems}", file=sys.stderr)
             return 1
         print(f"the cluster starts no job: {problems}", file=sys.stderr)
         try:
@@ -202,7 +203,12 @@ def _ended(server: JobSubmissionClient, address: str, job: str) -> int:
     raise _lost(address, f"Ray job {job} ended: {why}")
 
 
-def _leave(*_: object) -> None:
+_asked_to_leave = list[int]()  # signals
+
+
+def _leave(number: int, _: object) -> None:
+    """Ray's client may turn the interrupt into an error of its own, such as a lost connection."""
+    _asked_to_leave.append(number)
     raise KeyboardInterrupt
 
 
@@ -213,6 +219,8 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]) if sys.argv[4:] else None)
     except KeyboardInterrupt:
+        _asked_to_leave.append(signal.SIGINT)
+    if _asked_to_leave:
         code = 0 if sys.argv[2].startswith(LOOKS) else 130
     sys.stderr.flush()
     os._exit(code)  # Ray's threads may hang
