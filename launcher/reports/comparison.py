@@ -1,9 +1,8 @@
 """Runs beside one another: settings that differ, results, curves, and tests on the same held-out items.
 
 Each run is compared with the first, at the last step at which both have results. The test is paired where the log has
-the answers to at least half of the held-out prompts (`trainer.log_val_generations`), else it is made from the two
-intervals; which of them is made depends on what was logged, never on what it finds. P-values of several comparisons are
-adjusted together (Holm 1979).
+the scores of at least half of the held-out prompts, else it is made from the two intervals; which of them is made
+depends on what was logged, never on what it finds. P-values of several comparisons are adjusted together (Holm 1979).
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from markupsafe import Markup
 
 from launcher.config import diff
 from launcher.config.descriptions import written
-from launcher.core.events import Sample
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better, label
 from launcher.core.problems import Problem, Problems
 from launcher.monitor.console import clock, compact
 from launcher.reports import render
-from launcher.reports.goal import pair_items, significance
+from launcher.reports.goal import significance
+from launcher.reports.items import common_items
 from launcher.reports.measures import score_trace
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
-from launcher.reports.record import KEPT_SAMPLES, RunRecord, samples_at
+from launcher.reports.record import RunRecord
 from launcher.reports.report import CURVES
 from launcher.reports.text import setting_text
 from launcher.runs import store
@@ -182,25 +181,23 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
     """Of two validations: one test, or one for all together and one for each data source."""
     steps, remarks = (a.step, b.step), list[str]()
     prompts = max((side.record.loaded.val_rows if side.record.loaded else 0) for side in (one, other))
-    items = _items(one.record, a), _items(other.record, b)
     is_loss = better(a.name) == "down"
-    pairs = [] if is_loss else pair_items(*items)
+    items = common_items(one.record, a.step, other.record, b.step)
+    pairs = [] if is_loss else items.scores()
     if not pairs or len(pairs) < ENOUGH * prompts:
         remarks.append(
             f"not paired, as {label(a.name)} of single prompts is not logged"
             if is_loss
-            else _why_unpaired(len(pairs), min(map(len, items)), prompts)
+            else _why_unpaired(len(pairs), min(items.logged), prompts)
         )
         return [ScoreTest(one.letter, other.letter, "", steps, a.name, compare_unpaired(a, b))], remarks
-    if len(pairs) < max(map(len, items)):
-        remarks.append(f"{max(map(len, items)) - len(pairs)} answers have no partner with a score and are left out")
-    if not a.name.endswith("@1"):
+    if len(pairs) < max(items.logged):
+        remarks.append(f"{max(items.logged) - len(pairs)} prompts have no partner with a score and are left out")
+    if not (items.means or a.name.endswith("@1")):
         remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
     tests = [ScoreTest(one.letter, other.letter, "", steps, a.name, _paired(pairs))]
-    sources = sorted({sample.data_source for sample in items[0]})
-    for source in sources[:MOST_SOURCES] if len(sources) > 1 else []:
-        if part := pair_items(*([each for each in side if each.data_source == source] for side in items)):
-            tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(part)))
+    for source in items.sources[:MOST_SOURCES] if len(items.sources) > 1 else []:
+        tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(items.scores(source))))
     return tests, remarks
 
 
@@ -229,12 +226,6 @@ def common_validations(a: RunRecord, b: RunRecord) -> list[tuple[HeldOut, HeldOu
     if a.final and b.final and a.final.name == b.final.name and (a.final, b.final) not in found:
         found.append((a.final, b.final))
     return found
-
-
-def _items(record: RunRecord, at: HeldOut) -> list[Sample]:
-    if record.samples and record.samples[0].step == at.step and len(record.samples) < KEPT_SAMPLES:
-        return record.samples
-    return list(samples_at(record.folder, at.step)) if at.step in record.sample_steps else []
 
 
 # ---- tables and plots

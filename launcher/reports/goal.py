@@ -11,6 +11,7 @@ from typing import Literal
 from launcher.core.events import Sample
 from launcher.core.metrics import HeldOut, better, label
 from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.reports.items import common_items
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired
 from launcher.reports.record import RunRecord
 
@@ -174,42 +175,17 @@ def positive_share(samples: list[Sample]) -> float | None:
 
 
 def change_since_start(record: RunRecord) -> ScoreDifference | None:
-    """From the first validation to the last; paired where the same answers of nearly all prompts are logged."""
+    """From the first validation to the last; paired where scores of all prompts are logged for both."""
     if len(record.validations) < 2:
         return None
     first, last = record.validations[0], record.validations[-1]
     if first.name != last.name:
         return None
-    pairs = pair_items(record.first_samples, record.samples) if logged_at(record) == (first.step, last.step) else []
+    pairs = common_items(record, first.step, record, last.step).scores()
     prompts = record.loaded.val_rows if record.loaded else 0
     if pairs and len(pairs) >= max(prompts, 1) and better(first.name) != "down":
         return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
     return compare_unpaired(first, last)
-
-
-def logged_at(record: RunRecord) -> tuple[int, int] | None:
-    """The first and the last step of which answers are logged."""
-    return (record.first_samples[0].step, record.samples[0].step) if record.samples else None
-
-
-def pair_items(a: list[Sample], b: list[Sample]) -> list[tuple[float, float]]:
-    """Scores of the same prompts in both, in the order of `a`: equal source, prompt and ground truth, and of equal
-    rows the first with the first. Answers without a score have no pair."""
-    scores, seen = numbered(b), dict[tuple[str, str, str, int], float]()
-    for key, score in numbered(a).items():
-        if key in scores and math.isfinite(score) and math.isfinite(scores[key]):
-            seen[key] = score
-    return [(score, scores[key]) for key, score in seen.items()]
-
-
-def numbered(samples: list[Sample]) -> dict[tuple[str, str, str, int], float]:
-    """Each answer's score by its prompt; equal rows are counted."""
-    count, found = dict[tuple[str, str, str], int](), dict[tuple[str, str, str, int], float]()
-    for sample in samples:
-        key = (sample.data_source, sample.prompt, sample.ground_truth)
-        count[key] = count.get(key, 0) + 1
-        found[*key, count[key]] = sample.score
-    return found
 
 
 def _change_lines(record: RunRecord, change: ScoreDifference | None) -> tuple[str, ...]:

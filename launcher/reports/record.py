@@ -21,6 +21,7 @@ from launcher.core.events import (
     Alert,
     Crashed,
     Event,
+    HeldOutScores,
     Loaded,
     LogReader,
     Restarted,
@@ -128,6 +129,9 @@ class RunRecord:
     sample_steps: list[int] = field(default_factory=list)
     """Steps at which answers were logged, in order."""
     first_samples: list[Sample] = field(default_factory=list)
+    scores: list[HeldOutScores] = field(default_factory=list)
+    """Of the single prompts of the last validation, one for each data source."""
+    first_scores: list[HeldOutScores] = field(default_factory=list)
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
     damaged: int = 0
@@ -196,6 +200,8 @@ class RunRecord:
                 self._take_step(event)
             case Sample():
                 self._take_sample(event)
+            case HeldOutScores():
+                self._take_scores(event)
             case Usage():
                 self.used.add(event)
             case Alert() if is_damage(event):
@@ -278,6 +284,13 @@ class RunRecord:
             self.samples = []
         self._keep(self.samples, event)
 
+    def _take_scores(self, event: HeldOutScores) -> None:
+        if not self.first_scores or self.first_scores[0].step == event.step:
+            self.first_scores.append(event)
+        if self.scores and self.scores[0].step != event.step:
+            self.scores = []
+        self.scores.append(event)
+
     def _keep(self, samples: list[Sample], event: Sample) -> None:
         if len(samples) < KEPT_SAMPLES:
             samples.append(event)
@@ -297,3 +310,8 @@ def _shortened(sample: Sample) -> Sample:
 def samples_at(folder: Folder, step: int) -> Iterator[Sample]:
     """The answers that were logged at a step."""
     return (event for event in events_of(folder.events) if isinstance(event, Sample) and event.step == step)
+
+
+def scores_at(folder: Folder, step: int) -> Iterator[HeldOutScores]:
+    """The scores of single prompts that were logged at a step."""
+    return (event for event in events_of(folder.events) if isinstance(event, HeldOutScores) and event.step == step)

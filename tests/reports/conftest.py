@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Event, Loaded, LoggedEvent, Sample, Started, Step
+from launcher.core.events import (
+    Event,
+    HeldOutScores,
+    Loaded,
+    LoggedEvent,
+    Sample,
+    Started,
+    Step,
+    held_out_scores,
+    prompt_digest,
+)
 from launcher.core.metrics import wilson
 from launcher.runs.folder import Folder
 
@@ -63,6 +73,12 @@ def answers(step: int, scores: Iterable[float], **texts: Any) -> list[Sample]:
     ]  # fmt: skip
 
 
+def single_scores(step: int, scores: Iterable[float], source: str = "gsm8k") -> list[HeldOutScores]:
+    """The scores of the prompts that `answers` numbers."""
+    means = [(source, prompt_digest(f"question {number}", "1"), score) for number, score in enumerate(scores)]
+    return held_out_scores(step, means)
+
+
 def begin(rows: int = 10, steps: int = 100) -> list[Event]:
     loaded = Loaded(at=2.0, rows=100, refused=0, val_rows=rows, val_refused=0, steps_per_epoch=steps, steps=steps)
     return [Started(at=1.0, run="p/one", algorithm="GRPO", processes=1), loaded]
@@ -71,7 +87,9 @@ def begin(rows: int = 10, steps: int = 100) -> list[Event]:
 @pytest.fixture(scope="session")
 def logged() -> SimpleNamespace:
     """What makes the events of a run."""
-    return SimpleNamespace(begin=begin, answers=answers, validated=validated, write=write_events, mean=MEAN)
+    return SimpleNamespace(
+        begin=begin, answers=answers, scores=single_scores, validated=validated, write=write_events, mean=MEAN
+    )
 
 
 @pytest.fixture(scope="session")

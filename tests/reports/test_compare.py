@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Step
+from launcher.core.events import Restarted, Step
 from launcher.core.problems import Problems
 from launcher.reports.comparison import compare_runs, to_json, write_comparison
 from launcher.runs.folder import Folder
@@ -107,6 +107,49 @@ def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
     ]
 
 
+def test_scores_of_all_prompts_are_paired_where_few_answers_are_logged(make_run: Any, logged: Any) -> None:
+    """20 of 200 answers are logged, and the mean of 4 answers to each of the 200 prompts."""
+    runs = []
+    for name, right in (("one", 0.25), ("two", 0.5)):
+        means = [right] * 30 + [0.75] * 170
+        events = [*logged.begin(rows=200), *logged.answers(8, [0.0] * 20), *logged.scores(8, means),
+                  logged.validated(8, round(sum(means)), 200)]  # fmt: skip
+        runs.append(make_run(events, name))
+    found = compare(*runs)
+    (test,) = found.tests
+    assert (test.found.paired, test.found.items, test.outcome) == (True, 200, "better") and found.remarks == []
+    assert test.found.value == pytest.approx(0.25 * 30 / 200)
+
+
+def test_scores_of_an_earlier_common_step_and_of_two_sources(make_run: Any, logged: Any) -> None:
+    """Their last common validation is neither the first nor the last of the longer run."""
+    runs = []
+    for name, steps in (("one", (0, 5, 10)), ("two", (0, 5))):
+        events = [*logged.begin(rows=24)]
+        for step in steps:
+            right = float(name == "two" or step == 10)
+            events += [*logged.scores(step, [right] * 12, "easy"), *logged.scores(step, [0.0] * 12, "hard")]
+            events.append(logged.validated(step, round(12 * right), 24))
+        runs.append(make_run(events, name))
+    tests = compare(*runs).tests
+    assert [(test.steps, test.source, test.found.value) for test in tests[:3]] == [
+        ((5, 5), "", 0.5), ((5, 5), "easy", 1.0), ((5, 5), "hard", 0.0),
+    ]  # fmt: skip
+
+
+def test_scores_of_steps_that_were_undone_do_not_count(make_run: Any, logged: Any) -> None:
+    first = [*logged.begin(rows=8), *logged.scores(4, [0.0] * 8), logged.validated(4, 0, 8)]
+    undone = [
+        *logged.scores(8, [0.0] * 8),
+        logged.validated(8, 0, 8),
+        Restarted(attempt=2, step=4, why="killed", cause="killed"),
+    ]
+    again = [*logged.scores(8, [1.0] * 8), logged.validated(8, 8, 8)]
+    one = make_run([*first, *again], "one")
+    found = compare(one, make_run([*first, *undone, *again], "two"))
+    assert [(test.found.items, test.found.value) for test in found.tests] == [(8, 0.0)]
+
+
 def test_other_prompts_have_no_partner(pair: Any) -> None:
     found = compare(pair("one", [1.0] * 6), pair("two", [1.0] * 6, prompt="another"))
     assert not found.tests[0].found.paired and "0 of 6 held-out prompts" in found.remarks[0]
@@ -115,7 +158,7 @@ def test_other_prompts_have_no_partner(pair: Any) -> None:
 def test_answers_without_a_score_are_left_out(pair: Any) -> None:
     found = compare(pair("one", [1.0] * 8 + [math.nan] * 2), pair("two", [0.0] * 10))
     assert found.tests[0].found.items == 8 and found.tests[0].outcome == "worse"
-    assert "2 answers have no partner with a score" in found.remarks[0]
+    assert "2 prompts have no partner with a score" in found.remarks[0]
 
 
 def test_each_data_source_is_tested_too(make_run: Any, logged: Any) -> None:

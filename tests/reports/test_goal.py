@@ -9,7 +9,8 @@ import pytest
 
 from launcher.core.events import Ended, Step
 from launcher.core.problems import Problems
-from launcher.reports.goal import Goal, GoalResult, judge_goal, pair_items, parse_goal
+from launcher.reports.goal import Goal, GoalResult, judge_goal, parse_goal
+from launcher.reports.items import common_items
 from launcher.reports.record import RunRecord
 
 
@@ -112,8 +113,9 @@ def test_a_change_that_may_be_chance_is_not_significant(make_run: Any, logged: A
     assert "+0.03 since step 0" in found.lines[1] and ": not significant (" in found.lines[1]
 
 
-def test_equal_rows_are_paired_in_their_order(logged: Any) -> None:
-    a = logged.answers(1, [1.0, 0.0, 1.0], prompt="same", ground_truth="1")
-    b = logged.answers(2, [0.0, 0.0, math.nan], prompt="same", ground_truth="1")
-    assert pair_items(a, b) == [(1.0, 0.0), (0.0, 0.0)]
-    assert pair_items(a, []) == [] == pair_items([], b)
+def test_equal_rows_are_paired_in_their_order(make_run: Any, logged: Any) -> None:
+    texts = {"prompt": "same", "ground_truth": "1"}
+    events = [*logged.answers(1, [1.0, 0.0, 1.0], **texts), *logged.answers(2, [0.0, 0.0, math.nan], **texts)]
+    record = RunRecord.read(make_run(events))
+    assert common_items(record, 1, record, 2).scores() == [(1.0, 0.0), (0.0, 0.0)]
+    assert common_items(record, 1, record, 3).scores() == [] == common_items(record, 3, record, 2).scores()

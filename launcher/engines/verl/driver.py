@@ -155,6 +155,8 @@ class VerlRun:
                     self._validated[event.step] = dict(measured)
                 yield event
         yield from self._new_answers()
+        for step in self._validated:  # verl writes the answers before these metrics
+            yield from self.reader.scores(step)
         yield from self._new_checkpoints(last)
 
     def _console(self, last: bool) -> Iterator[Event]:

@@ -8,7 +8,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.events import Crashed, Event, LogProgress, Phase, PhaseName, Sample, Step
+from launcher.core.events import (
+    Crashed,
+    Event,
+    HeldOutScores,
+    LogProgress,
+    Phase,
+    PhaseName,
+    Sample,
+    Step,
+    held_out_scores,
+    prompt_digest,
+)
 from launcher.core.metric_aliases import canonical
 from launcher.logs.tracebacks import TracebackReader
 
@@ -33,6 +44,8 @@ class VerlReader:
         self.errors = TracebackReader()
         self.phase: PhaseName = "loading"
         self._samples = dict[int, int]()
+        self._scores = dict[int, dict[tuple[str, str], list[float]]]()
+        """Of the answers to each prompt, by step; equal rows count as one."""
 
     def console(self, line: str) -> Iterator[Event]:
         """The events of a line that verl's processes printed."""
@@ -64,14 +77,26 @@ class VerlReader:
         """The held-out answer on a line of `validation/STEP.jsonl`."""
         node = _node(line)
         step = node.get("step")
-        if not isinstance(step, int) or self._samples.get(step, 0) >= self.shown:
+        if not isinstance(step, int):
+            return
+        prompt, response, truth = (str(node.get(key) or "") for key in ("input", "output", "gts"))
+        source, score = str(node.get("data_source") or ""), _number(node.get("score"))
+        prompts = self._scores.setdefault(step, {})
+        prompts.setdefault((source, prompt_digest(prompt, truth)), []).append(score)
+        if self._samples.get(step, 0) >= self.shown:
             return
         self._samples[step] = self._samples.get(step, 0) + 1
-        prompt, response, truth = (str(node.get(key) or "") for key in ("input", "output", "gts"))
         yield Sample(
-            step=step, data_source=str(node.get("data_source") or ""), prompt=prompt, response=response,
-            ground_truth=truth, score=_number(node.get("score")),
+            step=step, data_source=source, prompt=prompt, response=response, ground_truth=truth, score=score
         )  # fmt: skip
+
+    def scores(self, step: int) -> list[HeldOutScores]:
+        """Of the prompts of a validation, once all its answers were read; nothing when asked again."""
+        means = [
+            (source, digest, math.fsum(scores) / len(scores))
+            for (source, digest), scores in self._scores.pop(step, {}).items()
+        ]
+        return held_out_scores(step, [each for each in means if math.isfinite(each[2])])
 
     def end(self, code: int) -> Crashed | None:
         """Why verl did not train to its end, which its exit code alone does not tell: it ends with 0 where it resumes

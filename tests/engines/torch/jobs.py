@@ -21,6 +21,7 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
+from launcher.core.events import HeldOutScores
 from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM, Network
 from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
@@ -227,7 +228,8 @@ def weights(policy: Policy) -> torch.Tensor:
 def validated(
     kind: str, device: torch.device = CPU, size: int = 5, parallel: Parallel | None = None
 ) -> dict[str, float]:
-    """A validation of 11 rows from two sources, `size` at a time. Their spread over the processes is not even."""
+    """Metrics of a validation of 11 rows from two sources, `size` at a time, and the score of each. Their spread over
+    the processes is not even."""
     model = small("float64", device=device)
     policy = policy_of(
         model, ALGORITHMS[kind], limits=Limits(2), parallel=parallel, reference=small("float64", 1, device)
@@ -239,7 +241,9 @@ def validated(
         one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
         held_out.tokens.append(Pair(place, one, other) if kind == "dpo" else one)
     decoder = Decoder(model, TorchSampler(val_n=4, val_temperature=1.0), 6, policy.parallel)
-    return Validation(held_out, policy, decoder, Known(), 5, size).measure(4)[0]
+    metrics, events = Validation(held_out, policy, decoder, Known(), 5, size).measure(4)
+    scores = [event for event in events if isinstance(event, HeldOutScores)]
+    return metrics | {f"{one.data_source} {n}": score for one in scores for n, score in enumerate(one.scores)}
 
 
 def filled(step: int, parallel: Parallel | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
+from launcher.core.events import HeldOutScores, Sample, prompt_digest
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.parallel import world
@@ -70,6 +71,20 @@ def validation(jobs: ModuleType) -> Validating:
 def core(metrics: dict[str, float]) -> dict[str, float]:
     """The chief metrics."""
     return {name: value for name, value in metrics.items() if name.startswith("val-core/")}
+
+
+def test_the_score_of_each_prompt_is_logged(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    """The mean of its answers, in the order of the rows; a prompt whose answers have no score has none."""
+    rows = held_out(ids(3, 5, 2, 4), ["1", "0.5", "nan", "-3"], ["b", "a", "a", "a"])
+    events = validation(tiny(), rows, Named(), shown=1, val_n=2, val_temperature=1.0).measure(7)[1]
+    assert [type(event) for event in events] == [Sample, HeldOutScores, HeldOutScores]
+    assert [vars(event) for event in events[1:]] == [
+        {"at": event.at, "step": 7, "data_source": source, "scores": scores,
+         "prompts": tuple(prompt_digest("", truth) for truth in truths)}
+        for event, source, scores, truths in zip(
+            events[1:], "ba", ((1.0,), (0.5, -3.0)), (["1"], ["0.5", "-3"]), strict=True
+        )
+    ]  # fmt: skip
 
 
 def test_the_mean_of_each_source_by_hand(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
+from launcher.core.events import Sample
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.decode import Decoder
@@ -194,7 +195,8 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
     def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
         policy = jobs.policy_of(model, GRPO())
         validation = Validation(rows, policy, Decoder(model, TorchSampler(), 6), reward, 0, 3, 6)
-        metrics, samples = validation.measure(1)
+        metrics, events = validation.measure(1)
+        samples = [event for event in events if isinstance(event, Sample)]
         assert [math.isnan(sample.score) for sample in samples] == [row in reward.bad for row in "012345"]
         return metrics, validation.alerts
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.algorithms.grpo import GRPO
-from launcher.core.events import Sample, Step, events_of
+from launcher.core.events import HeldOutScores, Sample, Step, events_of
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.sources import Rows
@@ -38,7 +38,7 @@ class Listed(Reward):
         return next(self.said_next)
 
 
-Measured = tuple[dict[str, float], list[Sample]]
+Measured = tuple[dict[str, float], list[Any]]
 
 
 @pytest.fixture
@@ -88,13 +88,14 @@ def test_one_answer_is_its_own_best(measured: Callable[..., Measured]) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_few_answers_are_kept_as_they_were_given(size: int, measured: Callable[..., Measured]) -> None:
-    _, samples = measured(Listed(), size=size)
+    _, (*samples, x, y) = measured(Listed(), size=size)
     assert [(s.step, s.data_source, s.prompt, s.ground_truth, s.score) for s in samples] == [
         (7, "x", "what?", "0", 1.0), (7, "x", "system: be brief\nuser: why?", "1", 0.0)
     ]  # fmt: skip
     assert all(isinstance(sample.response, str) for sample in samples)
-    assert measured(Listed(), size=size, shown=0)[1] == []
-    assert len(measured(Listed(), size=size, shown=99)[1]) == 3
+    assert (x.data_source, x.scores, y.data_source, y.scores) == ("x", (0.5, 0.0), "y", (0.75,))
+    assert list(map(type, measured(Listed(), size=size, shown=0)[1])) == [HeldOutScores] * 2
+    assert list(map(type, measured(Listed(), size=size, shown=99)[1])) == [Sample] * 3 + [HeldOutScores] * 2
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.core import checkpoints
-from launcher.core.events import Loaded, Sample, Saved, Step, events_of
+from launcher.core.events import HeldOutScores, Loaded, Sample, Saved, Step, events_of, prompt_digest
 
 Words = Callable[..., list[str]]
 
@@ -50,6 +50,10 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
     samples = events(run, Sample)
     assert len(samples) == 9 * 7, "trainer.log_val_generations of each validation"
     assert (samples[0].prompt, samples[0].response, samples[0].score) == ("0+1=", "1", 1.0)
+    scores = events(run, HeldOutScores)
+    assert [event.step for event in scores] == steps(run)
+    assert scores[3].prompts == tuple(prompt_digest(f"{n}+1=", str(n + 1)) for n in range(9)), "of all prompts"
+    assert set(scores[3].scores) == {1.0}
     held_out = json.loads((run / "checkpoints/step_000004/trainer.json").read_text())["validated"]
     assert (held_out["step"], held_out["metrics"]["val-core/sums/reward/mean@1"]) == (4, 0.4)
     assert "finished" in (run / "console.log").read_text().splitlines()[-1]

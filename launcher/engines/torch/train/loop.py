@@ -162,10 +162,10 @@ class Training:
         assert self.validation
         self.start_phase("validating")
         with self.clock("testing"):
-            metrics, samples = self.validation.measure(step)
+            metrics, events = self.validation.measure(step)
         self.alert(step, self.validation.alerts)
-        for sample in samples:
-            self.emit(sample)
+        for event in events:
+            self.emit(event)
         if self.validated.step is None:
             self.check_metric(step, metrics)
         self.validated = LastValidation(step, metrics)

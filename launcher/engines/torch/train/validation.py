@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from launcher.core.events import Sample
+from launcher.core.events import Event, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
@@ -23,6 +23,8 @@ from launcher.text.encoder import Pair, Tokens
 class AnsweredPrompt:
     """A held-out prompt with its answers."""
 
+    place: int
+    """Among the held-out rows."""
     source: str
     answers: Sequence[Answer]
     scores: Sequence[float]
@@ -50,29 +52,36 @@ class Validation:
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts = Tally(), list[str]()
 
-    def measure(self, step: int) -> tuple[dict[str, float], list[Sample]]:
-        """verl's metrics of a validation, over all processes, and a few of the answers."""
+    def measure(self, step: int) -> tuple[dict[str, float], list[Event]]:
+        """verl's metrics of a validation, over all processes, and events of single prompts: some of the answers, and
+        the score of each prompt."""
         self.tally, self.alerts = Tally(), []
-        metrics, samples = self._scores(step) if self.asked else ({}, [])
+        metrics, events = self._scores(step) if self.asked else ({}, [])
         if self.compared:
             metrics |= self._losses()
-        return metrics, samples
+        return metrics, events
 
-    def _scores(self, step: int) -> tuple[dict[str, float], list[Sample]]:
+    def _scores(self, step: int) -> tuple[dict[str, float], list[Event]]:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
-        samples: list[Sample] = []
+        samples, scores = list[Event](), list[tuple[int, str, str, float]]()
         mine = self.asked[world.RANK :: world.SIZE]
         with self.generator.current_weights():
             for start in range(0, _share(len(self.asked)), self.size):
                 for asked in self._answer(mine[start : start + self.size], step):
                     held = sums[asked.source]
-                    for name, value in self._of_prompt(asked).items():
+                    found = self._of_prompt(asked)
+                    for name, value in found.items():
                         held[name] = held.get(name, 0.0) + value
+                    sample = _sample(step, asked)
                     if len(samples) < self.shown:
-                        samples.append(_sample(step, asked))
+                        samples.append(sample)
+                    if (mean := found.get(f"mean@{len(asked.scores)}")) is not None:
+                        digest = prompt_digest(sample.prompt, sample.ground_truth)
+                        scores.append((asked.place, asked.source, digest, mean))
         metrics = self._metrics(sums)
         self.alerts = self.tally.summary()[1]
-        return metrics, samples
+        in_order = sorted(score for part in world.all_gather_object(scores) for score in part)
+        return metrics, [*samples, *held_out_scores(step, [score[1:] for score in in_order])]
 
     def _of_prompt(self, asked: AnsweredPrompt) -> dict[str, float]:
         """What one prompt adds to each sum; nothing but itself where an answer has no score."""
@@ -140,7 +149,7 @@ class Validation:
         scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
-            yield AnsweredPrompt(self.rows.rows[place].data_source, answers[of], scores[of])
+            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], scores[of])
 
     def _losses(self) -> dict[str, float]:
         """`val/loss`, and `val/` all else that the algorithm reports of rows."""
