@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.events import (
+    KINDS,
     Alert,
     Crashed,
     Ended,
     Event,
+    HeldOutScores,
     Loaded,
     LoggedEvent,
     LogReader,
@@ -56,6 +58,7 @@ LIFE: list[Event] = [
     Phase(at=12.0, name="rollout"),
     Step(at=14.0, step=1, metrics={"critic/score/mean": 0.5, "actor/entropy": math.nan}),
     Sample(at=14.0, step=1, data_source="x", prompt="1+1?", response="it’s\n2", ground_truth="2", score=math.inf),
+    HeldOutScores(at=14.0, step=1, data_source="x", prompts=("0a1b2c3d", "00000000"), scores=(0.5, -math.inf)),
     WeightsMoved(at=15.0, step=1, distance={"mlp": 0.25, "norms": math.inf}),
     Saved(at=15.0, step=1, path="checkpoints/step_000001"),
     Alert(at=16.0, step=1, text="a “thing”\nof two lines"),
@@ -82,6 +85,11 @@ def strictly(line: str) -> Any:
         raise ValueError(constant)
 
     return json.loads(line, parse_constant=no)
+
+
+def test_the_page_of_the_run_folder_names_every_event() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
 
 
 # ---- one event, one line
@@ -180,6 +188,8 @@ DAMAGE = [
     b'{"kind":"Saved","at":NaN,"step":1,"path":"p"}',
     b'{"kind":"Saved","at":1.0,"step":1e999,"path":"p"}',
     b'{"kind":"Saved","at":1.0,"step":%d,"path":"p"}' % 10**400,  # more than a float holds
+    b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a","b"],"scores":[1.0]}',
+    b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a"],"scores":["x"]}',
     b"\0" * 64,  # what a power cut leaves in a file
     b'{"kind":"Saved","at":1.0,"st{"kind":"Saved","at":1.0,"step":1,"path":"p"}',  # two writers
 ]
