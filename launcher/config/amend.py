@@ -61,7 +61,8 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
         group = group.get(key) if isinstance(group, dict) else None
     known = [key for key in group if key != TARGET] if isinstance(group, dict) else []
     if name not in known:
-        return [Problem(path, "no such setting", suggest(name, known), "unknown-setting")]
+        fix = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
+        return [Problem(path, "no such setting", fix, "unknown-setting")]
     group[name] = value
     return []
 

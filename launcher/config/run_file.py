@@ -93,7 +93,7 @@ def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> s
         named = of_file.pop(TARGET, None)
         if (named.value if named else None) != (target.value if target else None):
             continue
-        parts = {name.partition("@")[0] for name in defaults_lines(path)} - {"_self_"}
+        parts = {name.partition("@")[0] for name in _parts_of(path)}
         if parts and parts != _part_names(own):
             continue
         values = {f"{group}.{name}": leaf.value for name, leaf in of_file.items() if leaf.value != "???"}
@@ -102,13 +102,18 @@ def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> s
     return max(best, key=lambda choice: best[choice], default=None)
 
 
+def _parts_of(path: Path) -> set[str]:
+    """What a choice's file is put together from; what it chooses of other groups is no part."""
+    return {name for name in defaults_lines(path) if name != "_self_" and not name.startswith("override ")}
+
+
 def _part_names(own: Mapping[str, Leaf]) -> set[str]:
     return {part[2] for name in own if (part := _PART.match(name))}
 
 
 def _parts(group: str, own: Mapping[str, Leaf], path: Path) -> list[str]:
     """`reward.parts={gsm8k:1.0}`, where the choice's file has none."""
-    if not (names := sorted(_part_names(own))) or {*defaults_lines(path)} - {"_self_"}:
+    if not (names := sorted(_part_names(own))) or _parts_of(path):
         return []
     weights = {name: own[key].value if (key := f"{group}.weights.{name}") in own else 1.0 for name in names}
     return [f"{group}.parts={_literal(weights)}"]

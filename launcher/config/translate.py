@@ -7,11 +7,13 @@ to it as it was typed. What is known not to work is left as it is: diagnosing sa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
+from launcher.config import guard, run_file
 from launcher.config.arguments import PLAIN, given_value, key_of, read_arguments
 from launcher.config.compose import choices, compose_chosen
 from launcher.config.known import class_of, has_setting, holders
@@ -29,6 +31,7 @@ from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import MEGATRON, Program
 from launcher.spec.algorithm import Algorithm
 
+T = TypeVar("T")
 PROJECT = "verl"
 PROGRAMS: tuple[Program, ...] = ("ppo", "sft")
 EXTRA = "engine.extra"
@@ -79,6 +82,27 @@ class Translated:
     refused: Mapping[str, Problem | None] = field(default_factory=dict)
     """Keys of verl's that are left as they are, and what is wrong with those that it does not have, either."""
 
+    @property
+    def typed(self) -> list[str]:
+        """What is typed for a run that exists, in our words."""
+        return [word.text for word in self.request.overrides if word.source == "command line"]
+
+    @property
+    def lines(self) -> list[str]:
+        """One for each argument that was typed in verl's spelling."""
+        return [one.line for one in self.taken if one.typed.source == "command line"]
+
+    def applied(self, make: Callable[[list[str]], T]) -> T:
+        """What `make` makes of `typed`. Raises `Problems` with all that is wrong, by the names that were typed."""
+        problems = list(self.problems)
+        try:
+            made = make(self.typed)
+        except Problems as error:
+            raise Problems([*problems, *map(self.named, error.problems)]) from error
+        if problems:
+            raise Problems(problems)
+        return made
+
     def named(self, problem: Problem) -> Problem:
         """The problem, with what was typed for the setting that it is about, or with what verl would say to it."""
         if problem.where in self.refused:
@@ -93,6 +117,18 @@ class Translated:
             if problem.where in settings and one.typed.text not in one.words:
                 return replace(problem, got=f"{problem.got} (typed as {shortened(one.typed.text)})")
         return problem
+
+
+def for_stored_run(spec: Path, node: Mapping[str, Any], overrides: Sequence[str]) -> Translated:
+    """The arguments for a run that exists, in our words; `node` are its settings, `spec` is its spec.yaml. Raises
+    `Problems`."""
+    typed = [SourcedOverride(word, f"command line: {word}") for word in overrides]
+    if all(has_setting(node, key_of(word)) for word in overrides):
+        return Translated(RunRequest(typed), ())
+    stored, config_dir = run_file.arguments_of(spec, None)
+    words = [*(SourcedOverride(word, f"{spec}:{line}", "run") for word, line in stored), *typed]
+    made = translated(RunRequest(words, config_dir), guard.separate([word.text for word in words])[0])
+    return made or Translated(RunRequest(typed), ())
 
 
 def translated(by: RunRequest, taken: Collection[str]) -> Translated | None:

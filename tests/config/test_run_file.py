@@ -53,6 +53,8 @@ RUNS = [
     ["algorithm=dapo", "model=tiny", "data=reverse", "reward=weighted", "reward.parts={gsm8k: 0.5, format: 2.0}",
      "reward.parts.format.pattern='<x>'", "sampler.n=4"],
     ["algorithm=grpo", "model=tiny", "data=reverse", "reward=gsm8k_format", "sampler.n=4"],
+    ["algorithm=grpo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl",
+     "hardware.n_gpus_per_node=4", "engine.extra=['trainer.balance_batch=false']"],
 ]  # fmt: skip
 
 

@@ -206,3 +206,10 @@ def test_what_is_refused_ends_with_2(run: Folder, commands: Any, tmp_path: Path)
     assert len(node["refused"]) == 1 and node["differences"][0]["decides"]
     anyway: subprocess.CompletedProcess[str] = rlrun("rerun", "first", "--anyway", "trainer.total_training_steps=1")
     assert anyway.returncode == 0, anyway.stderr
+
+
+def test_arguments_in_verls_spelling(run: Folder) -> None:
+    made = rerun.prepare_rerun(run, ["data.micro_batch_size_per_gpu=2", "seed=3"])
+    assert made.notes == ["data.micro_batch_size_per_gpu=2: taken as trainer.micro_batch_size_per_gpu=2"]
+    asked = [each.line for each in made.differences if each.asked]
+    assert asked == ["trainer.micro_batch_size_per_gpu: 16 -> 2, as asked", "seed: 0 -> 3, as asked"]

@@ -189,7 +189,7 @@ def rerun(
         made = prepare_rerun(folder, given)
         refused = [] if anyway else made.refused
         if not as_json:
-            for line in [each.line for each in made.differences] or ["nothing differs"]:
+            for line in [*made.notes, *([each.line for each in made.differences] or ["nothing differs"])]:
                 say(line)
         outcome = None if dry_run or refused else _begin(made, ["rerun", folder.name, *given], silent=as_json)
         if as_json:
