@@ -15,7 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-Kind = Literal["verl", "verl_file", "trl", "trainer_state", "lines", "block", "bars", "rlrun", "samples", "unknown"]
+Kind = Literal[
+    "verl", "verl_file", "trl", "dicts", "trainer_state", "lines", "block", "bars", "rlrun", "samples", "unknown"
+]
 """The form of a log, by what owns its steps."""
 SUREST = 4
 DICTS, NAMED, LOOSE = 3, 2, 1

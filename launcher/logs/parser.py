@@ -23,6 +23,8 @@ from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 from launcher.logs.writers import Writers
 
+_OF_TRL = ("learning_rate", "completions/", "completion_length", "rewards/", "eval_runtime", "train_runtime")
+"""What the names of metrics begin with that the trainers of transformers and TRL log."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?"
@@ -377,6 +379,8 @@ class LogParser:
         rank = DICTS if before else LOOSE
         if any(canonical(name) in _TRAINED for name in numbers):
             rank = NAMED if without_prefix(text[:opened]).strip() and not before else DICTS
+        elif not before and named and any(map(_of_evaluation, numbers)):  # trainers log it on a line of its own
+            return list(self._evaluation(numbers, named[0]))
         return list(self._dict_step(named, numbers, rank))
 
     def _dict_step(self, named: tuple[int, int] | None, metrics: dict[str, float], rank: int) -> Iterator[Event]:
@@ -390,7 +394,7 @@ class LogParser:
             count = float(named[0]) if named else metrics.get("epoch")
             if self.writers.repeats(self._source, metrics, count) or self._of_rival(metrics, count):
                 return
-        if self.numbers.admits("trl", rank, named[0] if named else None):
+        if self.numbers.admits(self._kind_of(metrics, rank), rank, named[0] if named else None):
             if named:
                 yield from self._counted_of(*named)
                 step = named[0]
@@ -400,12 +404,20 @@ class LogParser:
         elif rank >= self.numbers.basis.rank:
             yield from self._evaluation(metrics)
 
-    def _evaluation(self, metrics: dict[str, float]) -> Iterator[Event]:
-        """Metrics of an evaluation or of the whole training belong to the last step."""
+    def _evaluation(self, metrics: dict[str, float], step: int | None = None) -> Iterator[Event]:
+        """Metrics of an evaluation or of the whole training belong to the last step, where they name none."""
         if self.kind == "unknown":
-            self.numbers.admits("trl", 0, None)
+            self.numbers.admits(self._kind_of(metrics, 0), 0, None)
         if self.numbers.basis.rank < SUREST:
-            yield from self._step(self.numbers.reached(self._last, self._bar), metrics)
+            yield from self._step(self.numbers.reached(self._last, self._bar) if step is None else step, metrics)
+
+    def _kind_of(self, metrics: dict[str, float], rank: int) -> Kind:
+        """Of a dict: of TRL, or another trainer of transformers, or of a program that is not known; all that make the
+        steps of a log are of one."""
+        owner = self.numbers.basis
+        if owner.kind in ("trl", "dicts") and owner.rank == rank:
+            return owner.kind
+        return "trl" if any(name.startswith(_OF_TRL) for name in metrics) else "dicts"
 
     def _again(self, metrics: dict[str, float]) -> bool:
         """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
@@ -461,6 +473,10 @@ def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def _of_evaluation(name: str) -> bool:
+    return name.startswith(("eval_", "test_", "val_", "eval/"))
+
+
 def _after_training(name: str) -> bool:
     """Whether a metric is of an evaluation, or of the whole training: a dict with these alone is no further step."""
-    return name.startswith(("eval_", "train_", "test_", "val_", "eval/")) or name in ("epoch", "total_flos")
+    return _of_evaluation(name) or name.startswith("train_") or name in ("epoch", "total_flos")

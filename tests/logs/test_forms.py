@@ -394,7 +394,8 @@ def test_trainer_state_is_read_entry_by_entry(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (f"{RAY}step:1 - a:1\n", "verl"), ('{"step":4,"data":{"a":1}}\n', "verl_file"), ("{'loss': 1.0}\n", "trl"),
+        (f"{RAY}step:1 - a:1\n", "verl"), ('{"step":4,"data":{"a":1}}\n', "verl_file"), ("{'loss': 1.0}\n", "dicts"),
+        ("{'loss': 1.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n", "trl"),
         ("Step 1/2 | Loss: 0.5\n", "lines"), (BLOCK, "block"), ("nothing\n", "unknown"), ("", "unknown"),
         ("Training: 10%|█ | 1/10 [00:01<00:09, 1.0s/it, reward=0.5]\n", "bars"),
     ],
@@ -486,3 +487,27 @@ def test_the_timing_of_a_step_stands_under_a_title_of_its_own():
 def test_prose_behind_a_value_is_no_metric(text: str) -> None:
     found = step_line(text)
     assert found is not None and found[2] == {"loss": 0.5}
+
+
+EVALUATIONS = {
+    "LLaMA-Factory": (
+        '{"current_steps": %d, "total_steps": 20, "loss": 1.9, "lr": 1e-05, "epoch": 0.5, "percentage": 50.0}',
+        '{"current_steps": %d, "total_steps": 20, "eval_loss": 1.7, "epoch": 0.5, "percentage": 50.0}',
+    ),
+    "ms-swift": (
+        '{"loss": 1.9, "grad_norm": 0.5, "learning_rate": 1e-05, "epoch": 0.5, "global_step/max_steps": "%d/20"}',
+        '{"eval_loss": 1.7, "eval_runtime": 1.2, "epoch": 0.5, "global_step/max_steps": "%d/20", "memory(GiB)": 12.5}',
+    ),
+}
+
+
+@pytest.mark.parametrize("program", EVALUATIONS)
+def test_an_evaluation_that_names_its_step_is_of_that_step(program: str, tmp_path: Path) -> None:
+    """Also where it stands before the first training step, or behind the next one."""
+    trained, evaluated = EVALUATIONS[program]
+    lines = [evaluated % 0, trained % 10, evaluated % 10, trained % 20, trained % 30, evaluated % 20]
+    (path := tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    found = [event for event in open_log(path).events() if isinstance(event, Step)]
+    assert [(step.step, "eval_loss" in step.metrics, "loss" in step.metrics) for step in found] == [
+        (0, True, False), (10, False, True), (10, True, False), (20, False, True), (30, False, True), (20, True, False)
+    ]  # fmt: skip
