@@ -89,7 +89,7 @@ def _how_to_set(name: str) -> str:
 
 def recipe_paths(path: Path, count: int) -> list[Path]:
     """name.sh, name-2.sh, ..."""
-    return [path, *(path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(2, count + 1))]
+    return [path, *(path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(2, count + 1))][:count]
 
 
 def recipe(made: ImportedLaunch, name: str, of: date) -> str:
