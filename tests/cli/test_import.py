@@ -201,3 +201,20 @@ def test_what_is_no_script_ends_with_2(folder: Path) -> None:
     assert call("missing.sh").exit_code == 2
     assert call("other.sh").exit_code == 2
     assert recipe_paths(Path("a/b.sh"), 2) == [Path("a/b.sh"), Path("a/b-2.sh")]
+
+
+def test_a_program_that_is_not_started_here_makes_no_recipe(folder: Path) -> None:
+    (folder / "run.sh").write_text("python3 -m verl.trainer.main_generation data.path=a.parquet\n")
+    result = call("run.sh")
+    assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
+    assert "main_generation is none of the programs of verl that are started here" in result.output
+    assert recipe_paths(Path("a/b.sh"), 0) == []
+
+
+def test_the_temperature_of_validation_stands_without_a_switch(folder: Path) -> None:
+    """verl's servers read no do_sample, so its default must not make validation greedy."""
+    validation = "actor_rollout_ref.rollout.val_kwargs.temperature=0.9 actor_rollout_ref.rollout.val_kwargs.n=8"
+    made = of_text(folder, GRPO.replace("$@", f"{validation} $@")).launches[0]
+    assert not made.problems
+    assert made.run is not None
+    assert (made.run.sampler.val_temperature, made.run.sampler.val_n) == (0.9, 8)

@@ -45,6 +45,8 @@ OWN = (
 DEFAULT = "verl's default"
 REWARD_MODEL = "reward.reward_model."
 SERVER = "actor_rollout_ref.rollout.name"
+UNREAD = "actor_rollout_ref.rollout.val_kwargs.do_sample"
+"""What verl's servers do not read: validation samples at its temperature, which a default may not overrule."""
 SHELL = frozenset(["PWD", "HOME", "OLDPWD", "SHLVL", "PYTHONPATH_SEP", "_"])
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _CONFIGS = frozenset(name for names in CONFIGS.values() for name in names)
@@ -162,7 +164,7 @@ def _reward_model_beside(config: Mapping[str, Any], todays: Mapping[str, str]) -
 
 def _with_defaults(typed: Sequence[SourcedOverride], implied: Sequence[str]) -> tuple[Resolution, list[str]]:
     """The run of the typed words and of verl's defaults, of those that have a counterpart of ours that it reads."""
-    left = list(implied)
+    left = [word for word in implied if key_of(word) != UNREAD]
     for _ in range(3):
         defaults = [SourcedOverride(word, f"{DEFAULT}: {word}", "recipe") for word in left]
         found = resolve_request(RunRequest([*defaults, *typed]))
