@@ -62,7 +62,7 @@ class Extraction:
         elif text.startswith("$(", at):
             self.push("(", 2)
         elif text.startswith("${", at):
-            self.copy(skip_braces(text, at + 2, 0))
+            self.copy(skip_braces(text, at + 2, 0, quoted=True))
         elif text.startswith("`", at):
             if self.stack[-1][0] == "`":
                 self.stack.pop()

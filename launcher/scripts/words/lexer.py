@@ -110,12 +110,17 @@ def skip_double(text: str, at: int, depth: int = 0) -> int:
         character = text[at]
         if character == '"':
             return at + 1
-        at = at + 2 if character == "\\" else skip_expansion(text, at, depth) if character in "$`" else at + 1
+        if character == "\\":
+            at += 2
+        else:
+            at = skip_expansion(text, at, depth, quoted=True) if character in "$`" else at + 1
     raise UnreadableText('a " is not closed')
 
 
-def skip_expansion(text: str, at: int, depth: int) -> int:
-    """The place after the expansion that begins at `at`; after the `$` itself where it begins none."""
+def skip_expansion(text: str, at: int, depth: int, *, quoted: bool = False) -> int:
+    """The place after the expansion that begins at `at`; after the `$` itself where it begins none.
+
+    With `quoted` it stands in double quotes."""
     if depth > NESTING:
         raise UnreadableText(f"more than {NESTING} expansions within each other")
     if text[at] == "`":
@@ -131,7 +136,7 @@ def skip_expansion(text: str, at: int, depth: int) -> int:
     if text.startswith("$(", at):
         return skip_parens(text, at + 2, depth + 1)
     if text.startswith("${", at):
-        return skip_braces(text, at + 2, depth + 1)
+        return skip_braces(text, at + 2, depth + 1, quoted=quoted)
     if text.startswith("$[", at):
         end = text.find("]", at)
         return end + 1 if end > 0 else len(text)
@@ -144,7 +149,7 @@ def arithmetic_end(text: str, at: int, depth: int) -> int:
     while at < len(text):
         character = text[at]
         if character in "$`":
-            at = skip_expansion(text, at, depth)
+            at = skip_expansion(text, at, depth, quoted=True)
             continue
         if character == '"':
             at = skip_double(text, at + 1, depth)
@@ -159,7 +164,7 @@ def arithmetic_end(text: str, at: int, depth: int) -> int:
     return -1
 
 
-def skip_braces(text: str, at: int, depth: int) -> int:
+def skip_braces(text: str, at: int, depth: int, *, quoted: bool) -> int:
     """The place after the `}` of `${`."""
     while at < len(text):
         character = text[at]
@@ -170,13 +175,11 @@ def skip_braces(text: str, at: int, depth: int) -> int:
         elif character == "'":
             closing = text.find("'", at + 1)  # in double quotes a single one is a character
             brace = text.find("}", at)
-            at = (
-                closing + 1 if closing >= 0 and (brace < 0 or closing < brace or "'" in text[brace:closing]) else at + 1
-            )
+            at = closing + 1 if closing >= 0 and (not quoted or brace < 0 or closing < brace) else at + 1
         elif character == '"':
             at = skip_double(text, at + 1, depth)
         elif character in "$`":
-            at = skip_expansion(text, at, depth)
+            at = skip_expansion(text, at, depth, quoted=quoted)
         else:
             at += 1
     raise UnreadableText("a ${ is not closed")
@@ -461,7 +464,7 @@ def _quoted(text: str, at: int, end: int, escapes: str) -> Iterator[Part]:
 
 def _expansion(text: str, at: int, *, quoted: bool) -> tuple[Part, int]:
     """The part that begins with `$` or a backtick, and the place after it."""
-    end = skip_expansion(text, at, 0)
+    end = skip_expansion(text, at, 0, quoted=quoted)
     whole = text[at:end]
     if text[at] == "`":
         escaped = r'\\([$`\\"])' if quoted else r"\\([$`\\])"
