@@ -44,7 +44,10 @@ Call = Callable[[BashProcess, str, list[str]], int]
 def run_simple(shell: BashProcess, command: SimpleCommand, line: int, call: Call) -> int:
     """Runs one simple command; `call` runs a function. Raises nothing but what ends the shell or the reading."""
     shell.reading.step()
-    shell.line, shell.assumed, shell.substituted = line, "", False
+    texts = [word.text for word in command.words if isinstance(word, BashWord)]
+    if texts not in (["return"], ["return", "$?"], ["return", '"$?"']):  # these hand on what was assumed before
+        shell.assumed = ""
+    shell.line, shell.substituted = line, False
     kept = dict(shell.sinks), shell.stdin
     files: list[tuple[str, TextSink, bool]] = []
     keep = False

@@ -8,11 +8,11 @@ from tree_sitter import Node
 
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import Truth, either, pattern_matches, possible_values
-from launcher.scripts.source import ScriptSource, ends_script, launches, leaves_loop
+from launcher.scripts.source import ScriptSource, ends_script, launches, leaves_loop, waits
 from launcher.scripts.walk import HANDLERS, block
 from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
-from launcher.scripts.words.state import ITERATIONS, BashProcess, LeaveLoop, StopReading, is_open
+from launcher.scripts.words.state import ITERATIONS, BashProcess, ExitScript, LeaveLoop, StopReading, is_open
 from launcher.scripts.words.values import list_place
 
 
@@ -70,12 +70,16 @@ def decided(
     """The status to go on with where it is only assumed: not into a branch that ends the script or starts nothing."""
     why = shell.assumed
     taken, other = (body, rest) if status == 0 else (rest, body)
-    if ends_script(shell, source, *taken) and not launches(source, *taken):
+    starts, starts_other = launches(shell, source, *taken), launches(shell, source, *other)
+    if ends_script(shell, source, *taken) and not starts:
         status, why = int(not status), "the other branch ends the script"
+    elif shell.loops and starts != starts_other and leaves_loop(source, *(taken if starts else other)):
+        if starts_other:
+            status, why = int(not status), "the other branch starts nothing"
     elif shell.loops and leaves_loop(source, *taken) != leaves_loop(source, *other):
         if leaves_loop(source, *taken) != (len(shell.reading.launches) > shell.leave_after):
             status, why = int(not status), "a loop is left after its launches, and one that only waits at once"
-    elif launches(source, *other) and not launches(source, *taken):
+    elif starts_other and not starts:
         status, why = int(not status), "the other branch starts nothing"
     text = " ".join(source.text_of(one) for one in tested if one.is_named)
     shell.line = source.line_at(source.start(tested[0])) if tested else shell.line
@@ -109,7 +113,7 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
     tested = [child for child in node.children[1:] if child.id != body.id]
     line = source.line_at(source.start(node))
     begun = len(shell.reading.launches)
-    leave_after = begun if launches(source, body) else -1
+    leave_after = begun if launches(shell, source, body) else -1
     for _ in range(ITERATIONS):
         shell.reading.step()
         shell.assumed = ""
@@ -127,6 +131,10 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
         if len(shell.reading.launches) > begun + 20 and status == 0:
             break
     shell.line = line
+    if waits(shell, source, body) and not leaves_loop(source, body):
+        head = source.text[source.start(node) : source.start(body)].strip()
+        shell.report_open(head, "", "the loop never ends; what follows it is left out")
+        raise ExitScript(0)
     raise StopReading(f"a loop that does not end within {ITERATIONS:,} rounds or 20 launches")
 
 
@@ -158,13 +166,14 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         shell.report_open(text, "", "how many words these are is known only where it runs; the loop is read once")
     if len(values) > ITERATIONS:
         raise StopReading(f"a loop over more than {ITERATIONS:,} words")
+    leave_after = -1 if waits(shell, source, body) else 1 << 30
     for value in values:
         reference = shell.named(source.text_of(name))
         if reference is not None and reference.reference is not None:
             reference.reference = value
         else:
             shell.set(source.text_of(name), value)
-        if not loop_body(shell, source, body.children):
+        if not loop_body(shell, source, body.children, leave_after):
             break
     return shell.status if values else 0
 
@@ -179,6 +188,7 @@ def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     if len(parts) != 3:
         raise UnreadableText("for (( )): three parts were expected")
     line = source.line_at(source.start(node))
+    leave_after = -1 if waits(shell, source, body) else 1 << 30
     arithmetic_status(shell, [expand_quoted(shell, parts[0])])
     for _ in range(ITERATIONS):
         shell.reading.step()
@@ -190,7 +200,7 @@ def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
             shell.report_open(parts[1].strip(), "", f"{shell.assumed}; the loop is read once")
             loop_body(shell, source, body.children)
             return 0
-        if not loop_body(shell, source, body.children):
+        if not loop_body(shell, source, body.children, leave_after):
             return 0
         arithmetic_status(shell, [expand_quoted(shell, parts[2])])
     shell.line = line
@@ -241,7 +251,7 @@ def assumed_item(shell: BashProcess, source: ScriptSource, value: str, items: li
     costs: list[tuple[str, Callable[[list[Node]], int]]] = [
         ("the other branches end the script", lambda nodes: _ends(shell, source, nodes)),
         ("a loop is left after its launches", lambda nodes: shell.loops and leaves_loop(source, *nodes) != leaves),
-        ("the other branches start nothing", lambda nodes: not launches(source, *nodes)),
+        ("the other branches start nothing", lambda nodes: not launches(shell, source, *nodes)),
     ]
     for reason, cost in costs:
         found = {number: int(cost(items[number : number + 1])) for number in left}
@@ -274,7 +284,7 @@ def _matching(shell: BashProcess, source: ScriptSource, value: str, items: list[
 
 def _ends(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
     """0 where a branch goes on or launches, 1 where it may end the script, 2 where it does."""
-    if launches(source, *nodes) or not ends_script(shell, source, *nodes):
+    if launches(shell, source, *nodes) or not ends_script(shell, source, *nodes):
         return 0
     plain = ("command", "compound_statement", "redirected_statement")
     return 1 + ends_script(shell, source, *(part for node in nodes for part in node.children if part.type in plain))

@@ -111,14 +111,14 @@ def is_echo(source: ScriptSource, node: Node) -> bool:
     return node.type == "command" and source.text_of(node.children[0]) == "echo"
 
 
-def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator[str]:
-    """Names of all commands in a node."""
+def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator[tuple[str, str]]:
+    """The name and the text of all commands in a node."""
     left = [node]
     while left and limit:
         limit -= 1
         one = left.pop()
         if one.type == "command_name":
-            yield source.text_of(one)
+            yield source.text_of(one), source.text_of(one.parent or one)
         elif one.type not in ("function_definition", "command_substitution"):
             left += one.children
 
@@ -126,7 +126,7 @@ def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator
 def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> bool:
     """Whether a branch ends the script: `exit`, or a function that does."""
     for node in nodes:
-        for name in commands_in(source, node):
+        for name, _ in commands_in(source, node):
             if name == "exit":
                 return True
             if name in shell.functions and depth < 3:
@@ -139,12 +139,26 @@ def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: i
 
 def leaves_loop(source: ScriptSource, *nodes: Node) -> bool:
     """Whether a branch leaves the loop around it."""
-    return any(name in ("break", "return", "exit") for node in nodes for name in commands_in(source, node))
+    return any(name in ("break", "return", "exit") for node in nodes for name, _ in commands_in(source, node))
 
 
-def launches(source: ScriptSource, *nodes: Node) -> bool:
-    """Whether a branch starts programs."""
-    return any(starts_program(name) for node in nodes for name in commands_in(source, node))
+def launches(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> bool:
+    """Whether a branch starts programs that train: `ray start` does not."""
+    for node in nodes:
+        for name, text in commands_in(source, node):
+            if starts_program(name) and (name != "ray" or "job" in text.split()):
+                return True
+            if name in shell.functions and depth < 3:
+                inner, body, _ = shell.functions[name]
+                assert isinstance(inner, ScriptSource) and isinstance(body, Node)
+                if launches(shell, inner, body, depth=depth + 1):
+                    return True
+    return False
+
+
+def waits(shell: BashProcess, source: ScriptSource, body: Node) -> bool:
+    """Whether the body of a loop only sleeps until something is there."""
+    return any(name == "sleep" for name, _ in commands_in(source, body)) and not launches(shell, source, body)
 
 
 def starts_program(name: str) -> bool:
