@@ -33,8 +33,8 @@ def show(one: Comparison) -> None:
     print(f"{one.name}: {one.outcome}")
     for launch in one.extra:
         print(f"  ours  {launch.line} {launch.program} {' '.join(map(repr, launch.words))}")
-    for started in one.missing:
-        print(f"  bash  {started.program} {' '.join(map(repr, started.words))}")
+    for started in dict.fromkeys((one.program, one.words) for one in one.missing):
+        print(f"  bash  {started[0]} {' '.join(map(repr, started[1]))}")
     if one.environment:
         print(f"  environment: {', '.join(one.environment)}")
     for refused in one.reading.refused:

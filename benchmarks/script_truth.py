@@ -6,11 +6,13 @@ nvidia-smi have fixed answers; only programs that compute text (dirname, sed, se
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -32,8 +34,8 @@ PASSES = re.findall(
 )
 QUIET = re.findall(
     r"\S+",
-    """chmod clear cp curl free hf huggingface-cli kill lsof module mv nc pgrep pip pip3 pkill ps rm rsync sleep
-    tar touch ulimit wandb wget""",
+    """apt chmod clear cp curl free hf huggingface-cli kill lsof module mv nc pgrep pip pip3 pkill ps rm rsync sleep
+    ln printenv tar touch ulimit wandb wget""",
 )
 ANSWERS = {
     "date": "20250102_030405",
@@ -168,16 +170,24 @@ def run_in_sandbox(
     base = {"PATH": str(folder / "bin"), "HOME": str(folder / "home"), "USER": "tester", "TERM": "dumb", **environment}
     command = [*apart(), shutil.which("bash") or "bash", str(script), *arguments]
     ours, theirs = os.pipe()  # every process of the script holds its end: it closes once all have ended
-    try:
-        ran = subprocess.run(
-            command, cwd=script.parent, env=base, capture_output=True, text=True, timeout=SECONDS, check=False,
-            stdin=subprocess.DEVNULL, pass_fds=(theirs,),
+    errors = folder / "stderr"
+    with errors.open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=script.parent, env=base, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out,
+            pass_fds=(theirs,), start_new_session=True,
         )  # fmt: skip
-        os.close(theirs)
+    os.close(theirs)
+    try:
+        process.wait(SECONDS)
         select.select([ours], [], [], SECONDS)
+    except subprocess.TimeoutExpired:
+        pass
     finally:
         os.close(ours)
-    return [started(path) for path in sorted((folder / "records").glob("*.words"))], ran.stderr
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what waits for a node or a free GPU, or loops in the background
+        process.wait()
+    return [started(path) for path in sorted((folder / "records").glob("*.words"))], errors.read_text()
 
 
 def started(path: Path) -> Started:
