@@ -60,6 +60,8 @@ class RunFacts:
     """Held-out rows without a ground truth."""
     example: Row | None = None
     """The first training row."""
+    apart: str | None = None
+    """Where the first conversation stands that is another one if it is written turn by turn; empty if there is none."""
 
 
 class EventReader(Protocol):
@@ -98,8 +100,15 @@ class Engine(ABC):
     itself says how a batch is shared."""
     splits_length: ClassVar[bool] = True
     """Whether prompt and answer of a demonstration have a limit each. Where not, their sum has one."""
+    writes_by_turn: ClassVar[bool] = False
+    """Whether it writes the turns of a demonstration one by one, each as if it were the only one."""
     equal_micro_batches: ClassVar[bool] = False
     """Whether the micro-batches of an update have to be of one size: then the largest is taken that divides it."""
+
+    @property
+    def renames_layers(self) -> bool:
+        """Whether adapters are named by layers of the engine's own model, not by those of the checkpoint."""
+        return False
 
     def supports(self, algorithm: Algorithm) -> list[Problem]:
         """Why it cannot train with this algorithm; empty where it can.

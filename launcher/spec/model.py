@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal, Self
 
@@ -69,7 +70,7 @@ class Model(ABC):
     """The adapters' output is scaled by lora_alpha / lora_rank."""
     target_modules: Annotated[Names, ADAPTED] = ("all-linear",)
     """Modules that get adapters, by the end of their names; `all-linear` selects every linear layer but the output
-    layer."""
+    layer. One regular expression selects the modules whose whole names it matches, as in PEFT."""
     dropout: bool | None = None
     """Whether weights are trained with the dropout of the model's config.json. Where it is not given: in SFT only.
     Preference and RL losses compare with probabilities that are computed without, which dropout would change."""
@@ -81,6 +82,13 @@ class Model(ABC):
     @abstractmethod
     def label(self) -> str:
         """Short name for run names and screens."""
+
+    @property
+    def peft_targets(self) -> str | list[str]:
+        """`target_modules` as PEFT takes it: a text is a regular expression of whole names, or all-linear."""
+        first = self.target_modules[0] if len(self.target_modules) == 1 else ""
+        is_text = first == "all-linear" or (first and not re.fullmatch(r"[\w.-]+", first))
+        return first if is_text else list(self.target_modules)
 
     @property
     def shape(self) -> Architecture | None:

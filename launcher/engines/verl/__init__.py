@@ -67,7 +67,12 @@ class Verl(Engine):
     opens_model = False
     splits_prompts = False
     splits_length = False
+    writes_by_turn = True
     equal_micro_batches = True
+
+    @property
+    def renames_layers(self) -> bool:
+        return self.strategy == "megatron"
 
     def problems(self, run: RunSpec) -> list[Problem]:
         if found := super().problems(run):

@@ -85,7 +85,7 @@ def to_word(key: str, value: Any) -> str:
 
 def rl_sections(run: RunSpec, engine: Verl) -> list[Section]:
     megatron = engine.strategy == "megatron"
-    made = [strategy(engine), rl_data(run), model("actor_rollout_ref.model", run.model), actor(run, megatron)]
+    made = [strategy(engine), rl_data(run), model("actor_rollout_ref.model", run.model, megatron), actor(run, megatron)]
     made += [reference(run, megatron), rollout(run), algorithm(run), reward(run), trainer(run)]
     return [*made, critic(run, megatron)] if run.has_critic else made
 
@@ -117,14 +117,18 @@ def _truncation(run: RunSpec) -> Section:
     }
 
 
-def model(prefix: str, spec: Model) -> Section:
+def model(prefix: str, spec: Model, megatron: bool = False) -> Section:
     """The model below `prefix`: the policy's, the critic's or that of SFT."""
     assert isinstance(spec, Pretrained)
-    adapters = {
+    adapters: Section = {
         f"{prefix}.lora_rank": spec.lora_rank,
         f"{prefix}.lora_alpha": spec.lora_alpha,
-        f"{prefix}.target_modules": spec.target_modules[0] if len(spec.target_modules) == 1 else spec.target_modules,
+        f"{prefix}.target_modules": spec.peft_targets,
     }
+    if megatron:  # which reads names of its own (megatron_peft.py), and has names of its own for layers
+        adapters = {f"{prefix}.lora.rank": spec.lora_rank, f"{prefix}.lora.alpha": spec.lora_alpha}
+        if spec.target_modules != ("all-linear",):
+            adapters[f"{prefix}.lora.target_modules"] = spec.target_modules
     return {
         f"{prefix}.path": spec.path,
         f"{prefix}.enable_gradient_checkpointing": spec.enable_gradient_checkpointing,
@@ -357,7 +361,7 @@ def _length(spec: Trainer) -> Section:
 
 
 def sft_sections(run: RunSpec, engine: Verl) -> list[Section]:
-    made = [sft_data(run), model("model", run.model), sft_engine(run, engine)]
+    made = [sft_data(run), model("model", run.model, engine.strategy == "megatron"), sft_engine(run, engine)]
     return [*made, trainer(run), {"trainer.seed": run.seed}]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from launcher.models.dry_load import dry_load
 from launcher.models.pretrained import Pretrained, base_folder, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
 from launcher.rewards.model import RewardModel
-from launcher.spec.model import Model
+from launcher.spec.run import RunSpec
 
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Those of a layer in every family that an architecture can name."""
@@ -34,7 +35,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
     name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
         yield from _not_downloaded(model, name, context.missing_level)
-        yield from _targets(model, _MATRICES if shape else None)
+        yield from _targets(context.run, _MATRICES if shape else None)
         return
     known: tuple[str, ...] | None = _MATRICES if shape else None
     if isinstance(model, Pretrained):
@@ -45,7 +46,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
             return
         yield from _weights(model, folder)
         known = _named(folder)
-    yield from _targets(model, known)
+    yield from _targets(context.run, known)
     positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
 
@@ -96,22 +97,34 @@ def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:
-    """The layers of a folder that are matrices, by the last part of their names; None where they cannot be read."""
+    """The layers of a folder that are matrices, by their whole names; None where they cannot be read."""
     shapes = weights.shapes(folder)
     if shapes is None:
         return None
-    matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
-    return tuple(sorted({name.split(".")[-2] for name in matrices}))
+    return tuple(
+        name[: -len(".weight")] for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2
+    )
 
 
-def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResult]:
+def _targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResult]:
     """Layers that adapters are asked for, and the model does not have."""
-    if not model.lora_rank or model.target_modules == ("all-linear",) or known is None:
+    model, where = run.model, "model.target_modules"
+    if not model.lora_rank or model.target_modules == ("all-linear",) or layers is None or run.engine.renames_layers:
+        return
+    known = sorted({name.rpartition(".")[2] for name in layers})
+    fix = f"use all-linear, or some of {', '.join(known)}"
+    if isinstance(pattern := model.peft_targets, str):
+        try:
+            fits = layers == _MATRICES or any(re.fullmatch(pattern, name) for name in layers)
+        except re.error as error:
+            yield CheckResult("FAIL", where, f"{pattern} is no regular expression: {error}", fix)
+            return
+        if not fits:
+            yield CheckResult("FAIL", where, f"{pattern} is the whole name of no layer, such as {layers[0]}", fix)
         return
     absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
     if absent:
-        message, fix = f"the model has no layer {', '.join(absent)}", f"use all-linear, or some of {', '.join(known)}"
-        yield CheckResult("FAIL", "model.target_modules", message, fix)
+        yield CheckResult("FAIL", where, f"the model has no layer {', '.join(absent)}", fix)
 
 
 def _count(parameters: int) -> str:

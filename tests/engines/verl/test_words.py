@@ -12,6 +12,7 @@ from launcher.engines.verl.config.compose import compose
 
 BASE = ["model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl", "hardware.n_gpus_per_node=2"]
 ACTOR, ROLLOUT = words.ACTOR, words.ROLLOUT
+MEGATRON_LORA = ("engine.strategy=megatron", "model.lora_rank=8", "model.lora_alpha=16")
 
 
 def emitted(*typed: str, start: int = 0) -> dict[str, str]:
@@ -48,6 +49,24 @@ def emitted(*typed: str, start: int = 0) -> dict[str, str]:
         (["algorithm=grpo", "reward=math"], "reward.custom_reward_function.path", str(words.BRIDGE)),
         (["algorithm=grpo", "reward=model", "reward.path=a/b"], "reward.reward_model.model_path", "a/b"),
         (["algorithm=grpo", "engine.strategy=megatron"], "model_engine", "megatron"),
+        (["algorithm=grpo", *MEGATRON_LORA], "actor_rollout_ref.model.lora.rank", "8"),  # it reads no lora_rank
+        (["algorithm=grpo", *MEGATRON_LORA], "actor_rollout_ref.model.lora.alpha", "16"),
+        (["algorithm=grpo", *MEGATRON_LORA], "actor_rollout_ref.model.lora.target_modules", None),  # its own default
+        (
+            ["algorithm=grpo", *MEGATRON_LORA, "model.target_modules=[linear_qkv]"],
+            "actor_rollout_ref.model.lora.target_modules",
+            "[linear_qkv]",
+        ),
+        (["algorithm=grpo", *MEGATRON_LORA], "actor_rollout_ref.model.lora_rank", None),
+        (["algorithm=sft", *MEGATRON_LORA], "model.lora.rank", "8"),
+        # PEFT takes a text for a regular expression of whole names
+        (["algorithm=sft", "model.lora_rank=8", "model.target_modules=q_proj"], "model.target_modules", "[q_proj]"),
+        (["algorithm=sft", "model.lora_rank=8"], "model.target_modules", "all-linear"),
+        (
+            ["algorithm=sft", "model.lora_rank=8", "model.target_modules=['.*q_proj']"],
+            "model.target_modules",
+            '".*q_proj"',
+        ),
         (["algorithm=grpo", f'engine.extra=["{ACTOR}.clip_ratio_c=3.0"]'], f"{ACTOR}.clip_ratio_c", "3.0"),
         (["algorithm=ppo", "trainer.max_tokens_per_gpu=4096"], "critic.ppo_infer_max_token_len_per_gpu", "4096"),
         (["algorithm=sft"], "data.max_length", "1536"),

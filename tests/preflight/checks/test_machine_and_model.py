@@ -153,6 +153,19 @@ def test_adapters_for_layers_that_are_not_there(folder: Path) -> None:
     assert of_model(folder, "model.lora_rank=4", "model.target_modules=[q_proj,wo]") == ["OK model: model"]
 
 
+def test_adapters_for_layers_by_a_pattern(folder: Path) -> None:
+    """As PEFT does, one regular expression is compared with whole names."""
+
+    def found(pattern: str) -> str:
+        return of_model(folder, "model.lora_rank=4", f"model.target_modules=['{pattern}']")[0]
+
+    assert found(r".*(q_proj|wo)") == found(r".*\.q_proj") == "OK model: model"
+    assert found(r"(q|k)_proj").startswith(
+        "FAIL model.target_modules: (q|k)_proj is the whole name of no layer, such as "
+    )
+    assert found(r"(q_proj").startswith("FAIL model.target_modules: (q_proj is no regular expression: ")
+
+
 # ---- time
 
 

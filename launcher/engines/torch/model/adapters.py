@@ -27,10 +27,9 @@ def add_adapters(
     """
     if saved:
         return cast("PreTrainedModel", PeftModel.from_pretrained(module, str(saved), is_trainable=True))
-    targets = model.target_modules
     config = LoraConfig(
         r=model.lora_rank, lora_alpha=model.lora_alpha, task_type="CAUSAL_LM", base_model_name_or_path=path,
-        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
+        target_modules=model.peft_targets,
     )  # fmt: skip
     torch.manual_seed(seed)
     try:
