@@ -13,6 +13,7 @@ Only `columns`, `convert` and this file load arrow; they are imported late, as i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +165,19 @@ def distinct(path: Path, column: str) -> set[str | None]:
 def count_rows(path: Path) -> int:
     """Rows of a file, by its footer; 0 where there is none."""
     return int(pq.read_metadata(path).num_rows) if path.is_file() else 0
+
+
+def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
+    """The first file with a column of another type than the files before it have, as far as these do not go together;
+    the column, with the fields in it, and both types. Raises as reading a file's schema does."""
+    schema = pq.read_schema(paths[0])
+    for path in paths[1:]:
+        try:
+            schema = pa.unify_schemas([schema, pq.read_schema(path)], promote_options="permissive")
+        except pa.ArrowException as error:
+            *_, kinds = str(error).split("has incompatible types: ")
+            return path, ".".join(re.findall(r"Field (\S+) has incompatible types", str(error))), kinds
+    return None
 
 
 def join_files(paths: Sequence[Path], target: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
-from launcher.data.parquet_layout import count_rows, distinct, fields_of, join_files
+from launcher.data.parquet_layout import count_rows, distinct, fields_of, join_files, unlike_files
 from launcher.data.prepare import prepare
 from launcher.engines.verl.words import WORK, key_of
 from launcher.spec.algorithm import Kind
@@ -93,6 +93,15 @@ class RowFiles:
         files = [] if self.unreadable else [each for split in SPLITS for each in self.splits[split]]
         named = [distinct(Path(name), "agent_name") for name, fields in files if "agent_name" in fields]
         return frozenset(str(agent) for agents in named for agent in agents)
+
+    def unlike(self) -> Iterator[CheckResult]:
+        """Files that cannot be joined into one. Raises as `look` does."""
+        for split in SPLITS:
+            paths = [Path(name) for name, _ in self.splits[split]]
+            if not self.unreadable and len(paths) > 1 and (found := unlike_files(paths)):
+                path, column, kinds = found
+                message = f"{path}: {column} is of another type than in the files before it ({kinds})"
+                yield CheckResult("FAIL", f"data.{split}_files", message, "write it with one type in all files")
 
     def rewritten(self) -> Iterator[CheckResult]:
         """Files that were made for verl and are prepared, as they hold something else."""
