@@ -64,6 +64,10 @@ class Measure:
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         return self.counts.of(rows, kind)
 
+    def apart(self, rows: Sequence[Row]) -> str:
+        """See `process.TextProcess.apart`."""
+        return next((row.where for row in rows if not _same_in_parts(self.encoder, row)), "")
+
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         found = [*unknown(self.encoder, rows), *changed(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
@@ -74,6 +78,32 @@ class Measure:
                 found += _Template(self.encoder, rows, folder).results()
             found += ends.stops(self.encoder.stop_tokens.ids)
         return found
+
+
+def _same_in_parts(encoder: Encoder, row: Row) -> bool:
+    """Whether the turns of a conversation, each written alone and without what the template puts before a first one,
+    are together what it writes of all. A conversation that cannot be written is another check's."""
+    turns, args = imitated(row, "all")[0], row.template_args or {}
+    others = {name: value for name, value in args.items() if name != "tools"}  # the first turn alone comes with them
+    empty: Turn = {"role": "user", "content": ""}
+    try:
+        first = encoder.render([empty], others)
+        before = first[: -(len(encoder.render([empty, empty], others)) - len(first))]
+        parts = [_render_turn(encoder, turn, args if place == 0 else others) for place, turn in enumerate(turns)]
+        whole = encoder.render(turns, args)
+    except Unwritable:
+        return True
+    bare = [place > 0 and turn["role"] != "system" for place, turn in enumerate(turns)]
+    return whole == "".join(part[len(before) :] if cut else part for part, cut in zip(parts, bare, strict=True))
+
+
+def _render_turn(encoder: Encoder, turn: Turn, args: Mapping[str, Any]) -> str:
+    """One turn; after an empty question, where the template refuses it without."""
+    try:
+        return encoder.render([turn], args)
+    except Unwritable:
+        empty: Turn = {"role": "user", "content": ""}
+        return encoder.render([empty, turn], args).removeprefix(encoder.render([empty], args))
 
 
 class _BoundedEncoder(Encoder):

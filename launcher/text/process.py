@@ -74,6 +74,11 @@ class TextProcess:
         """Whether rows are written with a chat template."""
         return bool(self._ask("templated"))
 
+    def apart(self, rows: Sequence[Row]) -> str:
+        """Where the first conversation stands whose turns, written one by one, are not what the chat template writes
+        of it as a whole; empty where there is none."""
+        return str(self._ask("apart", list(rows)))
+
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         """What is wrong with the tokenizer, or with the chat template as far as these rows show."""
         return [CheckResult(*fields) for fields in self._ask("facts", list(rows))]

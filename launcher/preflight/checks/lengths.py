@@ -32,6 +32,8 @@ class LengthReport:
     filtered: int = 0
     text: list[CheckResult] = field(default_factory=list)
     """On the tokenizer and the chat template."""
+    apart: str | None = None
+    """Where the first conversation stands that is another one if it is written turn by turn; None is not known."""
 
 
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
@@ -51,13 +53,15 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
             facts = text.facts([*train[:FIRST], *val[:FIRST]])
             if run.data.chat_template == "auto" and not text.templated():
                 facts += _without_template(run, every)
+            by_turn = run.engine.writes_by_turn and run.algorithm.data == "answers" and text.templated()
+            apart = text.apart([*train[:FIRST], *val[:FIRST]]) if by_turn else None
         except Problems as problems:
             return LengthReport([], text=from_problems(problems.problems))
         try:
             of_train, of_val = _check_tokens(run, text, "train", train), _check_tokens(run, text, "val", val)
         except Problems as problems:
-            return LengthReport(from_problems(problems.problems), text=facts)
-    return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts)
+            return LengthReport(from_problems(problems.problems), text=facts, apart=apart)
+    return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts, apart)
 
 
 def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:
