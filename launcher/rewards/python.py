@@ -99,7 +99,7 @@ class Python(DetailedReward):
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
             return [Problem("reward.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
-        names = dict(_names(tree))
+        names = dict(bound_names(tree))
         if self.name in names:
             return self._misfit(names[self.name])
         if "*" in names:
@@ -128,7 +128,7 @@ class Python(DetailedReward):
     def unaccepted(self) -> tuple[str, ...]:
         """Which arguments of one answer the function does not take; of one that is imported or created by a call
         nothing is known."""
-        function = dict(_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
+        function = dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
         known, _, anything = _parameters(function) if function else ([], [], True)
         return () if anything else tuple(name for name in ONE if name not in known)
 
@@ -149,7 +149,7 @@ class Python(DetailedReward):
 
     @cached_property
     def _takes_lists(self) -> bool:
-        function = dict(_names(ast.parse(Path(self.path).expanduser().read_bytes()))).get(self.name)
+        function = dict(bound_names(ast.parse(Path(self.path).expanduser().read_bytes()))).get(self.name)
         return function is not None and "solution_strs" in _parameters(function)[0]
 
     def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
@@ -196,7 +196,7 @@ def _parameters(function: Function) -> tuple[list[str], list[str], bool]:
     return [arg.arg for arg in (*of.args, *of.kwonlyargs)], needed, of.kwarg is not None
 
 
-def _names(tree: ast.AST) -> Iterator[tuple[str, Function | None]]:
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, Function | None]]:
     """What the file binds outside functions and classes, with the function where it is one; `*` for what it imports
     without saying the names.
     """
@@ -210,4 +210,4 @@ def _names(tree: ast.AST) -> Iterator[tuple[str, Function | None]]:
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, None
         else:
-            yield from _names(node)
+            yield from bound_names(node)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problem, error_message
-from launcher.engines.verl import rows, saved, words
+from launcher.engines.verl import named_files, rows, saved, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import Program, find_files
 from launcher.engines.verl.rules import early, late
@@ -77,6 +77,7 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     found = None if isinstance(probed, Problem) else probed
     files = _read(lambda: rows.look(run))
     yield from files.rewritten() if files else ()
+    yield from _read(lambda: list(files.unlike())) or () if files else ()
     if found and found.version != VERSION:
         yield from _versions(found, python, facts.here)
     arguments = words.arguments(run, engine, facts.folder, 0)
@@ -153,17 +154,27 @@ def _launch_facts(
     keys, unaccepted = _reward(run, facts, config)
     return LaunchFacts(
         rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
-        val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled,
+        val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled, apart=facts.apart,
         columns=files.columns if files else None, agents=_read(files.agents) if files else None,
         reward_keys=keys, unaccepted=unaccepted, positions=run.model.positions, architectures=_architectures(run),
         heads=shape.num_attention_heads if shape else None, kv_heads=shape.num_key_value_heads if shape else None,
         layers=shape.num_hidden_layers if shape else None, experts=shape.num_experts if shape else None,
         vocabulary=shape.vocab_size if shape else None, checkpoint_world=world,
+        adapter_rank=named_files.adapter_rank(config), function_tools=named_files.function_tools(config),
+        bound=named_files.objects(config, run.reward.path if isinstance(run.reward, Python) else None),
+        tools=named_files.tools(config), agent_loops=named_files.agent_loops(config),
+        folders=named_files.folders(config), visible_gpus=None if run.cluster.remote_address else _visible(engine),
         existing=frozenset(_existing(config, found.files.parents[1:3] if found and found.files else ())),
         packages=found.packages if found and found.version else None,
         variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
         programs=frozenset(filter(shutil.which, PROGRAMS)) if facts.here else None,
     )  # fmt: skip
+
+
+def _visible(engine: Verl) -> int | None:
+    """GPUs that the run's own CUDA_VISIBLE_DEVICES leaves to Ray."""
+    value = engine.env.get("CUDA_VISIBLE_DEVICES")
+    return None if value is None else len([device for device in value.split(",") if device.strip() not in ("", "-1")])
 
 
 def _read(of_files: Callable[[], T]) -> T | None:

@@ -63,6 +63,16 @@ def test_what_is_not_as_it_was_meant_is_a_warning(case):
     assert judged(case["base"], case.get("fixed", []), case.get("fixed_facts", {})) == ([], [])
 
 
+def test_an_adapter_that_vllm_has_no_room_for():
+    """Not in the table, as verl's own checks load vLLM where adapters are served (vllm_async_server.py:430)."""
+    model = "actor_rollout_ref.model"
+    words = [f"{model}.lora_adapter_path=/a", f"{model}.lora_rank=20"]
+    (found,) = judged("grpo", words, {"adapter_rank": 64})[0]
+    assert (found.where, found.fix, found.value) == (f"{model}.lora_rank", "use 64", 64)
+    assert not judged("grpo", words, {"adapter_rank": 32})[0]  # 20 is rounded up
+    assert not judged("grpo", [*words, f"{model}.lora.merge=True"], {"adapter_rank": 64})[0]
+
+
 def test_each_case_is_named_once():
     for case in CASES:
         problems, _ = judged(case["base"], case.get("words", []), case.get("facts", {}))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launch_model import TEMPLATE, Model
 
 from launcher.core.check_result import CheckResult
 from launcher.engines.verl import checks, words
@@ -173,6 +174,58 @@ def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: 
     filtered = found("data.max_response_length=20", "data.truncation=filter")
     assert filtered["data.max_response_length"].level == "FAIL"  # verl leaves out no rows of SFT
     assert found("data.max_response_length=20", "data.truncation=right")["data.max_response_length"].level == "WARN"
+
+
+THINKING = (  # as that of Qwen3: an answer that ends a conversation is written otherwise than one that is alone
+    "{% for turn in messages %}<|{{ turn.role }}|>{% if turn.role == 'assistant' and loop.last and not loop.first %}="
+    "{% endif %}{{ turn.content }}{% if turn.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SYSTEM = "{% if messages[0].role != 'system' %}<|system|>be kind{% endif %}" + TEMPLATE
+ONE_USER = "{% if messages[0].role != 'user' %}{{ raise_exception('no question') }}{% endif %}" + TEMPLATE
+
+
+@pytest.mark.parametrize(("template", "same"), [(True, True), (SYSTEM, True), (ONE_USER, True), (THINKING, False)])
+def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path, template: bool | str, same: bool) -> None:
+    """multiturn_sft_dataset.py:456, where verl itself says the same of such folders."""
+    Model(random=True, template=template).save(tmp_path / "model")
+    chat = [("user", "1+1?"), ("assistant", "2"), ("user", "2+1?"), ("assistant", "3")]
+    rows = [{"messages": [{"role": role, "content": f"{n} {text}"} for role, text in chat]} for n in range(16)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={tmp_path}/model", f"data={tmp_path}/rows.jsonl"]
+    typed += ["data.train_batch_size=8"]
+
+    def found(*more: str) -> list[str]:
+        return [line.line for line in plan([*typed, *more]).results if line.subject == "data.ignore_input_ids_mismatch"]
+
+    if same:
+        assert not found()
+        return
+    (line,) = found()
+    assert f"false, and {tmp_path}/rows.jsonl:1 written turn by turn is not what the chat template writes of it" in line
+    assert not found("data.ignore_input_ids_mismatch=true")
+
+
+def test_files_that_cannot_be_joined_are_named(folder: Path) -> None:
+    """rl_dataset.py:180, which joins them after Ray has started."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    table = pq.read_table(folder / "train.parquet")
+    for name, index in (("other", "1"), ("more", 1)):
+        added = table.append_column("extra_info", pa.array([{"index": index}] * len(table)))
+        pq.write_table(added, folder / f"{name}.parquet")
+
+    def found(*names: str) -> list[str]:
+        files = ",".join(f"{folder}/{name}.parquet" for name in names)
+        typed = [word.format(folder=folder) for word in GRPO if "train_files" not in word]
+        results = plan(["engine=verl", *typed, f"data.train_files=[{files}]"]).results
+        return [result.line for result in results if "another type" in result.message]
+
+    (line,) = found("train", "more", "other")
+    assert f"data.train_files: {folder}/other.parquet: extra_info.index is of another type" in line
+    assert "(int64 vs string)" in line
+    assert not found("train", "more") and not found("train")
 
 
 def test_a_plan_loads_neither_torch_nor_verl() -> None:

@@ -59,6 +59,7 @@ EXTRA = {
 
 def cluster(run: RlSizes, facts: LaunchFacts) -> Results:
     pools = _pools(run)
+    yield from visible(run, facts)
     yield from _gpus(run, facts, pools)
     yield from _cpus(run, facts, pools)
     yield from _packages(run, facts)
@@ -78,6 +79,13 @@ def _pools(run: RlSizes) -> list[tuple[str, int, int]]:
         if applies and gpus > 0 and nodes > 0:
             pools.append((f"{place}.n_gpus_per_node", int(gpus), int(nodes)))
     return pools
+
+
+def visible(run: Any, facts: LaunchFacts) -> Results:
+    """base.py:237, and torch.cuda.set_device in torchrun's processes."""
+    if facts.visible_gpus is not None and run("trainer.nnodes") == 1 and facts.visible_gpus < run.gpus:
+        got = f"{run.gpus} GPUs, and CUDA_VISIBLE_DEVICES shows {facts.visible_gpus} of this machine's"
+        yield fails("trainer.n_gpus_per_node", got, [facts.visible_gpus] if facts.visible_gpus else "", "not-enough")
 
 
 def _gpus(run: RlSizes, facts: LaunchFacts, pools: list[tuple[str, int, int]]) -> Results:

@@ -190,9 +190,53 @@ def multi_turn(run: RlSizes, facts: LaunchFacts) -> Results:
     if (run(f"{place}.enable") or any(tools)) and run(agent) == "single_turn_agent" and not has_column:
         got = "single_turn_agent, with multi_turn: tools are not called"
         yield warns(agent, got, "use tool_agent, or rows with a column agent_name", "conflicting-settings")
-    others = sorted((facts.agents or frozenset()) - {*AGENT_LOOPS})
+    yield from _tools(run, facts)
+    yield from _agents(run, facts, has_column)
+
+
+def _agents(run: RlSizes, facts: LaunchFacts, has_column: bool) -> Results:
+    """agent_loop.py:678: each row's agent loop is looked up when it is sampled."""
     settings = (f"{ROLLOUT}.agent.agent_loop_config_path", f"{MODEL}.external_lib")
-    if others and not any(is_set(run(key)) for key in settings):  # agent_loop.py:678
-        got = f"not set, and rows have agent_name={others[0]}, which verl does not know"
-        fix = f"use a file that registers it, or {' or '.join(AGENT_LOOPS)} in the rows"
-        yield fails(settings[0], got, fix, "unknown-choice")
+    default, listed = f"{ROLLOUT}.agent.default_agent_loop", facts.agent_loops
+    known = {*AGENT_LOOPS, *(listed or {})}
+    if listed is not None and not has_column and run(default) not in known and not is_set(run(settings[1])):
+        yield RuleResult("FAIL", not_one_of(default, run(default), tuple(sorted(known))))
+    others = sorted((facts.agents or frozenset()) - known)
+    registered = is_set(run(settings[1])) or (is_set(run(settings[0])) and listed is None)
+    if others and not registered:
+        got = f"{'not set' if listed is None else shortened(run(settings[0]))}, and rows have agent_name={others[0]}"
+        fix = f"use a file that registers it, or {' or '.join(sorted(known))} in the rows"
+        yield fails(settings[0], f"{got}, which verl does not know", fix, "unknown-choice")
+    for name, target in (listed or {}).items():
+        package = target.partition(".")[0]
+        if facts.packages and package not in facts.packages and package != "verl":
+            got = f"{name} is {short_repr(target)}, which cannot be imported beside verl"
+            fix = "write _target_: package.module.Class, and add its folder to PYTHONPATH"
+            yield warns(settings[0], got, fix, "not-installed")
+
+
+def _tools(run: RlSizes, facts: LaunchFacts) -> Results:
+    """tool_registry.py:50 and function_tool.py:113: tools are made in each agent-loop worker."""
+    place = f"{ROLLOUT}.multi_turn"
+    where = f"{place}.function_tool_path"
+    if facts.function_tools is not None and not facts.function_tools:
+        got = f"no function of {shortened(run(where))} is a tool"
+        yield warns(where, got, "write @function_tool above each function that is one")
+    for name, fault in (facts.function_tools or {}).items():
+        if fault:
+            got = f"{name} {fault}: verl makes no tool of it, and ends"
+            fix = "give each parameter a type, and describe it under Args: of the docstring"
+            yield fails(where, got, fix, "bad-file")
+    where = f"{place}.tool_config_path"
+    for name, kind in facts.tools:
+        package = name.partition(".")[0]
+        if kind != "native":  # ToolType
+            got = f"{name or 'a tool'} has config.type {kind or 'not set'}, and verl has native alone"
+            yield fails(where, got, "write type: native under config of each tool", "unknown-choice")
+        if "." not in name:
+            yield fails(
+                where, f"{short_repr(name)} is not a class path", "write class_name: package.module.Class", "bad-file"
+            )
+        elif facts.packages and package not in facts.packages and package != "verl":
+            got = f"{name} cannot be imported beside verl"
+            yield warns(where, got, f"install {package} there, or add its folder to PYTHONPATH", "not-installed")

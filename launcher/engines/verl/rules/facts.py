@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from launcher.core.problems import Code, Problem
@@ -32,6 +32,8 @@ class LaunchFacts:
     """What the dict of the user's reward function holds; None of a number."""
     unaccepted: tuple[str, ...] = ()
     """Arguments that verl gives to the user's reward function, and that it does not take."""
+    apart: str | None = None
+    """Where the first conversation of SFT stands that is another one if it is written turn by turn."""
     longest_row: int | None = None
     """Tokens of the longest row of SFT."""
     longest_prompt: int | None = None
@@ -48,9 +50,23 @@ class LaunchFacts:
     architectures: tuple[str, ...] | None = None
     nodes: int | None = None
     gpus_per_node: int | None = None
+    visible_gpus: int | None = None
+    """Of this machine, where CUDA_VISIBLE_DEVICES is given to the run."""
     cpus_per_node: int | None = None
     checkpoint_world: int | None = None
     """Processes that wrote the checkpoint that is resumed from."""
+    adapter_rank: int | None = None
+    """Of the adapter that training begins with."""
+    folders: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The names in each folder that the config names for a tokenizer, a config or an adapter."""
+    bound: Mapping[str, frozenset[str] | str] = field(default_factory=dict)
+    """The names in each Python file that the config names; a text is why it does not compile."""
+    function_tools: Mapping[str, str] | None = None
+    """Functions of function_tool_path that are tools, each with why verl makes none of it."""
+    tools: tuple[tuple[str, str], ...] = ()
+    """Class and type of each tool of tool_config_path."""
+    agent_loops: Mapping[str, str] | None = None
+    """The agent loops that agent_loop_config_path registers, with the class of each."""
     existing: frozenset[str] | None = None
     """Of the paths that the config names, those that exist."""
     packages: frozenset[str] | None = None

@@ -15,7 +15,7 @@ from launcher.engines.verl.rules.cluster import cluster
 from launcher.engines.verl.rules.data import data, multi_turn, rewards
 from launcher.engines.verl.rules.facts import LaunchFacts, Rule, RuleResult
 from launcher.engines.verl.rules.model import model
-from launcher.engines.verl.rules.paths import paths
+from launcher.engines.verl.rules.paths import objects, paths
 from launcher.engines.verl.rules.profiling import profiling
 from launcher.engines.verl.rules.rollout import rollout
 from launcher.engines.verl.rules.saving import saving
@@ -26,7 +26,8 @@ from launcher.engines.verl.rules.unread import unread
 from launcher.engines.verl.rules.values import values
 
 RULES: tuple[Rule, ...] = (
-    batches, model, values, saving, unread, rollout, serving, data, rewards, multi_turn, paths, cluster, profiling,
+    batches, model, values, saving, unread, rollout, serving, data, rewards, multi_turn, paths, objects, cluster,
+    profiling,
 )  # fmt: skip
 UNKNOWN = LaunchFacts()
 

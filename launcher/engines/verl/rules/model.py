@@ -5,11 +5,13 @@ Numbers are lines of verl 0.9.1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
+from launcher.engines.verl.rules.paths import held
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, RlSizes, at, engine_of, is_set
 
@@ -17,6 +19,8 @@ DEFAULT = "~/models/deepseek-llm-7b-chat"
 FOLDERS = ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
 """What verl copies to each node."""
 KERNELS = ("torch", "triton")
+SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks that vLLM has adapters of; others are rounded up (vllm_rollout/utils.py:90)."""
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 
 
@@ -29,8 +33,10 @@ def model(run: RlSizes, facts: LaunchFacts) -> Results:
         else:
             yield from is_default(path, f"{place}.path", facts)
         yield from ends_in_slash(run, (f"{place}.{name}" for name in FOLDERS))
+        yield from held(run, place, facts)
     yield from ends_in_slash(run, ["reward.reward_model.model_path"] if run.reward_model else [])
     yield from lora(run(MODEL), MODEL, engine_of(run(ACTOR))[0])
+    yield from _served_adapter(run, facts)
     yield from kernels(run(MODEL), MODEL)
     yield from attention(run(MODEL), MODEL)
     yield from template(run(MODEL), MODEL)
@@ -73,9 +79,21 @@ def lora(model: dict[str, Any], place: str, kind: str) -> Results:
         got = f"{at(model, scale)}: the adapter changes nothing, and nothing is learnt"
         yield fails(f"{place}.{scale}", got, f"use {2 * at(model, mine)}")
     targets = at(model, "target_modules")
-    if has_lora and targets in ("all", "all_linear", "linear"):  # PEFT takes a text for a regular expression
-        got = f"{targets}, which is the name of no layer: PEFT refuses it"
-        yield fails(f"{place}.target_modules", got, "use all-linear", "unknown-choice")
+    named = isinstance(targets, str) and targets not in ("all-linear", "lm_head") and re.fullmatch(r"[\w-]+", targets)
+    if has_lora and kind != "megatron" and named:  # PEFT takes a text for a regular expression of whole names
+        near = "all-linear" if targets in ("all", "all_linear", "linear") else f"[{targets}]"
+        got = f"{targets}, which is the whole name of no layer: PEFT refuses it"
+        yield fails(f"{place}.target_modules", got, f"use {near}", "unknown-choice")
+
+
+def _served_adapter(run: RlSizes, facts: LaunchFacts) -> Results:
+    """vllm_async_server.py:430: vLLM makes room for adapters of lora_rank, and gets the one that was loaded."""
+    key = f"{MODEL}.lora_rank"
+    asked, loaded, engine = run(key) or 0, facts.adapter_rank or 0, run(f"{ROLLOUT}.name")
+    room = next((rank for rank in SERVED_RANKS if rank >= asked), asked)
+    if engine == "vllm" and asked > 0 and room < loaded and not run(f"{MODEL}.lora.merge"):
+        got = f"{asked}, and the adapter of lora_adapter_path has {loaded}: vLLM has no room for it"
+        yield fails(key, got, [loaded], "conflicting-settings")
 
 
 def attention(model: dict[str, Any], place: str) -> Results:

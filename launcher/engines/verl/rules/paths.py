@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from launcher.core.problems import shortened
+from launcher.core.problems import shortened, suggest
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails
-from launcher.engines.verl.rules.settings import MODEL, REF, at
+from launcher.engines.verl.rules.settings import MODEL, REF, at, is_set
 
 SEEN = "use a whole path that all nodes see"
 READ = (
@@ -25,6 +25,38 @@ ENDINGS = {".py", ".yaml", ".yml", ".json", ".jsonl", ".parquet", ".toml"}
 ELSEWHERE = ("data.tool_config_path", "data.function_tool_path", "reward_model.", "custom_reward_function.",
              f"{MODEL}.path", "model.path")  # fmt: skip
 """Copies of other keys, what verl does not read, and the model, which a plan opens."""
+OBJECTS = {
+    "data.custom_cls.path": "data.custom_cls.name",
+    "reward.custom_reward_function.path": "reward.custom_reward_function.name",
+    "reward.reward_manager.module.path": "reward.reward_manager.name",
+    "trainer.v1.sampler.custom_sampler.path": "trainer.v1.sampler.custom_sampler.name",
+}
+"""Settings that name a Python file, and those with what is taken of it (import_utils.py:250)."""
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+HELD = {"tokenizer_path": TOKENIZERS, "hf_config_path": ("config.json",), "lora_adapter_path": ("adapter_config.json",)}
+"""Settings of a model that name a folder, and files of which it holds one (workers/config/model.py:160,
+fsdp/transformer_impl.py:283)."""
+
+
+def held(run: Any, place: str, facts: LaunchFacts) -> Results:
+    for name, wanted in HELD.items():
+        names = facts.folders.get(path) if isinstance(path := run(f"{place}.{name}"), str) else None
+        if names is not None and not names & {*wanted}:
+            got = f"{shortened(path)} holds no {wanted[0]}"
+            yield fails(f"{place}.{name}", got, f"use a folder with {wanted[0]}", "bad-file")
+
+
+def objects(run: Any, facts: LaunchFacts) -> Results:
+    for key, chosen in OBJECTS.items():
+        path, name = run(key), run(chosen)
+        bound = facts.bound.get(path) if isinstance(path, str) else None
+        if bound is None or (".reward_manager." in key and run("reward.reward_manager.source") != "importlib"):
+            continue
+        if isinstance(bound, str):
+            yield fails(key, bound, "use a Python file that compiles", "bad-file")
+        elif is_set(name) and name not in bound:
+            known = sorted(each for each in bound if not each.startswith("_"))
+            yield fails(chosen, f"{shortened(path)} has no {name}", suggest(str(name), known), "unknown-choice")
 
 
 def paths(run: Any, facts: LaunchFacts) -> Results:

@@ -56,7 +56,7 @@ def contents(checkpoint: dict[str, Any] | None, place: str, kind: str) -> Result
     if missing := sorted({*loaded} - {*saved}):
         got = f"{', '.join(missing)}, which save_contents does not save: no resume"
         yield warns(f"{place}.load_contents", got, "use the same contents", "conflicting-settings")
-    if saved and "model" not in saved and not (kind == "megatron" and "hf_model" in saved):
+    if checkpoint and "model" not in saved and not (kind == "megatron" and "hf_model" in saved):
         got = "without model no resume"
         if "hf_model" in saved:
             got += f": {kind} does not read hf_model, and would go on with the weights it began with"

@@ -10,13 +10,21 @@ from typing import Any
 
 from launcher.core.problems import suggest
 from launcher.engines.verl.rules.batches import degrees
-from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, modules, not_installed
+from launcher.engines.verl.rules.cluster import TRAINER_PACKAGES, loggers, modules, not_installed, visible
 from launcher.engines.verl.rules.data import files, own_class
 from launcher.engines.verl.rules.engine import engine, megatron, wrapping
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
-from launcher.engines.verl.rules.model import FOLDERS, attention, ends_in_slash, is_default, kernels, lora, template
+from launcher.engines.verl.rules.model import (
+    FOLDERS,
+    attention,
+    ends_in_slash,
+    is_default,
+    kernels,
+    lora,
+    template,
+)
 from launcher.engines.verl.rules.optim import optimizer
-from launcher.engines.verl.rules.paths import paths
+from launcher.engines.verl.rules.paths import held, objects, paths
 from launcher.engines.verl.rules.saving import contents, ends_early, folders, rows_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
@@ -76,6 +84,8 @@ def sft(config: dict[str, Any], facts: LaunchFacts) -> Results:
     yield from _values(run, facts)
     yield from _packages(run, facts)
     yield from paths(run, facts)
+    yield from objects(run, facts)
+    yield from visible(run, facts)
 
 
 def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
@@ -102,6 +112,7 @@ def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
         yield from megatron(run("engine"), "engine", facts)
     yield from optimizer(run("optim"), "optim", facts)
     yield from lora(run("model"), "model", kind)
+    yield from held(run, "model", facts)
     yield from kernels(run("model"), "model")
     yield from attention(run("model"), "model")
     yield from template(run("model"), "model")
@@ -173,6 +184,10 @@ def _data(run: SftSizes, facts: LaunchFacts) -> Results:
             elif facts.columns:
                 fix = suggest(str(key), sorted(facts.columns))
             yield fails("data.messages_key", got, fix, "bad-row")
+        if facts.apart and not run("data.ignore_input_ids_mismatch"):  # multiturn_sft_dataset.py:456
+            got = f"false, and {facts.apart} written turn by turn is not what the chat template writes of it as a whole"
+            fix = "use true, with which the turns are trained on as they are written one by one"
+            yield fails("data.ignore_input_ids_mismatch", got, fix, "bad-row")
     mode, kind = run("data.pad_mode"), engine_of(run("engine"))[0]
     if mode not in ("right", "no_padding"):
         yield RuleResult("FAIL", not_one_of("data.pad_mode", mode, ("no_padding", "right")))
