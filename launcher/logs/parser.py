@@ -27,9 +27,14 @@ _OF_TRL = ("learning_rate", "completions/", "completion_length", "rewards/", "ev
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
+    r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
 )
-"""What kubectl and container runtimes put before a line; they leave out zeros at its end, so lengths differ."""
+"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end, so lengths differ."""
+_LABEL = re.compile(r"[0-9]{1,5}: ")
+"""What `srun --label` puts before every line."""
+_BELOW_LABEL = ("(", "[prompt]", "step:", "{")
+"""What no other line has behind such a number: a process that Ray names, and what verl prints."""
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
@@ -53,6 +58,8 @@ class LogParser:
         self.numbers = Numbering(basis)
         self.writers = Writers(self.numbers.basis.excluded)
         self._source = ""  # the process that wrote the line
+        self._labelled = False
+        """Whether the lines have the label of their task."""
         self._prefix = b""  # what Ray put before the last step line
         self._counted = dict[str, float]()
         self._last: int | None = None
@@ -156,6 +163,9 @@ class LogParser:
     def _line(self, text: str) -> Iterator[Event]:
         if text.startswith('{"log":'):
             text = dicts.of_docker(text)
+        if text[:1].isdigit() and (label := _LABEL.match(text)):
+            self._labelled = self._labelled or text.startswith(_BELOW_LABEL, label.end())
+            text = text[label.end() :] if self._labelled else text
         text, source = _without_source(text)
         self._source = source
         if source in self.writers.excluded:

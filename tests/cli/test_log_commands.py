@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from launcher.cli.log_or_run import events_of_log_or_run, find
 from launcher.cli.log_view import LogState
 from launcher.cli.main import app
+from launcher.cli.output import out
 from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import LogProgress, Sample, Step, to_line
 from launcher.core.problems import Problems
@@ -280,3 +282,28 @@ def test_a_sample_of_a_run_is_shown(run_root):
         file.write(to_line(sample) + "\n")
     code, text = rlrun("samples", "r", "--root", str(run_root))
     assert code == 0 and "answer" in text and "step 5  score 0.5" in text
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A terminal of 80 columns."""
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr(out, "_width", 80)
+    monkeypatch.setattr(out, "legacy_windows", False)
+
+
+def test_numbers_and_steps_are_whole_on_80_columns(log, narrow):
+    with Path(log).open("a") as file:
+        file.write("step:12345 - response_length/mean:208.123456 - val-core/openai/gsm8k/reward/mean@1:-0.00012345\n")
+    _, text = rlrun("metrics", log)
+    rows = {line.split()[0]: line.split() for line in text.splitlines()[2:]}
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    assert rows["critic/score/mean"][1:5] == ["-0.45", "0.5", "0.5", "20"]
+    assert rows["response_length/mean"][1:3] == ["208.1", "208.1"]
+    _, text = rlrun("metrics", log, "--last", "2")
+    assert [line.split()[0] for line in text.splitlines() if line.strip()] == ["step", "20", "12345"]
+    _, text = rlrun("metrics", log, "--last", "3", "--keys", "*")
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    assert rows["step"] == ["19", "20", "12345"] and rows["training/global_step"] == ["19", "20"]
+    _, text = rlrun("metrics", log, "--step", "12345")
+    assert "208.123456" in text and "-0.00012345" in text and max(map(len, text.splitlines())) <= 80

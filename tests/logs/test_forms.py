@@ -511,3 +511,24 @@ def test_an_evaluation_that_names_its_step_is_of_that_step(program: str, tmp_pat
     assert [(step.step, "eval_loss" in step.metrics, "loss" in step.metrics) for step in found] == [
         (0, True, False), (10, False, True), (10, True, False), (20, False, True), (30, False, True), (20, True, False)
     ]  # fmt: skip
+
+
+ANSWER = "[prompt] what?\n[response] 1: first\n\n2: then\n[ground_truth] 2\n[score] 1.0\n"
+ANSWERED = f"step:1 - a/b:1\n{ANSWER}step:2 - a/b:2\n{ANSWER}Final validation metrics: {{'val/x': 0.5}}\n"
+
+
+def told(path: Path, text: str) -> list[tuple[object, ...]]:
+    path.write_text(text)
+    return [
+        (event.step, event.metrics) if isinstance(event, Step) else (event.step, event.response, event.score)
+        for event in open_log(path).events()
+        if isinstance(event, Step | Sample)
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["0: ", "12: ", "2025-05-01 10:00:00,123 INFO ", "2025-05-01 10:00:00 - INFO - "])
+def test_answers_behind_the_label_of_srun_or_a_time_are_those_without(prefix: str, tmp_path: Path) -> None:
+    plain = told(tmp_path / "plain.log", ANSWERED)
+    assert plain[1] == (2, "1: first\n\n2: then", 1.0), "numbers within an answer stay"
+    assert plain[-1] == (3, {"val/x": 0.5})
+    assert told(tmp_path / "a.log", "".join(f"{prefix}{line}\n" for line in ANSWERED.splitlines())) == plain

@@ -8,7 +8,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +29,7 @@ from launcher.monitor.console import compact
 
 PLOTTED = 3  # most metrics that are drawn as a plot
 SPARKS = 24
+NARROW = 110  # columns of a terminal under which a table has no labels
 
 LogOrRunName = Annotated[
     str,
@@ -107,7 +108,7 @@ def _only(source: LogOrRun, last: int | None, number: int) -> dict[str, float]:
 def _show_step(found: dict[str, float], number: int, keys: Sequence[str]) -> None:
     check_keys(keys, found)
     names = chosen_names(found, keys) if keys else list(found)
-    table = make_table(f"step {number}", "value", "meaning", right=("value",))
+    table = make_table(f"step {number}", "value", "meaning", right=("value",), whole=("value",))
     for name in names:
         known = metric(canonical(name))
         meaning = Text(known.meaning if known else "", "dim")
@@ -122,16 +123,25 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
         columns = chosen_names(names, keys)
     else:
         columns = [column.name for column in summary(steps, [])[0]] or list(names)
-        columns = columns[: max((out.width - 8) // 14, 3)] if out.is_terminal else columns
-    table = make_table("step", *map(_heading, columns), right=("step", *map(_heading, columns)))
-    for each in steps:
-        cells = (compact(each.metrics[name]) if name in each.metrics else "" for name in columns)
-        table.add_row(str(each.step), *cells)
+        columns = _fitting(columns) if out.is_terminal else columns
+    rows = [[str(each.step), *(_cell(each, name) for name in columns)] for each in steps]
+    heads = ["step", *map(printable, columns)]
+    if turned := out.is_terminal and len(_fitting(columns)) < len(columns):  # a row for each metric
+        heads, *rows = map(list, zip(heads, *rows, strict=True))
+    table = make_table(*heads, right=tuple(heads[turned:]), whole=tuple(heads[:1]))
+    for row in rows:
+        table.add_row(*row)
     say_table(table)
 
 
-def _heading(name: str) -> str:
-    return printable(name)
+def _cell(step: Step, name: str) -> str:
+    return compact(step.metrics[name]) if name in step.metrics else ""
+
+
+def _fitting(names: Sequence[str]) -> list[str]:
+    """The first of them that a terminal has room for, beside the step."""
+    ends = accumulate(max(len(printable(name)), 10) + 2 for name in names)
+    return [name for name, end in zip(names, ends, strict=True) if end <= out.width - 8] or [*names[:1]]
 
 
 def _show_all(source: LogOrRun, keys: Sequence[str]) -> None:
@@ -157,22 +167,30 @@ def _show_all(source: LogOrRun, keys: Sequence[str]) -> None:
             for line in plot(column.curve, min(out.width, 100) if out.is_terminal else 100):
                 say(line, "cyan")
         return
-    table = make_table("metric", "", "first", "last", "best", "at", "", right=("first", "last", "best", "at"))
+    numbers, narrow = ("first", "last", "best", "at"), out.is_terminal and out.width < NARROW
+    table = make_table("metric", *([] if narrow else [" "]), *numbers, "", right=numbers, whole=(" ", *numbers, ""))
     for column in columns:
-        table.add_row(*_row(column))
+        table.add_row(*_row(column, narrow))
     say_table(table)
 
 
-def _row(column: Column) -> tuple[Text, ...]:
+def _row(column: Column, narrow: bool) -> tuple[Text, ...]:
+    """Where the screen is narrow, without the label and with a shorter curve."""
     short = label(canonical(column.name))
     best = column.best
-    lost = Text(f"{column.not_finite} not finite", "bold red") if column.not_finite else Text()
-    return (
-        Text(printable(column.name)), Text(printable(short if short != column.name else ""), "dim"),
+    name, lost = Text(printable(column.name)), Text()
+    if column.not_finite:
+        lost = Text(f"{column.not_finite} not finite", "bold red")
+    cells = (
         Text(compact(column.first)), Text(compact(column.last), "bold"), Text(compact(best[0]) if best else ""),
         Text(str(best[1]) if best else "", "dim"),
-        Text.assemble((sparkline(shortened(column.trace.points(), SPARKS)), "cyan"), "  ", lost),
     )  # fmt: skip
+    points = column.trace.points()
+    if narrow:
+        name = Text("\n").join([name, lost]) if lost else name
+        return name, *cells, Text(sparkline(shortened(points, SPARKS // 2)), "cyan")
+    curve = Text.assemble((sparkline(shortened(points, SPARKS)), "cyan"), "  ", lost)
+    return name, Text(printable(short if short != column.name else ""), "dim"), *cells, curve
 
 
 def _title(column: Column) -> str:
