@@ -30,7 +30,7 @@ _STAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
     r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
 )
-"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end, so lengths differ."""
+"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
 _LABEL = re.compile(r"[0-9]{1,5}: ")
 """What `srun --label` puts before every line."""
 _BELOW_LABEL = ("(", "[prompt]", "step:", "{")

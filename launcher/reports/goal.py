@@ -129,25 +129,30 @@ def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> list[str]:
 
 
 def _questions(record: RunRecord) -> list[str]:
-    """Of a run that missed its goal: did it stop rising, and how many answers have a positive score?"""
-    lines = []
-    scores = [each.value for each in record.validations]
-    if len(scores) >= 4:
+    """Of a run that missed its goal: did it fall or stop rising, and how many answers have a positive score?"""
+    lines, scores = [], [each for each in record.validations if better(each.name) != "down"]
+    best = max(scores, key=lambda each: each.value, default=None)
+    known = _half_width(best) + _half_width(scores[-1]) if best else 0.0
+    fell = best is not None and 0 < known < best.value - scores[-1].value
+    if best and fell:
+        kept = f", or the checkpoint of step {best.step}" if best.step > 0 else ""
+        what = f"the held-out score fell from {best.value:.4g} at step {best.step} to {scores[-1].value:.4g}"
+        lines.append(f"{what}: a smaller optim.lr{kept}")
+    elif len(scores) >= 4:
         half = scores[len(scores) // 2 :]
-        widths = [
-            (each.high - each.low) / 2
-            for each in record.validations[-1:]
-            if each.high is not None and each.low is not None
-        ]
-        noise = widths[0] if widths else 0.0
-        flat = abs(half[-1] - half[0]) <= noise
-        what = f"the held-out score went from {half[0]:.4g} to {half[-1]:.4g} in the second half"
+        flat = abs(half[-1].value - half[0].value) <= _half_width(scores[-1])
+        what = f"the held-out score went from {half[0].value:.4g} to {half[-1].value:.4g} in the second half"
         lines.append(f"{what}: {'flat, so look at the reward, optim.lr and sampler.n' if flat else 'not flat'}")
     if found := _positive(record):
         share, what = found
-        low = "low, so the model rarely finds a right answer: train longer, or on easier data"
+        low = "low" if fell else "low, so the model rarely finds a right answer: train longer, or on easier data"
         lines.append(f"{what}: {low if share < LOW_SHARE else 'not low'}")
     return lines
+
+
+def _half_width(measured: HeldOut) -> float:
+    """Of its interval; 0 where none is known."""
+    return (measured.high - measured.low) / 2 if measured.high is not None and measured.low is not None else 0.0
 
 
 def _positive(record: RunRecord) -> tuple[float, str] | None:

@@ -68,7 +68,7 @@ BANDS = (
     Band("kl", ("actor/kl_loss", "actor/reward_kl_penalty"), "mean", 0.005, 0.02,
          (0.001, "updates are too cautious: a smaller KL coefficient"),
          (0.03, "updates are too bold: a larger KL coefficient")),
-    Band("grad_norm", ("actor/grad_norm", "train/grad_norm"), "mean", -math.inf, 0.8, None,
+    Band("grad_norm", ("actor/grad_norm",), "mean", -math.inf, 0.8, None,
          (1.0, "gradients are large: a smaller optim.lr")),
 )  # fmt: skip
 

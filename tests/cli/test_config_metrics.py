@@ -49,6 +49,12 @@ def test_another_projects_name_finds_ours(spelling: str, name: str) -> None:
     assert spelling in [entry["metric"], *entry["also"]]
 
 
+def test_a_name_that_is_part_of_others_is_listed_first_where_it_is_an_alias() -> None:
+    """`clip_ratio` is what TRL calls actor/pg_clipfrac, and a part of response_length/clip_ratio."""
+    names = [entry["metric"] for entry in as_json("clip_ratio")]
+    assert names[0] == "actor/pg_clipfrac" and "response_length/clip_ratio" in names
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     [

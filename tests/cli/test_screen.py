@@ -186,6 +186,7 @@ def test_printable(text: str, safe: str) -> None:
         ((math.inf, 0.0, 1.0, -math.inf), " ▁█ "),
         ((-1.7e308, 0.0, 1.7e308), "▁▄█"),  # their difference is no number any more
         ((0.0, 1e-300), "▁█"),
+        ((0.1, 0.1 + 1e-17, 0.30000000000000004 / 3, 0.1), "▁▁▁▁"),  # equal but for rounding
     ],
 )
 def test_sparkline(values: tuple[float, ...], line: str) -> None:

@@ -56,6 +56,13 @@ def test_the_guides_example_is_missed_with_its_two_questions(make_run: Any, logg
     assert "40% of 10 logged held-out answers have a positive score: low" in found.lines[3]
 
 
+def test_a_score_that_fell_is_neither_flat_nor_to_be_trained_longer(make_run: Any, logged: Any) -> None:
+    fallen = [logged.validated(step, right, 256) for step, right in ((0, 47), (20, 0), (40, 0), (60, 0), (80, 0))]
+    found = judged(make_run, [*logged.begin(), *fallen, *logged.answers(80, [0.0] * 10)])
+    assert found.lines[2] == "the held-out score fell from 0.1836 at step 0 to 0: a smaller optim.lr"
+    assert found.lines[3] == "0% of 10 logged held-out answers have a positive score: low"
+
+
 def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> None:
     for name, right, outcome, word in (("a", 12, "reached", "miss"), ("b", 10, "not reached", "meet")):
         record = RunRecord.read(make_run([*logged.begin(), logged.validated(9, right, 20)], name))

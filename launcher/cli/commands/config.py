@@ -163,7 +163,9 @@ def metrics(
 ) -> None:
     """Print what each metric measures, its unit, which direction is better, and what others call it."""
     with problems_named():
-        found = catalogue.matching(pattern) or catalogue.matching(canonical(pattern))
+        ours = canonical(pattern)
+        meant = {} if catalogue.metric(pattern) else catalogue.matching(ours)
+        found = {**meant, **catalogue.matching(pattern)}
         if not found:
             raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
     if as_json:

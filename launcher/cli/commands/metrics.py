@@ -61,6 +61,8 @@ def metrics(
     with problems_named():
         if as_csv and as_json:
             raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
+        if step is not None and last is not None:
+            raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
         source = find(name, root)
         found = {} if step is None else _only(source, last, step)
         if as_csv or as_json:
