@@ -60,7 +60,7 @@ class RunFacts:
     """Held-out rows without a ground truth."""
     example: Row | None = None
     """The first training row."""
-    apart: str | None = None
+    differs_by_turn: str | None = None
     """Where the first conversation stands that is another one if it is written turn by turn; empty if there is none."""
 
 

@@ -64,8 +64,8 @@ class Measure:
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         return self.counts.of(rows, kind)
 
-    def apart(self, rows: Sequence[Row]) -> str:
-        """See `process.TextProcess.apart`."""
+    def differs_by_turn(self, rows: Sequence[Row]) -> str:
+        """See `process.TextProcess.differs_by_turn`."""
         return next((row.where for row in rows if not _same_in_parts(self.encoder, row)), "")
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:

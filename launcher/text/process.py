@@ -74,10 +74,10 @@ class TextProcess:
         """Whether rows are written with a chat template."""
         return bool(self._ask("templated"))
 
-    def apart(self, rows: Sequence[Row]) -> str:
+    def differs_by_turn(self, rows: Sequence[Row]) -> str:
         """Where the first conversation stands whose turns, written one by one, are not what the chat template writes
         of it as a whole; empty where there is none."""
-        return str(self._ask("apart", list(rows)))
+        return str(self._ask("differs_by_turn", list(rows)))
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         """What is wrong with the tokenizer, or with the chat template as far as these rows show."""

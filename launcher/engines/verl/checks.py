@@ -154,7 +154,7 @@ def _launch_facts(
     keys, unaccepted = _reward(run, facts, config)
     return LaunchFacts(
         rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
-        val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled, apart=facts.apart,
+        val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled, differs_by_turn=facts.differs_by_turn,
         columns=files.columns if files else None, agents=_read(files.agents) if files else None,
         reward_keys=keys, unaccepted=unaccepted, positions=run.model.positions, architectures=_architectures(run),
         heads=shape.num_attention_heads if shape else None, kv_heads=shape.num_key_value_heads if shape else None,

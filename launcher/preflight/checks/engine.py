@@ -17,7 +17,7 @@ def check(context: Context) -> Iterable[CheckResult]:
     facts = RunFacts(
         folder_of(context.run), context.here, steps.rows, steps.val_rows, _sources(train), _sources(val),
         unlabelled=sum(row.ground_truth is None for row in val.rows), example=next(iter(train.rows), None),
-        apart=context.lengths.apart,
+        differs_by_turn=context.lengths.differs_by_turn,
     )  # fmt: skip
     return context.run.engine.check(context.run, facts)
 

@@ -32,7 +32,7 @@ class LengthReport:
     filtered: int = 0
     text: list[CheckResult] = field(default_factory=list)
     """On the tokenizer and the chat template."""
-    apart: str | None = None
+    differs_by_turn: str | None = None
     """Where the first conversation stands that is another one if it is written turn by turn; None is not known."""
 
 
@@ -54,14 +54,14 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
             if run.data.chat_template == "auto" and not text.templated():
                 facts += _without_template(run, every)
             by_turn = run.engine.writes_by_turn and run.algorithm.data == "answers" and text.templated()
-            apart = text.apart([*train[:FIRST], *val[:FIRST]]) if by_turn else None
+            differs_by_turn = text.differs_by_turn([*train[:FIRST], *val[:FIRST]]) if by_turn else None
         except Problems as problems:
             return LengthReport([], text=from_problems(problems.problems))
         try:
             of_train, of_val = _check_tokens(run, text, "train", train), _check_tokens(run, text, "val", val)
         except Problems as problems:
-            return LengthReport(from_problems(problems.problems), text=facts, apart=apart)
-    return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts, apart)
+            return LengthReport(from_problems(problems.problems), text=facts, differs_by_turn=differs_by_turn)
+    return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts, differs_by_turn)
 
 
 def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:

@@ -32,7 +32,7 @@ class LaunchFacts:
     """What the dict of the user's reward function holds; None of a number."""
     unaccepted: tuple[str, ...] = ()
     """Arguments that verl gives to the user's reward function, and that it does not take."""
-    apart: str | None = None
+    differs_by_turn: str | None = None
     """Where the first conversation of SFT stands that is another one if it is written turn by turn."""
     longest_row: int | None = None
     """Tokens of the longest row of SFT."""

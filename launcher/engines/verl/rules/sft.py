@@ -184,8 +184,11 @@ def _data(run: SftSizes, facts: LaunchFacts) -> Results:
             elif facts.columns:
                 fix = suggest(str(key), sorted(facts.columns))
             yield fails("data.messages_key", got, fix, "bad-row")
-        if facts.apart and not run("data.ignore_input_ids_mismatch"):  # multiturn_sft_dataset.py:456
-            got = f"false, and {facts.apart} written turn by turn is not what the chat template writes of it as a whole"
+        if facts.differs_by_turn and not run("data.ignore_input_ids_mismatch"):  # multiturn_sft_dataset.py:456
+            written = (
+                f"{facts.differs_by_turn} written turn by turn is not what the chat template writes of it as a whole"
+            )
+            got = f"false, and {written}"
             fix = "use true, with which the turns are trained on as they are written one by one"
             yield fails("data.ignore_input_ids_mismatch", got, fix, "bad-row")
     mode, kind = run("data.pad_mode"), engine_of(run("engine"))[0]
