@@ -13,7 +13,7 @@ from launcher.cli.log_or_run import PROGRAMS
 from launcher.cli.output import out, printable
 from launcher.core.events import Alert, Event, LogProgress, Started, Step
 from launcher.core.files import NewLines
-from launcher.core.metric_aliases import canonical, spellings
+from launcher.core.metric_aliases import by_our_names
 from launcher.core.state import RunState, after
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
@@ -62,17 +62,7 @@ class LogState:
 
 def with_our_names(metrics: Mapping[str, float]) -> dict[str, float]:
     """A step's metrics by our names; of two spellings of one metric the one counts that `spellings` has first."""
-    chosen = dict[str, str]()
-    for name in metrics:
-        ours = canonical(name)
-        if ours not in chosen or _rank(ours, name) < _rank(ours, chosen[ours]):
-            chosen[ours] = name
-    return {ours: metrics[name] for ours, name in chosen.items()}
-
-
-def _rank(ours: str, name: str) -> int:
-    known = spellings(ours)
-    return known.index(name) if name in known else len(known)
+    return {ours: metrics[name] for ours, name in by_our_names(metrics).items()}
 
 
 def watch_log(path: Path) -> None:

@@ -1,5 +1,5 @@
-"""What other projects call our metrics: verl (also its old names), TRL, OpenRLHF, NeMo-RL, prime-rl, ms-swift, and the
-documents behind the requirements (S1, S2, S4).
+"""What other projects call our metrics: verl (also its old names), TRL, OpenRLHF, NeMo-RL, prime-rl, ms-swift, slime,
+SkyRL, DeepSpeed-Chat, and the documents behind the requirements (S1, S2, S4).
 
 Our names are those of the catalogue (`core/metrics.py`), so `label`, `better` and `metric` know what `canonical`
 returns. Names are compared without case, and blanks count as underscores. A spelling stands for one metric. Where a log
@@ -9,15 +9,16 @@ has several spellings of a metric on one line, the one that stands first in `spe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "critic/score/mean": (
         "reward", "reward_mean", "mean_reward", "reward/mean", "reward/all/mean", "avg_reward", "average_reward",
-        "objective/scores", "objective/rlhf_reward", "env/all/reward/total", "rm",
+        "objective/scores", "env/all/reward/total", "rm", "rollout/raw_reward", "reward/avg_raw_reward",
+        "average_reward_score",
     ),
-    "critic/rewards/mean": ("train/core/reward/mean", "train-core/reward/mean"),
+    "critic/rewards/mean": ("train/core/reward/mean", "train-core/reward/mean", "objective/rlhf_reward"),
     "critic/score/std": ("reward_std", "std_reward", "reward/std"),
     "critic/score/max": ("max_reward", "reward/max"),
     "critic/score/min": ("min_reward", "reward/min"),
@@ -34,46 +35,49 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "actor/loss": ("total_loss",),
     "actor/pg_loss": (
         "pg_loss", "policy_loss", "train/core/policy_loss", "train-core/policy_loss", "actor/policy_loss", "act_loss",
-        "loss/policy_avg", "actor_loss",
+        "loss/policy_avg", "actor_loss", "train/pg_loss",
     ),
     "actor/entropy": (
-        "actor/entropy_loss", "entropy", "entropy/mean", "entropy/all/mean", "approx_entropy", "objective/entropy",
+        "actor/entropy_loss", "entropy", "entropy/mean", "entropy/all/mean", "approx_entropy",
         "policy/entropy_avg", "train/core/entropy", "train-core/entropy", "policy_entropy", "mean_entropy",
+        "train/entropy_loss",
     ),
     "actor/kl_loss": (
-        "kl_loss", "kl", "kl_divergence", "kl_penalty", "kl_mean", "mean_kl", "objective/kl",
-        "train/core/kl_loss", "kl_to_ref",
+        "kl_loss", "kl", "kl_divergence", "kl_penalty", "kl_mean", "mean_kl",
+        "train/core/kl_loss", "kl_to_ref", "train/kl_loss",
     ),
-    "actor/ppo_kl": ("ppo_kl", "approx_kl", "policy/approxkl_avg", "old_approx_kl"),
+    "actor/ppo_kl": ("ppo_kl", "approx_kl", "policy/approxkl_avg", "old_approx_kl", "train/ppo_kl"),
     "actor/reward_kl_penalty": ("critic/kl", "reward_kl_penalty"),
     "actor/reward_kl_penalty_coeff": ("critic/kl_coeff",),
     "actor/kl_coef": ("kl_coef", "kl_beta"),
     "actor/pg_clipfrac": (
         "clip_ratio/region_mean", "clip_fraction", "clipfrac", "pg_clipfrac", "policy/clipfrac_avg", "ppo_clip_ratio",
-        "clip_ratio", "clip_frac",
+        "clip_ratio", "clip_frac", "train/pg_clipfrac",
     ),
     "actor/ratio_mean": ("mean_ratio", "ratio_mean", "val/ratio", "probs_ratio", "ratio", "actor/ratio/mean"),
     "actor/seq_log_prob_mean": ("mean_log_prob_current", "log_prob_current"),
     "ref/seq_log_prob_mean": ("mean_log_prob_ref", "log_prob_ref"),
     "ref/log_prob_mean": ("actor/ref_log_prob_mean",),
+    "actor/ref_log_ratio_mean": ("objective/kl",),
     "actor/grad_norm": (
         "grad_norm", "optim/grad_norm", "train/core/grad_norm", "gradient_norm", "grad._norm", "actor_grad_norm",
     ),
-    "actor/lr": ("learning_rate", "lr", "optim/lr", "actor_lr", "learning_rate/actor"),
+    "actor/lr": ("learning_rate", "lr", "optim/lr", "actor_lr", "learning_rate/actor", "train/lr-pg_0"),
     "rewards/accuracies": ("reward_accuracies", "preference_accuracy"),
     "response_length/mean": (
         "completions/mean_length", "completion_length", "response_length", "seq_len/all/mean", "mean_response_length",
         "glen", "mean_generation_length", "avg_response_length",
+        "rollout/response_lengths", "rollout/response_len/mean",
     ),
     "response_length/max": ("completions/max_length", "max_response_length"),
     "response_length/min": ("completions/min_length", "min_response_length"),
     "response_length/clip_ratio": (
         "completions/clipped_ratio", "truncated", "truncated_ratio", "is_truncated/all/mean", "truncation_rate",
+        "rollout/truncated", "rollout/truncated_ratio",
     ),
     "response/aborted_ratio": ("errored_rollouts/all", "aborted_ratio"),
     "rollout_corr/k3_kl": ("mismatch_kl/all/mean", "gen_kl_error", "mismatch_kl"),
-    "training/rollout_probs_diff_mean": ("sampling/sampling_logp_difference/mean",),
-    "training/rollout_probs_diff_max": ("sampling/sampling_logp_difference/max",),
+    "sampling/sampling_logp_difference/mean": ("train/train_rollout_logprob_abs_diff",),
     "training/epoch": ("epoch",),
     "training/global_step": ("global_step", "train/global_step"),
     "timing_s/step": ("step_time", "time/step", "total_step_time", "s/it", "seconds_per_step"),
@@ -124,6 +128,22 @@ def canonical(name: str) -> str:
 def spellings(canonical: str) -> tuple[str, ...]:
     """All names of the metric that we call `canonical`, that one first; patterns are left out."""
     return canonical, *ALIASES.get(canonical, ())
+
+
+def by_our_names(metrics: Iterable[str]) -> dict[str, str]:
+    """Of each metric of a step, by our name, the spelling that counts: of several the one that `spellings` has
+    first."""
+    chosen = dict[str, str]()
+    for name in metrics:
+        ours = canonical(name)
+        if ours not in chosen or _rank(ours, name) < _rank(ours, chosen[ours]):
+            chosen[ours] = name
+    return chosen
+
+
+def _rank(ours: str, name: str) -> int:
+    names = spellings(ours)
+    return names.index(name) if name in names else len(names)
 
 
 def known(name: str) -> bool:

@@ -16,6 +16,7 @@ from launcher.core.metric_aliases import known
 from launcher.logs.values import is_beside_step, is_measurement, leading_number
 
 TIMINGS = "time (ms) |"
+AVERAGE_REWARD = "Average reward score: "
 _LONGEST = 4_000  # characters of a line of steps
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
@@ -119,9 +120,12 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
     return (*_counts(found), metrics) if measured else None
 
 
-def timings(text: str) -> dict[str, float]:
-    """`time (ms) | forward: 1.2 | backward: 2.4`, which DeepSpeed and Megatron print behind the line of a step."""
-    return (_pairs(text.removeprefix(TIMINGS)) or {}) if text.startswith(TIMINGS) else {}
+def behind_step(text: str) -> dict[str, float]:
+    """What DeepSpeed and Megatron print behind the line of a step: `time (ms) | forward: 1.2 | backward: 2.4`,
+    `Average reward score: 0.5 | EMA reward score: 0.4`."""
+    if text.startswith(TIMINGS):
+        return _pairs(text.removeprefix(TIMINGS)) or {}
+    return (_pairs(text) or {}) if text.startswith(AVERAGE_REWARD) else {}
 
 
 def _pairs(text: str) -> dict[str, float] | None:

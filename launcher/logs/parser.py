@@ -215,7 +215,7 @@ class LogParser:
         if self.numbers.basis.rank == SUREST:
             return
         text = without_prefix(text)
-        if self.kind == "lines" and (metrics := loose_lines.timings(text)):
+        if self.kind == "lines" and (metrics := loose_lines.behind_step(text)):
             yield from self._step(self._last or 0, metrics)
             return
         if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:

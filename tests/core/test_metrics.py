@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from launcher.core.metric_aliases import canonical
+from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.metrics import METRICS, better, grade, held_out_score, label, metric
 
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
@@ -122,3 +122,22 @@ def test_what_the_documents_have_wrong_is_said_right(name: str, words: str) -> N
 )
 def test_names_of_document_004(spelling: str, name: str) -> None:
     assert canonical(spelling) == name and metric(name)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [
+    ("rollout/raw_reward", "critic/score/mean"), ("reward/avg_raw_reward", "critic/score/mean"),
+    ("Average reward score", "critic/score/mean"), ("objective/scores", "critic/score/mean"),
+    ("objective/rlhf_reward", "critic/rewards/mean"),  # the score less the KL penalty
+    ("objective/kl", "actor/ref_log_ratio_mean"),  # summed over an answer, not per token
+    ("objective/entropy", "objective/entropy"),  # summed over an answer, too: no spelling of the entropy per token
+    ("policy/entropy_avg", "actor/entropy"),
+    ("sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/mean"),  # of logs, not probabilities
+    ("rollout/response_lengths", "response_length/mean"), ("train/pg_loss", "actor/pg_loss"),
+])  # fmt: skip
+def test_a_name_of_another_project_stands_for_the_metric_of_the_same_unit(theirs: str, ours: str) -> None:
+    assert canonical(theirs) == ours
+
+
+def test_of_two_spellings_on_a_line_the_one_that_is_listed_first_counts() -> None:
+    assert by_our_names(["policy_loss", "pg_loss", "x"]) == {"actor/pg_loss": "pg_loss", "x": "x"}
+    assert by_our_names(["objective/rlhf_reward", "objective/scores"])["critic/score/mean"] == "objective/scores"

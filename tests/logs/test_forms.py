@@ -441,6 +441,14 @@ def test_timings_behind_the_line_of_a_step_are_of_that_step():
     assert steps("time (ms) | fwd: 1.2 | bwd: 3.4\n") == []
 
 
+def test_the_reward_that_deepspeed_chat_prints_behind_a_step_is_of_that_step():
+    text = "Epoch: 0 | Step: 5 | PPO Epoch: 1 | Actor Loss: 0.01 | Critic Loss: 0.02 | Unsupervised Loss: 0.0\n"
+    text += "End-to-End => Latency: 3.4s, TFLOPs: 20.1\nAverage reward score: 0.53 | EMA reward score: 0.5\n-----\n"
+    found = steps(text)
+    assert [step for step, _ in found] == [5, 5]
+    assert found[1][1] == {"Average reward score": 0.53, "EMA reward score": 0.5}
+
+
 @pytest.mark.parametrize("line", [
     "Step 1: the loss was 500, and the gain 300",
     "Step 2: Loss 500, so we need 300 more, which is 800",
