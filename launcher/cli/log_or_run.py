@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from tempfile import NamedTemporaryFile
 from launcher.cli.output import err, printable
 from launcher.core.events import Alert, Event, Step, events_of
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.logs import trainer_state
+from launcher.logs import endings, trainer_state
 from launcher.logs.numbering import Kind
 from launcher.logs.sources import LogSource, open_log
 from launcher.logs.writers import TWO_WRITERS
@@ -64,6 +64,11 @@ def find(name: str, root: Path) -> LogOrRun:
         log = open_log(state)
         return LogOrRun(str(state), log.kind, log.events, log)
     raise Problems(not_found(name, root))
+
+
+def fixes_of_ending(rule: str) -> Mapping[str, str]:
+    """What helps against the error of this `rule` that a log ends with, by program; nothing where it is none."""
+    return endings.FIXES.get(rule, {})
 
 
 def state_in(name: str) -> Path | None:

@@ -6,6 +6,7 @@ Each pattern begins where the line of that program begins: an answer or a log th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.core.events import Level
@@ -99,6 +100,34 @@ ENDINGS = (
         "look for the first error in the logs of the other ranks (torchrun --log-dir FOLDER keeps one of each)",
     ),
 )  # fmt: skip
+OUT_OF_MEMORY = "out-of-memory"
+FIXES: Mapping[str, Mapping[str, str]] = {
+    OUT_OF_MEMORY: {
+        "rlrun": "trainer.micro_batch_size_per_gpu=1 model.enable_gradient_checkpointing=true",
+        "verl": "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 "
+        "actor_rollout_ref.model.enable_gradient_checkpointing=true "
+        "actor_rollout_ref.actor.fsdp_config.param_offload=true "
+        "actor_rollout_ref.actor.fsdp_config.optimizer_offload=true; where it is while sampling: "
+        "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+        "verl-sft": "data.micro_batch_size_per_gpu=1 model.enable_gradient_checkpointing=true",
+        "trl": "--per_device_train_batch_size 1 --gradient_checkpointing true, with --gradient_accumulation_steps as "
+        "many times larger as the batch is smaller",
+        "any": "a smaller micro-batch, gradient checkpointing, and parameters offloaded to the CPU",
+    }
+}
+"""What helps against an error that a log ends with, by its `rule`; as in a health rule's `fix`."""
+_GPU_MEMORY = re.compile(
+    r"(?:CUDA|HIP|NPU) out of memory|torch(?:\.cuda)?\.OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|"
+    r"CUDA error: out of memory"
+)
+
+
+def is_gpu_memory(error: str) -> bool:
+    """Whether a Python error says that the memory of a GPU ran out."""
+    return _GPU_MEMORY.search(error) is not None
+
+
 _COMPILED = [(ending, re.compile(ending.pattern)) for ending in ENDINGS]
 
 

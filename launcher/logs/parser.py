@@ -260,12 +260,16 @@ class LogParser:
         cause = f"the first error after the last step: {first}" if first != last else ""
         if errors.ending:
             last, cause, fix, level = errors.ending_line, errors.ending.cause, errors.ending.fix, errors.ending.level
+        rule = ""
+        if not errors.ending and (memory := next(filter(endings.is_gpu_memory, (first, last)), "")):
+            last, rule, fix = memory, endings.OUT_OF_MEMORY, endings.FIXES[endings.OUT_OF_MEMORY]["any"]
+            cause = "the batch, or the length of its answers, needs more memory than the GPU has"
         if last.startswith("KeyboardInterrupt"):
             level = "info"
         if level == "critical" and self._progress is not None and self._progress[0] >= self._progress[1]:
             level = "warn"  # the training was complete
         text = f"an error, and no step after it: {last}"
-        return Alert(at=self.at, step=self._last or 0, text=text, level=level, cause=cause, fix=fix)
+        return Alert(at=self.at, step=self._last or 0, text=text, level=level, rule=rule, cause=cause, fix=fix)
 
     def _step(self, step: int, metrics: dict[str, float]) -> Iterator[Event]:
         """A step with the answers that waited for its number."""
