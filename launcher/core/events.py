@@ -140,6 +140,8 @@ class Alert(Event):
     value: float | None = None
     threshold: float | None = None
     """What `value` is compared with."""
+    measure: str = ""
+    """The rule's expression of `value`, where that is not a value of `metric`: `falls_in_a_row(reward)`."""
     cause: str = ""
     fix: str = ""
     """Arguments in the spelling of the run's engine, and what else helps."""

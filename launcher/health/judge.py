@@ -18,17 +18,38 @@ from types import CodeType
 from typing import Any
 
 from launcher.core.events import Alert, Event, Step
-from launcher.core.metric_aliases import canonical
+from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.problems import Problem, Problems
 from launcher.health.expressions import PLAIN, UnknownValue, evaluate, namespace, parse_condition
 from launcher.health.series import SIGNIFICANT, Series
 from launcher.spec.health import HealthRule, HealthRules
 
 PARTS = "timing_s/"
+OF_PAIRS = {"rewards/accuracies", "rewards/margins", "rewards/chosen", "actor/dpo_loss"}
+LOSSES = {"train/loss", "val/loss"}
+OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
+"""Our names of what any trainer may log: TRL's entropy of SFT is one."""
+OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
+OF_TRAINER = {"learning_rate", "train/learning_rate"}
+# of slime, SkyRL, OpenRLHF and verl, whose lines may be dicts, too
+NOT_OF_TRL = (
+    "rollout/",
+    "reward/",
+    "train/",
+    "trainer/",
+    "generate/",
+    "actor/",
+    "critic/",
+    "timing/",
+    "policy_loss",
+    "actor_lr",
+)
+LARGEST_LR = 1e-3  # that is advised: no transformer is fine-tuned with more
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
 _WORD = re.compile(r"\w+")
+_OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
@@ -69,6 +90,7 @@ class Judge:
         self._parts: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
+        self._seen, self._logged = set[str](), set[str]()  # names of metrics, ours and the log's
         self._functions = self._make_functions()
         self._names = namespace(self._functions)
         self._step = 0
@@ -92,13 +114,30 @@ class Judge:
         """The values of the metric that an alert names."""
         return next((self.series[alias] for alias, name in self.names.items() if name == metric), None)
 
+    def fix_of(self, fixes: Mapping[str, str]) -> str:
+        """The text of a rule's `fix` for the program that wrote the log, and for what it trains."""
+        program = "any" if self.program == "trl" and not self._is_of_trainer() else self.program
+        keys = (f"{program}-{self.trained}", program, "any")
+        return next((fixes[key] for key in keys if key in fixes), "")
+
+    @property
+    def trained(self) -> str:
+        """What is trained, as the metrics so far tell: `pairs` (DPO), `sft`, or `rl`, also where they do not."""
+        if not self._seen.isdisjoint(OF_PAIRS):
+            return "pairs"
+        return "sft" if not self._seen.isdisjoint(LOSSES) and not any(map(_is_of_rl, self._seen)) else "rl"
+
+    def _is_of_trainer(self) -> bool:
+        """Whether dicts of metrics may be those of transformers' Trainer: others print such dicts with other names."""
+        return not self._logged.isdisjoint(OF_TRAINER) or not any(name.startswith(NOT_OF_TRL) for name in self._logged)
+
     # ---- metrics
 
     def _take(self, event: Step) -> set[str]:
         """Add a step's values; the aliases that have a new one."""
-        found = dict[str, tuple[str, float]]()
-        for name, value in event.metrics.items():
-            found.setdefault(canonical(name), (name, value))
+        found = {ours: (name, event.metrics[name]) for ours, name in by_our_names(event.metrics).items()}
+        self._seen |= found.keys()
+        self._logged |= event.metrics.keys()
         fresh = set[str]()
         for alias, names in self._aliases.items():
             bound = self._bound.get(alias)
@@ -146,7 +185,12 @@ class Judge:
     def _activate(self, name: str, rule: HealthRule) -> _ActiveRule:
         parse = partial(parse_condition, metrics=self.series, functions=self._functions)
         texts = [rule.text, rule.cause, *rule.fix.values()]
-        places = {place for text in texts for place in _PLACE.findall(text)} - {"value", "threshold", "slowest()"}
+        places = {place for text in texts for place in _PLACE.findall(text)} - {
+            "value",
+            "threshold",
+            "since",
+            "slowest()",
+        }
         return _ActiveRule(
             name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
             parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
@@ -182,11 +226,12 @@ class Judge:
         metric, value = self._evidence(active)
         threshold = self._number(active.threshold)
         fill = partial(self._fill, active, value=value, threshold=threshold)
-        text, fix = fill(rule.text), fill(rule.fix.get(self.program, rule.fix.get("any", "")))
+        text, fix = fill(rule.text), fill(self.fix_of(rule.fix))
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
             rule=active.name, metric=self.names.get(metric, ""), since=active.since, value=value,
             threshold=threshold, cause=fill(rule.cause), fix=fix, source=rule.source,
+            measure="" if metric != rule.metric else _measure(rule),
         )  # fmt: skip
 
     def _evidence(self, active: _ActiveRule) -> tuple[str, float | None]:
@@ -211,7 +256,7 @@ class Judge:
             place = match[1]
             if place == "slowest()":
                 return self.slowest()
-            found = {"value": value, "threshold": threshold}.get(place)
+            found = {"value": value, "threshold": threshold, "since": active.since}.get(place)
             found = self._number(active.places[place]) if place in active.places else found
             return "?" if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
 
@@ -243,6 +288,12 @@ class Judge:
         def last(metric: str) -> float:
             return get(metric).last
 
+        def slower(metric: str, factor: float, bound: float = 0.0) -> float:
+            """A learning rate so many times smaller than the largest, at most `bound`, and that where none is known."""
+            if bound and not self.series[metric].count:
+                return bound
+            return min(get(metric).most / factor, bound or LARGEST_LR)
+
         def mean(metric: str, count: int = 3) -> float:
             return get(metric, count).mean(count)
 
@@ -266,7 +317,7 @@ class Judge:
 
         return {
             **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "halfway": halfway,
-            "lowest": lowest, "largest": largest, "count_above": count_above,
+            "lowest": lowest, "largest": largest, "count_above": count_above, "slower": slower,
             **self._extremes(), **self._trends(), **self._comparisons(),
         }  # fmt: skip
 
@@ -394,3 +445,13 @@ class Judge:
 
         each = (drop, share, gap_growth, distance, falls_in_a_row, rises_in_a_row)
         return {function.__name__: function for function in each}
+
+
+def _is_of_rl(name: str) -> bool:
+    return name.startswith(OF_RL) and name not in OF_ACTOR
+
+
+def _measure(rule: HealthRule) -> str:
+    """The expression of a rule's value where it is not one of the metric itself, such as a mean of late."""
+    found = _OF_METRIC.fullmatch(rule.value)
+    return "" if not rule.value or (found and found[1] == rule.metric) else " ".join(rule.value.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
+from launcher.health.advice import smallest_rate, with_one_rate, with_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import rules_of
 from launcher.monitor.history import HOLD, History
@@ -33,16 +35,17 @@ from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 
 SOURCE = "runs of rlrun, ruined in known ways and healthy"
+NO_SIGNAL = ("no-signal", "signal-lost", "no-advantages", "signal-ended", "signal-scarce")
 TWINS: Mapping[str, tuple[str, ...]] = {
     "score-fell": ("reward-collapsed", "reward-lost", "reward-degraded", "held-out-fell"),
     "reward-exploited": ("reward-exploited", "held-out-fell", "gap-grows"),
     "worse-than-before": ("held-out-fell", "val-loss-rose"),
     "past-its-best": ("held-out-fell", "val-loss-rose"),
-    "no-signal": ("no-signal", "signal-scarce"),
-    "no-groups": ("no-signal", "signal-scarce"),
+    "no-signal": NO_SIGNAL,
+    "no-groups": NO_SIGNAL,
     "solved": ("signal-solved",),
     "not-finite": ("not-finite",),
-    "answers-cut": ("answers-cut", "answers-cut-and-wrong"),
+    "answers-cut": ("answers-cut", "answers-cut-and-wrong", "answers-too-long"),
     "length-changed": ("answers-grow", "answers-grow-slowly", "answers-shrink"),
     "entropy-exploded": ("entropy-exploded",),
     "entropy-collapsed": ("entropy-exhausted", "entropy-low"),
@@ -53,6 +56,8 @@ TWINS: Mapping[str, tuple[str, ...]] = {
 }
 """Of a rule that knows the settings, the profile's rules that find the same: what was reported by one is not reported
 again by the other, unless it is worse then."""
+_BLANK = re.compile(r" (?![^{]*\})")  # not in an expression
+_SETTING = re.compile(r"[a-z][\w.]*=[^\s,]+")
 FEW_PROMPTS = 4  # of a step: below, its reward is of these prompts rather than of the policy
 STEADY_PROMPTS = 8  # of a step: below, two steps of hard prompts look like a fall, and only `score-fell` judges it
 FIRST_SIGNAL = 16  # steps without a reward after which a run that goes on is called lost: it may find one late
@@ -74,6 +79,7 @@ class Health:
         self._reported: dict[str, int] = {}  # of each rule how serious the alert was, its twins included
         self._now: dict[Rule, Finding] = {}
         self._usage: dict[int, Usage] = {}
+        self._rate = math.inf  # the smallest learning rate that was advised
 
     def hear(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
@@ -83,7 +89,9 @@ class Health:
             return []
         by_settings = self._by_settings(event)
         by_profile = self._judge.see(self._with_usage(event)) if isinstance(event, Step) else []
-        return [alert for alert in (*by_settings, *map(self._with_settings, by_profile)) if self._is_new(alert)]
+        new = [alert for alert in (*by_settings, *map(self._with_settings, by_profile)) if self._is_new(alert)]
+        self._rate = smallest_rate((alert.fix for alert in new), self.seen.run.optim.lr, self._rate)
+        return with_one_rate(new, self.seen.run.optim.lr, self._rate)
 
     def _with_settings(self, alert: Alert) -> Alert:
         """In the words of a rule that knows the settings, where one finds the same now: its fix suits the run."""
@@ -116,7 +124,16 @@ class Health:
         ours = [finding for finding in self._standing(HOLD) if finding.ruins]
         covered = {twin for finding in ours for twin in TWINS.get(finding.rule, ())}
         others = [each for each in self._judge.standing() if each.level == "critical" and each.rule not in covered]
-        return [*ours, *(Finding(each.rule, each.text.partition("; ")[0], f"use {each.fix}") for each in others)]
+        every = [*ours, *(Finding(each.rule, each.text.partition("; ")[0], f"use {each.fix}") for each in others)]
+        own = self.seen.run.optim.lr
+        least = smallest_rate((each.fix for each in every), own)
+        return [
+            replace(
+                each, fix=with_rate(each.fix, own, least),
+                settings=tuple(with_rate(setting, own, least) for setting in each.settings),
+            )
+            for each in every
+        ]  # fmt: skip
 
     def _with_usage(self, event: Step) -> Step:
         """With what the GPUs do, as the profile's rules see it."""
@@ -176,17 +193,20 @@ class Health:
 def _suited(run: RunSpec) -> HealthRules:
     """The run's profile without what rules with the settings find better: warnings, and what becomes of the reward and
     the loss where steps are not alike, as rows in their order may become harder, and the reward of few prompts is
-    theirs. Fixes name only settings that the run has, with values other than its own."""
+    theirs. Groups say nothing where answers are compared by a critic, or across prompts. Fixes name only settings that
+    the run has, with values other than its own."""
     profile = rules_of(run.health, run.code_dir)
     known = {twin for twins in TWINS.values() for twin in twins}
     prompts = run.data.train_batch_size
     unlike = not run.data.shuffle or prompts < FEW_PROMPTS
+    ungrouped = run.algorithm.sampled and ("critic" in run.algorithm.needs or run.sampler.n < 2)
     unsteady = ("reward-collapsed", "reward-degraded") if run.algorithm.sampled and prompts < STEADY_PROMPTS else ()
     rules = {
         name: replace(rule, fix={program: _usable(text, run) for program, text in rule.fix.items()})
         for name, rule in profile.rules.items()
         if not (unlike and rule.metric in ("reward", "loss"))
         and name not in unsteady
+        and not (ungrouped and name == "no-advantages")
         and (rule.level == "critical" or name not in known)
     }  # fmt: skip
     return replace(profile, rules=rules)
@@ -195,7 +215,7 @@ def _suited(run: RunSpec) -> HealthRules:
 def _usable(text: str, run: RunSpec) -> str:
     """Without arguments whose setting the run's choices do not have, or that are the run's own."""
     words = list[str]()
-    for word in text.split(" "):
+    for word in _BLANK.split(text):
         if usable := _argument(word, run):
             words.append(usable)
         elif word.endswith(",") and words:
@@ -219,3 +239,15 @@ def _setting(run: object, key: str) -> str | None:
     if head not in vars(run):
         return None
     return _setting(vars(run)[head], rest) if rest else str(vars(run)[head])
+
+
+def leading_arguments(fix: str) -> tuple[str, ...]:
+    """The arguments that a fix begins with: of `optim.lr=1e-6 seed=1, from the start` the first two."""
+    arguments = list[str]()
+    for word in fix.split(" "):
+        if _SETTING.fullmatch(word.removesuffix(",")) is None:
+            break
+        arguments.append(word.removesuffix(","))
+        if word.endswith(","):
+            break
+    return tuple(arguments)

@@ -96,6 +96,9 @@ def no_signal(seen: History) -> Finding | None:
     what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
     if seen.solved:
         return Finding("no-signal", what, "use harder data, or a reward that tells answers apart")
+    score = seen.change(SCORE)
+    if score is not None and score.fell_from_best and score.last <= score.best / 2:
+        return found("no-signal", f"{what}; at its best the score was {score.best:.3g}", seen.slower(5))
     return found("no-signal", what, seen.more_different, more="with easier data, or a reward that tells answers apart")
 
 
@@ -283,6 +286,10 @@ def answers_cut(seen: History) -> Finding | None:
     cut, scores = seen.lately("response_length/clip_ratio", seen.enough), seen.lately(SCORE)
     if not cut or min(cut) < 0.9 or not scores or seen.of_range(fmean(scores)) >= 0.5 or seen.rose(SCORE):
         return None
+    before, best = min(seen.series["response_length/clip_ratio"]), max(seen.series[SCORE])
+    if before < 0.5 and best >= 2 * fmean(scores):
+        what = f"{fmean(cut):.0%} of the answers do not end, of which {before:.0%} were cut before, and the score fell"
+        return found("answers-cut", f"{what}, from {best:.3g} to {fmean(scores):.3g}", seen.slower(5))
     longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length
     what = f"{fmean(cut):.0%} of the answers were cut at data.max_response_length: no end was sampled"
     more = 2 * longest if known is None else min(2 * longest, known - prompt + longest)

@@ -43,6 +43,29 @@ def test_diagnose_names_the_error_that_ended_a_log(log):
     assert code == 1 and "critical at step 7" in text and "RuntimeError: CUDA out of memory" in text
 
 
+@pytest.mark.parametrize("profile", ["measured", "platform", "grpo_continuous"])
+def test_diagnose_says_what_helps_where_the_memory_of_a_gpu_ran_out(log, tmp_path, profile):
+    with Path(log).open("a") as file:
+        file.write(TRACEBACK)
+    _, text = rlrun("diagnose", log, "--profile", profile)
+    assert "out-of-memory" in text and "cause: " in text
+    assert "use: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2" in text and "param_offload=true" in text
+    sft, trl, other = (tmp_path / name for name in ("sft.log", "trl.log", "other.log"))
+    sft.write_text("step:1 - train/loss:2.0 - train/lr:1e-5\n" + TRACEBACK)
+    trl.write_text("{'loss': 1.0, 'learning_rate': 1e-5}\n" + TRACEBACK)
+    other.write_text("Step 1/10 | Loss: 0.5\n" + TRACEBACK)
+    assert "use: data.micro_batch_size_per_gpu=1" in rlrun("diagnose", str(sft))[1]
+    assert "use: --per_device_train_batch_size 1" in rlrun("diagnose", str(trl))[1]
+    assert "use: a smaller micro-batch" in rlrun("diagnose", str(other))[1]
+
+
+def test_diagnose_names_the_expression_of_a_value_that_is_not_the_metric(tmp_path):
+    path = tmp_path / "verl.log"
+    path.write_text("".join(f"step:{step} - critic/rewards/mean:{0.9 - step / 10}\n" for step in range(5)))
+    text = rlrun("diagnose", str(path), "--profile", "verl_grpo_gsm8k")[1]
+    assert "critic/rewards/mean, falls_in_a_row(reward) is 3, bound 3: " in text
+
+
 @pytest.mark.parametrize("more", [(), ("--csv",), ("--json",)])
 def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, more):
     code, text = rlrun("metrics", log, "--step", "99", *more)

@@ -27,6 +27,7 @@ APART, ALIKE = "training/rollout_probs_diff_mean", "training/rollout_actor_probs
 LOSS, RATE, DPO, VAL_LOSS = "train/loss", "train/lr", "actor/dpo_loss", "val/loss"
 VAL, CHOSEN, MARGIN = "val-core/gsm8k/reward/mean@1", "rewards/chosen", "rewards/margins"
 RIGHT, EXPLAINED = "rewards/accuracies", "critic/vf_explained_var"
+LOGP_DIFF = "sampling/sampling_logp_difference/mean"
 ERROR = "token_mult_prob_error"
 STEP, SAVE, TOKENS = "timing_s/step", "timing_s/save_checkpoint", "perf/total_num_tokens"
 USED, CARD, BUSY, MFU = (
@@ -59,6 +60,8 @@ def of_reward() -> dict[str, tuple[Values, Values]]:
     solved = {REWARD: [0.95] * 10, HIGH: [1.0] * 10}
     frozen = {NORM: [0.0] * 14, SPREAD: [0.4] * 14, ZERO: [0.3] * 14}
     ends = [0.05] * 20 + [0.9] * 6
+    equal = {REWARD: around(0.5, 0.02, 40), HIGH: [1.0] * 40, LOW: [0.0] * 40}
+    ended = {REWARD: around(0.5, 0.02, 40), HIGH: [1.0] * 40}
     return {
         "not-finite": (
             {NORM: [0.3] * 4, LOSS: [2.0, 2.0, math.nan, math.inf]}, {NORM: [0.3] * 3, LOSS: [2.0, math.nan, 2.0]},
@@ -74,9 +77,21 @@ def of_reward() -> dict[str, tuple[Values, Values]]:
             {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.2])}, {**exploits, VAL: every(10, [0.5, 0.5, 0.4, 0.3])},
         ),
         "no-signal": ({REWARD: [0.0] * 18, ZERO: [1.0] * 18}, {REWARD: [0.0] * 18, ZERO: [0.97] * 18}),
+        "signal-lost": (
+            {REWARD: [0.5, 0.6] * 5 + [0.01] * 24, ZERO: [0.3] * 10 + [1.0] * 24},
+            {REWARD: [0.5, 0.6] * 5 + [0.06] * 24, ZERO: [0.3] * 10 + [1.0] * 24},
+        ),
+        "no-advantages": (
+            {**equal, TOP: [0.0] * 40, BOTTOM: [0.0] * 40}, {**equal, TOP: [0.0] * 20 + [0.5] * 20, BOTTOM: [0.0] * 40},
+        ),
+        "signal-ended": ({**ended, ZERO: [0.5] * 10 + [1.0] * 30}, {**ended, ZERO: [0.5] * 10 + [0.99] * 30}),
         "signal-scarce": ({REWARD: mixed, ZERO: [0.6] * 30}, {REWARD: mixed, ZERO: [0.49] * 30}),
         "signal-solved": ({**solved, ZERO: [0.91] * 10}, {**solved, ZERO: [0.89] * 10}),
         "update-without-effect": ({**frozen, LR: [1e-6] * 14}, {**frozen, LR: [0.0] * 14}),
+        "answers-too-long": (
+            {REWARD: around(0.6, 0.01, 20) + [0.1] * 6, CUT: [0.5] * 20 + [0.9] * 6},
+            {REWARD: around(0.6, 0.01, 20) + [0.1] * 6, CUT: [0.49] * 20 + [0.9] * 6},
+        ),
         "answers-cut-and-wrong": (
             {REWARD: around(0.6, 0.01, 20) + [0.1] * 6, CUT: ends}, {REWARD: around(0.6, 0.01, 26), CUT: ends},
         ),
@@ -150,6 +165,7 @@ def of_sampler_and_held_out() -> dict[str, tuple[Values, Values]]:
         "probabilities-differ": (
             {ALIKE: [0.97] * 6, APART: [0.011] * 6}, {ALIKE: [0.97] * 6, APART: [0.009] * 6},
         ),
+        "log-probabilities-differ": ({LOGP_DIFF: [0.051] * 6}, {LOGP_DIFF: [0.049] * 6}),
         "probability-error": ({ERROR: [1.051] * 6}, {ERROR: [1.049] * 6}),
         "probabilities-unrelated": (
             {ALIKE: [0.89] * 6, APART: [0.021] * 6}, {ALIKE: [0.91] * 6, APART: [0.021] * 6},
@@ -184,10 +200,14 @@ FOUND = {
     "reward-degraded": (25, 23, "warn", REWARD, 0.3783, 0.4013),
     "reward-exploited": (40, 40, "critical", VAL, 0.2, 0.25),
     "no-signal": (16, 16, "critical", REWARD, 0.0, None),
+    "signal-lost": (30, 30, "critical", REWARD, 0.01, None),
+    "no-advantages": (30, 30, "critical", REWARD, 0.504, None),
+    "signal-ended": (34, 30, "warn", REWARD, 0.504, None),
     "signal-scarce": (24, 20, "warn", ZERO, 0.6, 0.5),
     "signal-solved": (7, 5, "info", ZERO, 0.91, 0.9),
     "update-without-effect": (12, 10, "critical", NORM, 0.0, 1e-06),
     "answers-cut-and-wrong": (24, 23, "critical", CUT, 0.9, 0.8),
+    "answers-too-long": (24, 23, "critical", CUT, 0.9, 0.8),
     "answers-cut": (7, 5, "warn", CUT, 0.26, 0.25),
     "answers-grow": (25, 23, "warn", LENGTH, 361.0, 360.0),
     "answers-grow-slowly": (74, 72, "warn", LENGTH, 375.4, 360.0),
@@ -214,6 +234,7 @@ FOUND = {
     "sampler-mismatch": (5, 3, "critical", K3, 0.11, 0.1),
     "sampler-differs": (5, 3, "warn", K3, 0.011, 0.01),
     "probabilities-differ": (5, 3, "warn", APART, 0.011, 0.01),
+    "log-probabilities-differ": (5, 3, "warn", LOGP_DIFF, 0.051, 0.05),
     "probability-error": (5, 3, "warn", ERROR, 1.051, 1.05),
     "probabilities-unrelated": (5, 3, "critical", ALIKE, 0.89, 0.9),
     "held-out-fell": (13, 13, "warn", VAL, 0.5, 0.5275),
@@ -305,9 +326,46 @@ def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_gr
     unknown = judged(rows({REWARD: [0.0] * 25}))
     assert [(alert.rule, alert.step) for alert in unknown] == [("no-signal", 20)]
     lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}
-    assert ("no-signal", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
+    assert ("signal-lost", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
     once = {REWARD: [0.5, *[0.0] * 12], TOP: [1.0, *[0.0] * 12], BOTTOM: [-1.0, *[0.0] * 12]}
-    assert "no-signal" not in [alert.rule for alert in judged(rows(once))], "12 hard prompts in a row may be chance"
+    assert not {"no-signal", "signal-lost"} & {alert.rule for alert in judged(rows(once))}, (
+        "12 hard prompts in a row may be chance"
+    )
+
+
+def test_equal_advantages_are_critical_where_nothing_was_learnt_and_tell_of_an_end_where_nearly_all_is_right():
+    def found(reward: float, **more: Sequence[float]) -> list[tuple[str, str]]:
+        return [(alert.rule, alert.level) for alert in judged(rows({REWARD: around(reward, 0.02, 60), **more}))]
+
+    equal, groups, bounds = (
+        {TOP: [0.0] * 60, BOTTOM: [0.0] * 60},
+        {ZERO: [1.0] * 60},
+        {HIGH: [1.0] * 60, LOW: [0.0] * 60},
+    )
+    assert found(0.5, **equal, **bounds) == found(0.9, **equal, **bounds) == [("no-advantages", "critical")], "as verl"
+    assert found(0.5, **groups) == [("no-advantages", "critical")], "as TRL, which logs no largest score"
+    assert found(0.9, **groups) == [("signal-solved", "info")]
+    assert found(0.99, **equal, **bounds) == [], "few prompts that are never solved"
+    critics = {"critic/vf_loss": [0.1] * 60}
+    assert found(0.5, **groups, **critics) == [], "advantages of a critic differ where rewards do not"
+    assert found(0.5, **groups, **{"critic/advantages/std": [1.0] * 60}) == []
+
+
+def test_a_policy_gradient_loss_that_is_printed_as_0_is_no_lost_label():
+    """As the trainer of prime-rl prints it, whose log has no reward."""
+    dead = {"loss": [0.0] * 6, "lr": [1e-6] * 6}
+    assert [alert.rule for alert in judged(rows(dead))] == ["loss-zero"]
+    for signs in ({"Grad. Norm": [0.1] * 6}, {"Mismatch KL": [0.0005] * 6}, {"pg_loss": [0.0] * 6}):
+        assert judged(rows({**dead, **signs})) == []
+    nan = judged(rows({**dead, "grad_norm": [0.1] * 2 + [math.nan] * 4}))
+    assert "loss-zero" in [alert.rule for alert in nan], "0 beside NaN is a NaN that the logging filtered"
+
+
+def test_the_score_is_judged_and_not_the_score_less_a_penalty():
+    """TRL's PPO prints objective/rlhf_reward before objective/scores."""
+    both = {"objective/rlhf_reward": line(0.3, 0.1, 50), "objective/scores": line(0.3, 0.8, 50)}
+    assert judged(rows(both)) == []
+    assert {alert.metric for alert in judged(rows({"objective/scores": line(0.8, 0.1, 50)}))} == {"objective/scores"}
 
 
 def test_a_run_without_reward_in_its_first_steps_is_given_time_to_find_one():

@@ -400,7 +400,7 @@ def test_the_ruined_example_is_critical_and_each_number_is_called_what_it_is(tmp
     }  # fmt: skip
     assert found["loss-band"].value == 171551552.0
     assert found["log-ratio-20"].value == 197562.5625, "the difference of the log-probabilities"
-    assert found["log-ratio-20"].fix.startswith("--learning_rate 1e-7 --kl_penalty 2.0")
+    assert found["log-ratio-20"].fix.startswith("--learning_rate 1e-07 --kl_penalty 2.0")
     assert "this is no ratio" in found["ratio-on-clamp"].text
     assert not found.keys() & {"advantage-band", "rewards-equal"}, "a mean advantage of 0 is true by construction"
 
@@ -410,5 +410,5 @@ def test_the_fixes_are_in_the_spelling_of_the_program(tmp_path):
         {alert.rule: alert.fix for alert in diagnosed("grpo_continuous", RUINED, tmp_path, program)[0]}
         for program in ("rlrun", "verl")
     )
-    assert ours["policy-loss-band"] == "optim.lr=1e-6 algorithm.kl_loss_coef=1 algorithm.clip_ratio_c=3"
+    assert ours["policy-loss-band"] == "optim.lr=1e-06 algorithm.kl_loss_coef=1 algorithm.clip_ratio_c=3"
     assert "actor_rollout_ref.actor.clip_ratio_c=3" in theirs["policy-loss-band"]

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Loaded, Step, WeightsMoved
-from launcher.monitor.health import Health
+from launcher.monitor.health import Health, leading_arguments
 from launcher.monitor.history import noise
 from launcher.spec.run import RunSpec
 
@@ -278,3 +278,38 @@ def test_a_fix_of_the_profile_suits_the_run() -> None:
     assert fixes(hot, silent)[0].startswith("sampler.n=16 sampler.temperature=1, easier data, ")
     assert fixes(GRPO, clipped) == ["a larger trainer.ppo_mini_batch_size"]
     assert fixes(hot, clipped) == ["trainer.ppo_epochs=1, or a larger trainer.ppo_mini_batch_size"]
+
+
+def test_a_policy_that_diverged_gets_a_smaller_learning_rate_and_not_longer_answers() -> None:
+    """Answers that ended before, and a score that fell with it, need no longer bound; nor more answers."""
+    scores = [*around([0.6] * 12, 0.01), *[0.02] * 12]
+    cuts = [0.05] * 12 + [1.0] * 12
+    steps = [{**step, "response_length/clip_ratio": cut, "critic/frac_reward_zero_std": flat}
+             for step, cut, flat in zip(sampled(scores)[1:], cuts, [0.2] * 12 + [1.0] * 12, strict=True)]  # fmt: skip
+    alerts, _ = judged(GRPO, [{}, *steps])
+    assert {"answers-cut"} <= {alert.rule for alert in alerts}
+    for alert in alerts:
+        assert "max_response_length" not in alert.fix and "sampler.n" not in alert.fix, alert
+    rates = {word for alert in alerts for word in alert.fix.replace(",", "").split() if word.startswith("optim.lr=")}
+    assert rates == {"optim.lr=2e-06"}
+    from_start = [{**step, "response_length/clip_ratio": 1.0} for step in sampled(around([0.05] * 24, 0.01))[1:]]
+    alerts, _ = judged(GRPO, [{}, *from_start])
+    assert [alert.rule for alert in alerts] == ["answers-cut"] and "data.max_response_length=" in alerts[0].fix
+
+
+def test_findings_with_a_rate_beyond_reason_advise_one_that_is_not() -> None:
+    fast = replace(GRPO, optim=replace(GRPO.optim, lr=0.03))
+    steps = sampled([*around([0.6] * 20, 0.01), *[0.02] * 20], validations={0: 0.6, 20: 0.6, 30: 0.0, 40: 0.0})
+    alerts, _ = judged(fast, [{**step, "actor/lr": 0.03} for step in steps])
+    rates = {word for alert in alerts for word in alert.fix.replace(",", "").split() if word.startswith("optim.lr=")}
+    assert rates == {"optim.lr=0.001"}
+
+
+@pytest.mark.parametrize(("fix", "arguments"), [
+    ("optim.lr=1e-6 algorithm.kl_loss_coef=0.01, from the start", ("optim.lr=1e-6", "algorithm.kl_loss_coef=0.01")),
+    ("algorithm.kl_loss_coef=0.005, or optim.lr=1e-6", ("algorithm.kl_loss_coef=0.005",)),
+    ("a look at the labels, and model.dtype=bfloat16", ()),
+    ("", ()),
+])  # fmt: skip
+def test_the_arguments_that_a_fix_begins_with(fix: str, arguments: tuple[str, ...]) -> None:
+    assert leading_arguments(fix) == arguments

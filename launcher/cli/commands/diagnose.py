@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +12,19 @@ import typer
 
 from launcher.cli.arguments import Root
 from launcher.cli.commands.metrics import LogOrRunName, no_metrics
-from launcher.cli.log_or_run import PROGRAMS, LogOrRun, find
+from launcher.cli.log_or_run import PROGRAMS, LogOrRun, find, fixes_of_ending
 from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
 from launcher.cli.plot import CurveMeans, plot
 from launcher.core.events import Alert, Event, Step, is_damage, writable
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
 from launcher.core.problems import Problems
+from launcher.health.advice import with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, profile_names, read_profile
 from launcher.launch.start import recorded_spec
 from launcher.monitor.health import SERIOUS, Health
+from launcher.monitor.run_rules import RATES
 from launcher.runs import store
 from launcher.spec.health import HealthRules
 
@@ -61,21 +64,31 @@ def diagnose(
 def _findings(source: LogOrRun, name: str, root: Path, rules: HealthRules | None) -> tuple[list[Alert], int]:
     """The findings, the most serious first, and the last step. Raises `Problems` where there are neither steps nor
     findings: nothing was judged."""
-    if source.log is None and rules is None:
-        see = Health(recorded_spec(store.find(name, root))).hear
-    else:
-        program = PROGRAMS.get(source.kind, "any")
-        see = Judge(rules or read_profile(MEASURED), program).see
-    found, last = list[Alert](), -1
+    judge = Judge(rules or read_profile(MEASURED), PROGRAMS.get(source.kind, "any"))
+    own = source.log is None and rules is None
+    see = Health(recorded_spec(store.find(name, root))).hear if own else judge.see
+    found, last, rate = list[Alert](), -1, 0.0
     for event in source.events():
         if isinstance(event, Step):
-            last = max(last, event.step)
+            last, rate = max(last, event.step), max(rate, *_rates(event))
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
-            found.append(event)
+            found.append(_with_fix(event, judge))
     if last < 0 and not found:
         raise Problems(no_metrics(source))
-    return sorted(found, key=lambda alert: -SERIOUS[alert.level]), max(last, 0)
+    return sorted(with_one_rate(found, rate), key=lambda alert: -SERIOUS[alert.level]), max(last, 0)
+
+
+def _rates(event: Step) -> Iterator[float]:
+    """The policy's learning rates, and 0."""
+    yield 0.0
+    yield from (value for name, value in event.metrics.items() if canonical(name) in RATES and math.isfinite(value))
+
+
+def _with_fix(alert: Alert, judge: Judge) -> Alert:
+    """An error that ended a program, with what helps in the program's own spelling."""
+    fix = judge.fix_of(fixes_of_ending(alert.rule))
+    return replace(alert, fix=fix) if fix else alert
 
 
 def _show(source: LogOrRun, found: Iterable[Alert], steps: int) -> None:
@@ -103,7 +116,8 @@ def _lines(alert: Alert) -> Iterator[tuple[str, str]]:
     what = alert.text.removesuffix(f"; use {alert.fix}") if alert.fix else alert.text
     head = f"{SIGNS[alert.level]} {alert.level} at step {alert.step}{since}: {rule}{what}"
     yield printable(head), COLOURS[alert.level]
-    numbers = [f"is {alert.value:.4g}"] if alert.value is not None else []
+    subject = f"{alert.measure} " if alert.measure else ""
+    numbers = [f"{subject}is {alert.value:.4g}"] if alert.value is not None else []
     numbers += [f"bound {alert.threshold:.4g}"] if alert.threshold is not None else []
     if alert.metric:
         known = metric(canonical(alert.metric))

@@ -1,0 +1,130 @@
+"""What findings advise: it can be typed in the program that wrote the log, suits what is trained, and agrees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer import Context
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from launcher.cli.main import app
+from launcher.core.events import Alert, Step
+from launcher.health.advice import with_one_rate
+from launcher.health.judge import Judge
+from launcher.health.profiles import profile_names, read_profile
+
+RULES = read_profile("measured")
+SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+VERL_RL = {"critic/score/mean": 0.5, "actor/grad_norm": 0.3, "actor/lr": 1e-5}
+VERL_SFT = {"train/loss": 2.0, "train/grad_norm": 1.0, "train/lr": 1e-5}
+TRL_SFT = {"loss": 2.0, "grad_norm": 0.3, "learning_rate": 1e-5, "entropy": 1.0, "mean_token_accuracy": 0.6}
+TRL_DPO = {"loss": 0.69, "grad_norm": 0.3, "learning_rate": 1e-5, "rewards/chosen": 0.1, "rewards/accuracies": 0.6}
+TRL_GRPO = {"loss": 0.0, "grad_norm": 0.3, "learning_rate": 1e-5, "reward": 0.5, "rewards/accuracy/mean": 0.5}
+SLIME = {"rollout/raw_reward": 0.5, "train/loss": 0.0, "train/pg_loss": 0.0, "train/lr-pg_0": 1e-6}
+OF_SFT = ("not-finite", "gradient-unstable", "loss-rose", "entropy-exploded", "val-loss-rose", "memory-near-limit")
+"""Rules whose metrics logs of SFT have."""
+
+
+def judge_of(program: str, metrics: Mapping[str, float]) -> Judge:
+    judge = Judge(RULES, program)
+    judge.see(Step(step=1, metrics=metrics))
+    return judge
+
+
+@pytest.mark.parametrize(("program", "metrics", "trained"), [
+    ("verl", VERL_RL, "rl"), ("verl", VERL_SFT, "sft"), ("trl", TRL_SFT, "sft"), ("trl", TRL_DPO, "pairs"),
+    ("trl", TRL_GRPO, "rl"), ("rlrun", {"train/loss": 1.0, "train/lr": 1e-4}, "sft"), ("trl", SLIME, "rl"),
+    ("rlrun", {"actor/dpo_loss": 0.7, "actor/lr": 1e-6}, "pairs"), ("verl", {"actor/grad_norm": 1.0}, "rl"),
+    ("any", {"Loss": 0.0, "Entropy": 0.4, "Mismatch KL": 0.001}, "rl"), ("trl", {"eval_loss": 1.0}, "sft"),
+])  # fmt: skip
+def test_what_is_trained_is_known_by_the_metrics(program: str, metrics: Mapping[str, float], trained: str) -> None:
+    assert judge_of(program, metrics).trained == trained
+
+
+@pytest.mark.parametrize("rule", OF_SFT)
+@pytest.mark.parametrize(("program", "metrics"), [("verl", VERL_SFT), ("trl", TRL_SFT), ("trl", TRL_DPO)])
+def test_a_log_without_sampling_gets_no_argument_of_rl(rule: str, program: str, metrics: Mapping[str, float]) -> None:
+    """A --beta of 0.01 would loosen DPO, whose default is 0.1; SFTConfig has none."""
+    fix = judge_of(program, metrics).fix_of(RULES.rules[rule].fix)
+    assert fix and "actor_rollout_ref" not in fix and "--beta" not in fix and "kl_loss" not in fix
+
+
+def test_dicts_of_another_program_get_no_arguments_of_trl() -> None:
+    fix = RULES.rules["reward-collapsed"].fix
+    assert judge_of("trl", TRL_GRPO).fix_of(fix).startswith("--learning_rate")
+    for metrics in (SLIME, {"policy_loss": 0.1, "actor_lr": 1e-6, "reward": 0.5}, {"reward/avg_raw_reward": 0.5}):
+        assert judge_of("trl", metrics).fix_of(fix).startswith("a learning rate five times smaller")
+    assert judge_of("trl", {"train/loss": 1.0, "train/learning_rate": 1e-5}).fix_of(fix).startswith("--learning_rate")
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_each_setting_and_command_of_our_own_that_a_fix_names_exists(profile: str) -> None:
+    commands = get_command(app)
+    assert isinstance(commands, TyperGroup)
+    for name, rule in read_profile(profile).rules.items():
+        text = re.sub(r"\{[^}]*\}", "1", " ".join(text for program, text in rule.fix.items() if "rlrun" in program))
+        for key in re.findall(r"([a-z_]+\.[\w.]+)=", text):
+            assert f"`{key}`" in SETTINGS, (name, key)
+        for command, second in re.findall(r"rlrun (\w+) (\w+)", text):
+            found = commands.get_command(Context(commands), command)
+            assert found is not None, (name, command)
+            if isinstance(found, TyperGroup):
+                assert found.get_command(Context(found), second) is not None, (name, command, second)
+
+
+@pytest.mark.parametrize("profile", profile_names())
+def test_a_kl_coefficient_of_verl_is_named_with_its_switch(profile: str) -> None:
+    for name, rule in read_profile(profile).rules.items():
+        fix = rule.fix.get("verl", "")
+        raised = "actor.kl_loss_coef=" in fix and name != "not-converging"  # which lowers it
+        assert not raised or "use_kl_loss=true" in fix, name
+
+
+def test_trl_is_not_told_to_turn_on_what_it_logs_only_where_it_is_on() -> None:
+    assert not [name for name, rule in RULES.rules.items() if "correction true" in rule.fix.get("trl", "")]
+
+
+def advised(profile: str, rate: float | None) -> list[str]:
+    """The fix of a log-ratio of 7, 15 and 25 to the reference."""
+    found = list[str]()
+    for ratio in (7.0, 15.0, 25.0):
+        metrics = {"mean_log_prob_current": -200.0 - ratio, "mean_log_prob_ref": -200.0}
+        judge = Judge(read_profile(profile), "any")
+        alerts = judge.see(Step(step=1, metrics=metrics | ({} if rate is None else {"learning_rate": rate})))
+        found += [alert.fix.split()[1] for alert in alerts if alert.rule.startswith("log-ratio")]
+    return found
+
+
+def test_the_tiers_of_a_guide_do_not_raise_a_learning_rate_that_is_smaller() -> None:
+    assert advised("grpo_continuous", 1e-4) == advised("grpo_continuous", None) == ["1e-06", "5e-07", "1e-07"]
+    assert advised("grpo_continuous", 1e-7) == ["5e-08", "2e-08", "1e-08"]
+
+
+def test_no_learning_rate_beyond_reason_is_advised() -> None:
+    judge = Judge(RULES, "trl")
+    rises = [[0.3, 0.3, 5.0][step % 3 if step > 20 else 0] for step in range(40)]
+    steps = [Step(step=step, metrics=TRL_SFT | {"learning_rate": 10.0, "grad_norm": norm})
+             for step, norm in enumerate(rises)]  # fmt: skip
+    fixes = [alert.fix for step in steps for alert in judge.see(step) if alert.rule == "gradient-unstable"]
+    assert len(fixes) == 1 and fixes[0].startswith("--learning_rate 0.001, from the start or a checkpoint well before")
+
+
+def test_findings_of_a_run_advise_one_learning_rate() -> None:
+    fixes = ["optim.lr=2e-06 seed=1, from the start", "actor_rollout_ref.actor.optim.lr=5e-6", "--learning_rate 1e-06",
+             "critic.optim.lr=1e-5", "optim.lr=3e-05", "harder data"]  # fmt: skip
+    alerts = with_one_rate([Alert(step=1, text=f"a; use {fix}", fix=fix) for fix in fixes], run_rate=1e-5)
+    lowered = ["optim.lr=1e-06 seed=1, from the start", "actor_rollout_ref.actor.optim.lr=1e-06",
+               "--learning_rate 1e-06", "critic.optim.lr=1e-5", "optim.lr=3e-05", "harder data"]  # fmt: skip
+    assert [alert.fix for alert in alerts] == lowered, "a rate above the run's own is for one that learns nothing"
+    assert [alert.text for alert in alerts] == [f"a; use {fix}" for fix in lowered]
+
+
+def test_a_value_that_is_not_one_of_the_metric_is_named_by_its_expression() -> None:
+    judge = Judge(read_profile("verl_grpo_gsm8k"), "verl")
+    steps = [Step(step=step, metrics={"critic/rewards/mean": 0.5 - 0.1 * step}) for step in range(4)]
+    found = {alert.rule: alert for step in steps for alert in judge.see(step)}
+    assert (found["reward-falls"].value, found["reward-falls"].measure) == (3.0, "falls_in_a_row(reward)")
