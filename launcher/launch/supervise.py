@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.config.amend import is_free
 from launcher.core import checkpoints, machine
 from launcher.core.events import Alert, Crashed, Ended, Event, How, Restarted, Resumed, events_of
 from launcher.core.files import write_atomic
@@ -18,6 +19,7 @@ from launcher.core.state import Sink
 from launcher.launch import provenance
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, Left, diagnose, left_by
+from launcher.monitor.health import leading_arguments
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import SIGNALS, StopRequest, handle_stop_requests
@@ -237,7 +239,10 @@ class Supervisor:
         """By a critical finding, as `health.on_critical` asks for."""
         why = f"{alert.rule} at step {alert.step}: {alert.text}; {self._saved()}"
         if self.run.health.on_critical == "pause":
-            return Ending("stopped", f"paused by {why}", 128 + signal.SIGTERM)
+            settings = leading_arguments(alert.fix)
+            refused = any(not is_free(word.partition("=")[0]) for word in settings)  # by train --resume
+            following = ("rerun", *settings) if refused else ()
+            return Ending("stopped", f"paused by {why}", 128 + signal.SIGTERM, following=following)
         return Ending("failed", f"stopped by {why}", 1, following=("logs",))
 
     def _stopped(self, number: int, how: str = "") -> Ending:

@@ -41,6 +41,8 @@ def test_pause_saves_and_stops_and_the_run_can_go_on(rlrun: Any, small: list[str
     (ended,), last = of_kind(folder, Ended), of_kind(folder, Step)[-1].step
     assert ended.how == "stopped" and ended.why.startswith(f"paused by no-signal at step {critical[0].step}: ")
     assert critical[0].step <= last < STEPS
+    assert ended.following[:2] == ("rerun", "sampler.n=8"), "which may not change when the run goes on"
+    assert "next: rlrun rerun " in ran.stderr and "--resume" not in ran.stderr
     assert newest_first(folder.checkpoints)[0].name == f"step_{last:06d}"
     again = rlrun("train", "--resume", folder.path)
     assert again.returncode == 0, again.stderr  # the finding is known, and stops it no second time

@@ -163,7 +163,7 @@ def say_end(outcome: Outcome) -> None:
     run, state = str(outcome.folder), outcome.state
     export = ("checkpoints", "export", "--to", "hf", "--out", f"{outcome.folder.name}-model")
     following = export if state.status == "finished" and not state.doubtful else state.following
-    if state.status == "stopped":
+    if state.status == "stopped" and not following:
         err.print(Text(printable(f"next: rlrun train --resume {shlex.quote(run)}"), "dim"), soft_wrap=True)
     elif following:
         err.print(Text(printable(f"next: {next_command(following, run)}"), "dim"), soft_wrap=True)
