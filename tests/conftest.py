@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,15 @@ OF_PAGES: Mapping[str, Callable[[Page], Iterable[str]]] = {
     "file_command": lambda page: page.with_files,
 }
 """Arguments of tests that run once for each of these on any page."""
+
+
+def pytest_configure() -> None:
+    """No test depends on how fast the machine is. The environments of verl and vLLM have no hypothesis."""
+    if find_spec("hypothesis"):
+        from hypothesis import HealthCheck, settings  # noqa: PLC0415
+
+        settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -55,6 +55,17 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+def in_verls_words(path: Path) -> Iterator[int]:
+    """The lines of the values of `{"verl": ..., "verl-sft": ...}`, which have a text for each program."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and str(key.value).startswith("verl"):
+                    yield value.lineno
+
+
+VERLS = {f"{path.relative_to(ROOT)}:{line}" for path in ROOT.rglob("*.py") for line in in_verls_words(path)}
+"""Places of verl's own settings, which tests/engines/verl and tests/health look up."""
 TEXTS = [
     (f"{path.relative_to(ROOT)}:{line}", text) for path in sorted(ROOT.rglob("*.py")) for line, text in messages(path)
 ]
@@ -62,7 +73,7 @@ NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlr
 TYPED = [
     (where, found[0])
     for where, text in TEXTS
-    if not where.startswith("engines/verl/")  # verl's own settings, which tests/engines/verl looks up
+    if not where.startswith("engines/verl/") and where not in VERLS
     for found in re.findall(
         rf"\b((?:{'|'.join(fields_of(RunSpec))})(\.\w+)*=(?:\{{[^}}]*\}}|\[[^]]*\]|[\w./-]*\w))", text
     )

@@ -30,20 +30,6 @@ LOSSES = {"train/loss", "val/loss"}
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
 """Our names of what any trainer may log: TRL's entropy of SFT is one."""
 OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
-OF_TRAINER = {"learning_rate", "train/learning_rate"}
-# of slime, SkyRL, OpenRLHF and verl, whose lines may be dicts, too
-NOT_OF_TRL = (
-    "rollout/",
-    "reward/",
-    "train/",
-    "trainer/",
-    "generate/",
-    "actor/",
-    "critic/",
-    "timing/",
-    "policy_loss",
-    "actor_lr",
-)
 LARGEST_LR = 1e-3  # that is advised: no transformer is fine-tuned with more
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
@@ -90,7 +76,7 @@ class Judge:
         self._parts: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
-        self._seen, self._logged = set[str](), set[str]()  # names of metrics, ours and the log's
+        self._seen = set[str]()  # our names of metrics
         self._functions = self._make_functions()
         self._names = namespace(self._functions)
         self._step = 0
@@ -116,8 +102,7 @@ class Judge:
 
     def fix_of(self, fixes: Mapping[str, str]) -> str:
         """The text of a rule's `fix` for the program that wrote the log, and for what it trains."""
-        program = "any" if self.program == "trl" and not self._is_of_trainer() else self.program
-        keys = (f"{program}-{self.trained}", program, "any")
+        keys = (f"{self.program}-{self.trained}", self.program, "any")
         return next((fixes[key] for key in keys if key in fixes), "")
 
     @property
@@ -127,17 +112,12 @@ class Judge:
             return "pairs"
         return "sft" if not self._seen.isdisjoint(LOSSES) and not any(map(_is_of_rl, self._seen)) else "rl"
 
-    def _is_of_trainer(self) -> bool:
-        """Whether dicts of metrics may be those of transformers' Trainer: others print such dicts with other names."""
-        return not self._logged.isdisjoint(OF_TRAINER) or not any(name.startswith(NOT_OF_TRL) for name in self._logged)
-
     # ---- metrics
 
     def _take(self, event: Step) -> set[str]:
         """Add a step's values; the aliases that have a new one."""
         found = {ours: (name, event.metrics[name]) for ours, name in by_our_names(event.metrics).items()}
         self._seen |= found.keys()
-        self._logged |= event.metrics.keys()
         fresh = set[str]()
         for alias, names in self._aliases.items():
             bound = self._bound.get(alias)

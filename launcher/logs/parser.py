@@ -23,7 +23,10 @@ from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
 from launcher.logs.values import is_measurement
 from launcher.logs.writers import Writers
 
-_OF_TRL = ("learning_rate", "completions/", "completion_length", "rewards/", "eval_runtime", "train_runtime")
+_OF_TRL = (
+    "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",
+    "eval_runtime", "train_runtime",
+)  # fmt: skip
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(

@@ -11,11 +11,16 @@ from typer import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from launcher.cli.log_or_run import PROGRAMS
 from launcher.cli.main import app
 from launcher.core.events import Alert, Step
+from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import Program
 from launcher.health.advice import with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile
+from launcher.logs import endings
+from launcher.logs.sources import open_log
 
 RULES = read_profile("measured")
 SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -53,12 +58,17 @@ def test_a_log_without_sampling_gets_no_argument_of_rl(rule: str, program: str, 
     assert fix and "actor_rollout_ref" not in fix and "--beta" not in fix and "kl_loss" not in fix
 
 
-def test_dicts_of_another_program_get_no_arguments_of_trl() -> None:
-    fix = RULES.rules["reward-collapsed"].fix
-    assert judge_of("trl", TRL_GRPO).fix_of(fix).startswith("--learning_rate")
-    for metrics in (SLIME, {"policy_loss": 0.1, "actor_lr": 1e-6, "reward": 0.5}, {"reward/avg_raw_reward": 0.5}):
-        assert judge_of("trl", metrics).fix_of(fix).startswith("a learning rate five times smaller")
-    assert judge_of("trl", {"train/loss": 1.0, "train/learning_rate": 1e-5}).fix_of(fix).startswith("--learning_rate")
+OPENRLHF = {"policy_loss": 0.1, "actor_lr": 1e-6, "reward": 0.5}
+SKYRL = {"reward/avg_raw_reward": 0.5, "policy/policy_loss": 0.1}
+TRL_PPO = {"objective/scores": 0.5, "loss/policy_avg": 0.1, "lr": 1e-6}
+
+
+@pytest.mark.parametrize("metrics", [SLIME, OPENRLHF, SKYRL, TRL_GRPO, TRL_SFT, TRL_DPO, TRL_PPO])
+def test_dicts_of_another_program_get_no_arguments_of_trl(metrics: Mapping[str, float], tmp_path: Path) -> None:
+    (path := tmp_path / "a.log").write_text("".join(f"{metrics}\n" for _ in range(3)))
+    fix = judge_of(PROGRAMS.get(open_log(path).kind, "any"), metrics).fix_of(RULES.rules["reward-collapsed"].fix)
+    other = metrics in (SLIME, OPENRLHF, SKYRL)
+    assert fix.startswith("a learning rate five times smaller" if other else "--learning_rate")
 
 
 @pytest.mark.parametrize("profile", profile_names())
@@ -74,6 +84,15 @@ def test_each_setting_and_command_of_our_own_that_a_fix_names_exists(profile: st
             assert found is not None, (name, command)
             if isinstance(found, TyperGroup):
                 assert found.get_command(Context(found), second) is not None, (name, command, second)
+
+
+@pytest.mark.parametrize(("spelling", "program"), [("verl", "ppo"), ("verl-sft", "sft")])
+def test_each_setting_of_verl_that_a_fix_names_exists(spelling: str, program: Program) -> None:
+    rules = [rule.fix for profile in profile_names() for rule in read_profile(profile).rules.values()]
+    texts = [re.sub(r"\{[^}]*\}", "1", fix.get(spelling, "")) for fix in (*rules, *endings.FIXES.values())]
+    words = sorted({f"{key}=1" for text in texts for key in re.findall(r"([a-z_]+\.[\w.]+)=", text)})
+    assert words
+    assert [problem for problem in compose(words, program).problems if problem.code == "unknown-setting"] == []
 
 
 @pytest.mark.parametrize("profile", profile_names())

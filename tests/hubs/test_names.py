@@ -90,7 +90,9 @@ def test_all_hostile_names_are_told_at_once(tmp_path: Path) -> None:
 PARTS = st.one_of(st.sampled_from(["..", ".", "", "/", "a", "b", "link", "C:", "\\", ".rlrun"]), st.text(max_size=8))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(paths=st.lists(st.lists(PARTS, min_size=1, max_size=4).map("/".join), min_size=1, max_size=4, unique=True))
 def test_nothing_is_written_outside(paths: list[str], tmp_path_factory: Any, hub: Any) -> None:
     """The real client writes every name that is accepted."""
