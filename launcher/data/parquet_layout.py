@@ -176,7 +176,8 @@ def unlike_files(paths: Sequence[Path]) -> tuple[Path, str, str] | None:
             schema = pa.unify_schemas([schema, pq.read_schema(path)], promote_options="permissive")
         except pa.ArrowException as error:
             *_, kinds = str(error).split("has incompatible types: ")
-            return path, ".".join(re.findall(r"Field (\S+) has incompatible types", str(error))), kinds
+            names = re.findall(r"Field (.+?) has incompatible types", str(error))
+            return path, ".".join(names) or "a column", kinds
     return None
 
 

@@ -9,6 +9,10 @@ from dataclasses import replace
 
 from launcher.core.events import Alert
 
+LARGEST_LR = 1e-3
+"""The largest learning rate that is advised: no transformer is fine-tuned with more."""
+MOST_SLOWER = 10.0
+"""By how much a rule lowers a learning rate at most."""
 _RATE = re.compile(
     r"((?<![\w.])(?:actor_rollout_ref\.actor\.)?optim\.lr=|--learning_rate )([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
 )
@@ -26,15 +30,17 @@ def with_one_rate(alerts: Sequence[Alert], run_rate: float, known: float = math.
 
 
 def smallest_rate(fixes: Iterable[str], run_rate: float, known: float = math.inf) -> float:
-    """The smallest learning rate that they name below `run_rate`, or `known`."""
+    """The smallest learning rate that they name below `run_rate`, or `known`; one that is smaller than any rule advises
+    for `run_rate` was advised within a warm-up, and counts as that of the rule that lowers it most."""
+    least = min(run_rate / MOST_SLOWER, LARGEST_LR)
     rates = (float(found[2]) for fix in fixes for found in _RATE.finditer(fix))
-    return min(known, min((rate for rate in rates if rate < run_rate), default=math.inf))
+    return min(known, min((max(rate, least) for rate in rates if rate < run_rate), default=math.inf))
 
 
 def with_rate(text: str, run_rate: float, rate: float) -> str:
-    """The text with `rate` for every larger learning rate that is below `run_rate`."""
+    """The text with `rate` for every learning rate that is below `run_rate`."""
 
-    def lower(found: re.Match[str]) -> str:
-        return f"{found[1]}{rate:.3g}" if rate < float(found[2]) < run_rate else found[0]
+    def replaced(found: re.Match[str]) -> str:
+        return f"{found[1]}{rate:.3g}" if float(found[2]) < run_rate and math.isfinite(rate) else found[0]
 
-    return _RATE.sub(lower, text)
+    return _RATE.sub(replaced, text)

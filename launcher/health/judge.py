@@ -20,6 +20,7 @@ from typing import Any
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.problems import Problem, Problems
+from launcher.health.advice import LARGEST_LR
 from launcher.health.expressions import PLAIN, UnknownValue, evaluate, namespace, parse_condition
 from launcher.health.series import SIGNIFICANT, Series
 from launcher.spec.health import HealthRule, HealthRules
@@ -30,7 +31,6 @@ LOSSES = {"train/loss", "val/loss"}
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
 """Our names of what any trainer may log: TRL's entropy of SFT is one."""
 OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
-LARGEST_LR = 1e-3  # that is advised: no transformer is fine-tuned with more
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
@@ -270,9 +270,12 @@ class Judge:
 
         def slower(metric: str, factor: float, bound: float = 0.0) -> float:
             """A learning rate so many times smaller than the largest, at most `bound`, and that where none is known."""
-            if bound and not self.series[metric].count:
+            most = self.series[metric].most if self.series[metric].count else 0.0
+            if most <= 0:  # not logged, or 0 at the first step of a warm-up
+                if not bound:
+                    raise UnknownValue
                 return bound
-            return min(get(metric).most / factor, bound or LARGEST_LR)
+            return min(most / factor, bound or LARGEST_LR)
 
         def mean(metric: str, count: int = 3) -> float:
             return get(metric, count).mean(count)

@@ -30,14 +30,14 @@ _OF_TRL = (
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
     r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
 )
 """What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
 _LABEL = re.compile(r"[0-9]{1,5}: ")
 """What `srun --label` puts before every line."""
-_BELOW_LABEL = ("(", "[prompt]", "step:", "{")
-"""What no other line has behind such a number: a process that Ray names, and what verl prints."""
+_BELOW_LABEL = ("[prompt]", "step:")
+"""What no other line has behind such a number, beside a process that Ray names."""
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
@@ -61,8 +61,7 @@ class LogParser:
         self.numbers = Numbering(basis)
         self.writers = Writers(self.numbers.basis.excluded)
         self._source = ""  # the process that wrote the line
-        self._labelled = False
-        """Whether the lines have the label of their task."""
+        self._labelled = False  # whether lines have the label of their task
         self._prefix = b""  # what Ray put before the last step line
         self._counted = dict[str, float]()
         self._last: int | None = None
@@ -167,8 +166,10 @@ class LogParser:
         if text.startswith('{"log":'):
             text = dicts.of_docker(text)
         if text[:1].isdigit() and (label := _LABEL.match(text)):
-            self._labelled = self._labelled or text.startswith(_BELOW_LABEL, label.end())
-            text = text[label.end() :] if self._labelled else text
+            behind = text[label.end() :]
+            if not (self._labelled or self._samples.open):  # within an answer such numbers are its own
+                self._labelled = behind.startswith(_BELOW_LABEL) or _RAY.match(behind) is not None
+            text = behind if self._labelled else text
         text, source = _without_source(text)
         self._source = source
         if source in self.writers.excluded:
@@ -396,7 +397,7 @@ class LogParser:
         rank = DICTS if before else LOOSE
         if any(canonical(name) in _TRAINED for name in numbers):
             rank = NAMED if without_prefix(text[:opened]).strip() and not before else DICTS
-        elif not before and named and any(map(_of_evaluation, numbers)):  # trainers log it on a line of its own
+        elif not before and named and named[0] >= (self._last or 0) and any(map(_of_evaluation, numbers)):
             return list(self._evaluation(numbers, named[0]))
         return list(self._dict_step(named, numbers, rank))
 

@@ -126,7 +126,7 @@ class Health:
         others = [each for each in self._judge.standing() if each.level == "critical" and each.rule not in covered]
         every = [*ours, *(Finding(each.rule, each.text.partition("; ")[0], f"use {each.fix}") for each in others)]
         own = self.seen.run.optim.lr
-        least = smallest_rate((each.fix for each in every), own)
+        least = smallest_rate((each.fix for each in every), own, self._rate)
         return [
             replace(
                 each, fix=with_rate(each.fix, own, least),

@@ -97,9 +97,14 @@ def no_signal(seen: History) -> Finding | None:
     if seen.solved:
         return Finding("no-signal", what, "use harder data, or a reward that tells answers apart")
     score = seen.change(SCORE)
-    if score is not None and score.fell_from_best and score.last <= score.best / 2:
+    if score is not None and _halved(seen, score):
         return found("no-signal", f"{what}; at its best the score was {score.best:.3g}", seen.slower(5))
     return found("no-signal", what, seen.more_different, more="with easier data, or a reward that tells answers apart")
+
+
+def _halved(seen: History, score: Change) -> bool:
+    """Whether the score fell to half of its best, counted from the smallest score of an answer, or further."""
+    return score.fell_from_best and seen.of_range(score.last) <= seen.of_range(score.best) / 2
 
 
 def _flat(seen: History) -> bool:
@@ -287,7 +292,7 @@ def answers_cut(seen: History) -> Finding | None:
     if not cut or min(cut) < 0.9 or not scores or seen.of_range(fmean(scores)) >= 0.5 or seen.rose(SCORE):
         return None
     before, best = min(seen.series["response_length/clip_ratio"]), max(seen.series[SCORE])
-    if before < 0.5 and best >= 2 * fmean(scores):
+    if before < 0.5 and seen.of_range(fmean(scores)) <= seen.of_range(best) / 2:
         what = f"{fmean(cut):.0%} of the answers do not end, of which {before:.0%} were cut before, and the score fell"
         return found("answers-cut", f"{what}, from {best:.3g} to {fmean(scores):.3g}", seen.slower(5))
     longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length

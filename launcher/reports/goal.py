@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.core import checkpoints
 from launcher.core.events import Sample
 from launcher.core.metrics import HeldOut, better, label
 from launcher.core.problems import Problem, Problems, short_repr, suggest
@@ -135,7 +136,8 @@ def _questions(record: RunRecord) -> list[str]:
     known = _half_width(best) + _half_width(scores[-1]) if best else 0.0
     fell = best is not None and 0 < known < best.value - scores[-1].value
     if best and fell:
-        kept = f", or the checkpoint of step {best.step}" if best.step > 0 else ""
+        saved = checkpoints.newest_first(record.folder.checkpoints)
+        kept = f", or the checkpoint of step {best.step}" if best.step in map(checkpoints.step_of, saved) else ""
         what = f"the held-out score fell from {best.value:.4g} at step {best.step} to {scores[-1].value:.4g}"
         lines.append(f"{what}: a smaller optim.lr{kept}")
     elif len(scores) >= 4:

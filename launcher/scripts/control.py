@@ -131,7 +131,14 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
         if len(shell.reading.launches) > begun + 20 and status == 0:
             break
     shell.line = line
-    if waits(shell, source, body) and not leaves_loop(source, body):
+    forever = " ".join(source.text_of(one) for one in tested if one.is_named) in (
+        "true",
+        ":",
+        "false",
+        "(( 1 ))",
+        "((1))",
+    )
+    if forever and waits(shell, source, body) and not leaves_loop(source, body):
         head = source.text[source.start(node) : source.start(body)].strip()
         shell.report_open(head, "", "the loop never ends; what follows it is left out")
         raise ExitScript(0)

@@ -128,7 +128,8 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
         columns = _fitting(columns) if out.is_terminal else columns
     rows = [[str(each.step), *(_cell(each, name) for name in columns)] for each in steps]
     heads = ["step", *map(printable, columns)]
-    if turned := out.is_terminal and len(_fitting(columns)) < len(columns):  # a row for each metric
+    room = max((out.width - 40) // 12, 1)  # for steps beside the longest names
+    if turned := out.is_terminal and len(_fitting(columns)) < len(columns) and len(steps) <= room:  # a row a metric
         heads, *rows = map(list, zip(heads, *rows, strict=True))
     table = make_table(*heads, right=tuple(heads[turned:]), whole=tuple(heads[:1]))
     for row in rows:

@@ -139,7 +139,8 @@ class VerlRun:
         return 0
 
     def _look(self, *, last: bool = False) -> None:
-        """Report what is new. Metrics come before answers and checkpoints, as these belong to their steps."""
+        """Report what is new: answers before the step of their validation, as a run that goes back to a checkpoint undoes
+        what follows that step; checkpoints after it."""
         for event in self._new(last):
             process.emit(event)
 
@@ -149,14 +150,13 @@ class VerlRun:
             yield replace(self._loaded, at=time.time(), steps=self.reader.steps)
             self._loaded = None
         yield from console
+        yield from self._new_answers()  # which verl writes before the metrics that were read above
         for line in lines:
             for event in self.reader.metrics(line):
                 if isinstance(event, Step) and (measured := validation(event.metrics)):
                     self._validated[event.step] = dict(measured)
+                    yield from self.reader.scores(event.step)
                 yield event
-        yield from self._new_answers()
-        for step in self._validated:  # verl writes the answers before these metrics
-            yield from self.reader.scores(step)
         yield from self._new_checkpoints(last)
 
     def _console(self, last: bool) -> Iterator[Event]:

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
+from yaml import YAMLError
 
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.files import read_file
 from launcher.engines.verl.rules.paths import HELD, OBJECTS
 from launcher.engines.verl.rules.settings import MODEL, ROLLOUT, at
 from launcher.rewards.python import Function, bound_names
 
-DYNAMIC = ("globals(", "__getattr__", "setattr(")
+DYNAMIC = ("globals(", "__getattr__", "setattr(", "exec(", "vars(", "locals(")
 """In the text of a file that binds names which are not to be read in it."""
 DECORATOR = "function_tool"
 MODELS = (MODEL, "critic.model", "model")
@@ -40,7 +42,7 @@ def _local(value: object) -> str:
 
 def _bound(path: str) -> frozenset[str] | str | None:
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")
         names = frozenset(name for name, _ in bound_names(ast.parse(text)))
     except (OSError, UnicodeDecodeError):
         return None
@@ -88,12 +90,17 @@ def _schema_problem(function: Function) -> str:
 
 def tools(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """Class and type of each tool in the list that tool_config_path names."""
-    path = _local(at(config, f"{ROLLOUT}.multi_turn.tool_config_path"))
+    return tuple(_tools(_listed_in(at(config, f"{ROLLOUT}.multi_turn.tool_config_path"))))
+
+
+def _listed_in(value: object) -> object:
+    """What a YAML file holds; None where there is none to read, or where only verl could say what a part stands for."""
+    path = _local(value)
     try:
-        node = yaml.safe_load(Path(path).read_bytes()) if path else None
-    except (OSError, yaml.YAMLError):
-        return ()
-    return tuple(_tools(node))
+        text = read_file(Path(path)) if path else b""
+        return None if b"${" in text else parse_yaml(text)
+    except (OSError, ValueError, YAMLError):
+        return None
 
 
 def _tools(node: object) -> Iterator[tuple[str, str]]:
@@ -105,11 +112,7 @@ def _tools(node: object) -> Iterator[tuple[str, str]]:
 
 def agent_loops(config: dict[str, Any]) -> dict[str, str] | None:
     """Name and class of each agent loop in the list that agent_loop_config_path names."""
-    path = _local(at(config, f"{ROLLOUT}.agent.agent_loop_config_path"))
-    try:
-        node = yaml.safe_load(Path(path).read_bytes()) if path else None
-    except (OSError, yaml.YAMLError):
-        return None
+    node = _listed_in(at(config, f"{ROLLOUT}.agent.agent_loop_config_path"))
     if not isinstance(node, list) or not all(isinstance(each, dict) and "name" in each for each in node):
         return None
     return {str(each["name"]): str(each.get("_target_") or "") for each in node}
@@ -134,7 +137,8 @@ def adapter_rank(config: dict[str, Any]) -> int | None:
     """The rank of the adapter that training begins with."""
     named = at(config, f"{MODELS[0]}.lora_adapter_path")
     try:
-        node = json.loads(Path(os.path.expanduser(named), "adapter_config.json").read_bytes()) if named else None
+        file = Path(os.path.expanduser(named), "adapter_config.json") if isinstance(named, str) and named else None
+        node = json.loads(file.read_bytes()) if file else None
     except (OSError, ValueError):
         return None
     rank = node.get("r") if isinstance(node, dict) else None
