@@ -139,8 +139,8 @@ class VerlRun:
         return 0
 
     def _look(self, *, last: bool = False) -> None:
-        """Report what is new: answers before the step of their validation, and checkpoints after it. What follows a step
-        is undone where the run goes back to the checkpoint of that step."""
+        """Report what is new: answers before the step of their validation, checkpoints after theirs. A run that goes
+        back to the checkpoint of a step undoes what follows that step."""
         for event in self._new(last):
             process.emit(event)
 
