@@ -40,7 +40,7 @@ ANSWER = (
 ANSWERED = f"step:1 - a/b:1\n{ANSWER}step:2 - a/b:2\n{ANSWER}Final validation metrics: {{'val/x': 0.5}}\n"
 
 
-def told(path: Path, text: str) -> list[tuple[object, ...]]:
+def steps_and_answers(path: Path, text: str) -> list[tuple[object, ...]]:
     path.write_text(text)
     return [
         (event.step, event.metrics) if isinstance(event, Step) else (event.step, event.response, event.score)
@@ -51,9 +51,11 @@ def told(path: Path, text: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("prefix", ["0: ", "12: ", "2025-05-01 10:00:00,123 INFO ", "2025-05-01 10:00:00 - INFO - "])
 def test_answers_behind_the_label_of_srun_or_a_time_are_those_without(prefix: str, tmp_path: Path) -> None:
-    plain = told(tmp_path / "plain.log", ANSWERED)
+    plain = steps_and_answers(tmp_path / "plain.log", ANSWERED)
     assert plain[1] == (2, "1: first\n\n2: (then\n20 files, 2025-05-01 10:00:00 INFO x", 1.0), (
         "numbers within an answer stay"
     )
     assert plain[-1] == (3, {"val/x": 0.5})
-    assert told(tmp_path / "a.log", "".join(f"{prefix}{line}\n" for line in ANSWERED.splitlines())) == plain
+    assert (
+        steps_and_answers(tmp_path / "a.log", "".join(f"{prefix}{line}\n" for line in ANSWERED.splitlines())) == plain
+    )

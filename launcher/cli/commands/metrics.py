@@ -64,7 +64,7 @@ def metrics(
         if step is not None and last is not None:
             raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
         source = find(name, root)
-        found = {} if step is None else _only(source, last, step)
+        found = {} if step is None else _only(source, step)
         if as_csv or as_json:
             steps = _Chosen(source, last, step)
             (_print_csv if as_csv else _print_json)(steps, wanted)
@@ -92,10 +92,10 @@ def _last(source: LogOrRun, count: int) -> list[Step]:
     return source.log.last_steps(count) if source.log else list(deque(source.steps(), count))
 
 
-def _only(source: LogOrRun, last: int | None, number: int) -> dict[str, float]:
+def _only(source: LogOrRun, number: int) -> dict[str, float]:
     """All metrics of a step; those of its later lines count. Raises `Problems` where there is no such step."""
     found, least, greatest = dict[str, float](), math.inf, -1
-    for each in _Chosen(source, last, None):
+    for each in source.steps():
         least, greatest = min(least, each.step), max(greatest, each.step)
         if each.step == number:
             found |= each.metrics
