@@ -123,18 +123,20 @@ def commands_in(source: ScriptSource, node: Node, limit: int = 3000) -> Iterator
             left += one.children
 
 
-def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> bool:
-    """Whether a branch ends the script: `exit`, or a function that does."""
+def called(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """The name and the text of all commands in a branch, and in the functions that it calls."""
     for node in nodes:
-        for name, _ in commands_in(source, node):
-            if name == "exit":
-                return True
+        for name, text in commands_in(source, node):
+            yield name, text
             if name in shell.functions and depth < 3:
                 inner, body, _ = shell.functions[name]
                 assert isinstance(inner, ScriptSource) and isinstance(body, Node)
-                if ends_script(shell, inner, body, depth=depth + 1):
-                    return True
-    return False
+                yield from called(shell, inner, body, depth=depth + 1)
+
+
+def ends_script(shell: BashProcess, source: ScriptSource, *nodes: Node) -> bool:
+    """Whether a branch ends the script: `exit`, or a function that does."""
+    return any(name == "exit" for name, _ in called(shell, source, *nodes))
 
 
 def leaves_loop(source: ScriptSource, *nodes: Node) -> bool:
@@ -142,18 +144,12 @@ def leaves_loop(source: ScriptSource, *nodes: Node) -> bool:
     return any(name in ("break", "return", "exit") for node in nodes for name, _ in commands_in(source, node))
 
 
-def launches(shell: BashProcess, source: ScriptSource, *nodes: Node, depth: int = 0) -> bool:
+def launches(shell: BashProcess, source: ScriptSource, *nodes: Node) -> bool:
     """Whether a branch starts programs that train: `ray start` does not."""
-    for node in nodes:
-        for name, text in commands_in(source, node):
-            if starts_program(name) and (name != "ray" or "job" in text.split()):
-                return True
-            if name in shell.functions and depth < 3:
-                inner, body, _ = shell.functions[name]
-                assert isinstance(inner, ScriptSource) and isinstance(body, Node)
-                if launches(shell, inner, body, depth=depth + 1):
-                    return True
-    return False
+    return any(
+        starts_program(name) and (name != "ray" or "job" in text.split())
+        for name, text in called(shell, source, *nodes)
+    )
 
 
 def waits(shell: BashProcess, source: ScriptSource, body: Node) -> bool:
