@@ -299,7 +299,8 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
 
     row = 0
     try:
-        source = pq.ParquetFile(file)
+        # No I/O threads of Arrow: one that lets go of a Python file while the interpreter ends aborts the process.
+        source = pq.ParquetFile(file, pre_buffer=False)
         columns, promised = source.schema_arrow.names, source.metadata.num_rows
         twice = min((column for column, count in Counter(columns).items() if count > 1), default=None)
         if promised and twice is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +226,22 @@ def test_parquet_rows_are_plain_python(tmp_path: Path) -> None:
         RawRow(f"{path}:1", {"prompt": [{"role": "user", "content": "a"}], "n": 1, "x": 0.5}, None),
         RawRow(f"{path}:2", {"prompt": None, "n": 2, "x": None}, None),
     ]
+
+
+def test_reading_parquet_leaves_no_thread_that_holds_the_file(tmp_path: Path) -> None:
+    """A thread of Arrow's that lets go of a Python file during the interpreter's end aborts the process."""
+    write_parquet(tmp_path / "x.parquet", {"prompt": ["a", "b"]})
+    code = """
+import os, sys, pyarrow.parquet
+from launcher.data.chunks import read_rows
+before = len(os.listdir("/proc/self/task"))
+next(iter(read_rows(sys.argv[1])))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.parquet"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0\n"
 
 
 def test_a_cut_parquet_file_gives_no_row_and_says_so(tmp_path: Path) -> None:
