@@ -327,6 +327,10 @@ def test_advantages_of_0_show_that_nothing_is_learnt_where_the_share_of_equal_gr
     assert [(alert.rule, alert.step) for alert in unknown] == [("no-signal", 20)]
     lost = {REWARD: [0.5, 0.6] * 5 + silent, TOP: [1.0] * 10 + silent, BOTTOM: [-1.0] * 10 + silent}
     assert ("signal-lost", 30) in [(alert.rule, alert.step) for alert in judged(rows(lost))]
+    lucky = {REWARD: [0.0] * 7 + [0.05] + [0.0] * 60, ZERO: [1.0] * 7 + [0.9] + [1.0] * 60}
+    at_first = {REWARD: [0.05, *[0.0] * 70], ZERO: [0.9, *[1.0] * 70]}
+    for series in (lucky, at_first):
+        assert [alert.rule for alert in judged(rows(series)) if alert.level == "critical"] == ["no-signal"]
     once = {REWARD: [0.5, *[0.0] * 12], TOP: [1.0, *[0.0] * 12], BOTTOM: [-1.0, *[0.0] * 12]}
     assert not {"no-signal", "signal-lost"} & {alert.rule for alert in judged(rows(once))}, (
         "12 hard prompts in a row may be chance"
