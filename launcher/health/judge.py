@@ -207,6 +207,9 @@ class Judge:
         threshold = self._number(active.threshold)
         fill = partial(self._fill, active, value=value, threshold=threshold)
         text, fix = fill(rule.text), fill(self.fix_of(rule.fix))
+        if "?" in fix:  # a value that the log has not, such as the learning rate
+            fix = fill(rule.fix.get("any", fix))
+        fix = fix.replace("=?", "")
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
             rule=active.name, metric=self.names.get(metric, ""), since=active.since, value=value,
@@ -230,8 +233,6 @@ class Judge:
             return None
 
     def _fill(self, active: _ActiveRule, text: str, value: float | None, threshold: float | None) -> str:
-        """Of a place whose value is unknown, `key={...}` stays `key`."""
-
         def put(match: re.Match[str]) -> str:
             place = match[1]
             if place == "slowest()":
@@ -240,7 +241,7 @@ class Judge:
             found = self._number(active.places[place]) if place in active.places else found
             return "?" if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
 
-        return re.sub(r"=\?", "", _PLACE.sub(put, text))
+        return _PLACE.sub(put, text)
 
     # ---- functions of conditions
 

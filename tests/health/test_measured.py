@@ -315,6 +315,12 @@ def test_the_bound_of_the_sampler_follows_the_reward():
     assert (rose.step, rose.value, rose.threshold) == (2, 11.0, 10.0)
 
 
+@pytest.mark.parametrize(("rate", "fix"), [({}, "a learning rate five times"), ({LR: [1e-4] * 30}, "optim.lr=2e-05")])
+def test_a_fix_without_the_value_that_it_needs_is_in_words(rate: dict[str, list[float]], fix: str):
+    (alert, *_) = judged(rows({REWARD: [*around(0.8, 0.02, 20), *around(0.05, 0.02, 10)], **rate}))
+    assert alert.rule == "reward-collapsed" and alert.fix.startswith(fix) and "?" not in alert.text
+
+
 def test_a_slow_step_names_the_part_that_took_long():
     (alert,) = judged(rows(SERIES["step-stalled"][0]))
     assert "timing_s/save_checkpoint took 300 s" in alert.text
