@@ -18,7 +18,7 @@ from launcher.reports.goal import ENOUGH_ANSWERS, GoalResult, enough_logged, pos
 from launcher.reports.record import RunRecord
 from launcher.reports.trace import Trace
 
-GUIDE = "verl中的RL训练过程中评估指标 (2025-09-11)"
+GUIDE = "a guide to metrics of RL training with verl (2025-09-11)"
 Status = Literal["pass", "fail", "not measured", "no bound"]
 GOOD_SCORE, SWING = 0.8, 3.0  # of the guide
 ROUNDING = 1e-6  # a loss that is never larger is 0
