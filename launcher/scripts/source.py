@@ -21,6 +21,8 @@ STARTS = frozenset(_STARTS.split())
 
 
 ESCAPED = re.compile(r"(?<!\\)\\[<>]")
+NEGATED = re.compile(r"(?<![^\s;&|({`])!(?=((?:[ \t]|\\\n)+)(?:\{\s|\(\(|(?:while|until|if|for|case)\s))")
+"""`!` before a compound command: the grammar knows it only before a simple command or a subshell."""
 ROUNDS = 20
 """How often a text is parsed again at most, so that a hostile one costs no more than its length."""
 
@@ -59,13 +61,21 @@ def _unended(root: Node, content: bytes) -> Iterator[int]:
                 yield before.end_byte
 
 
+def _is_list(node: Node) -> bool:
+    """Whether it is `left && right`, also with redirects after it, which the grammar takes for those of the list."""
+    body = node.child_by_field_name("body") if node.type == "redirected_statement" else None
+    return (body or node).type == "list"
+
+
 class ScriptSource:
     """Text of a script with its tree; offsets count characters."""
 
     def __init__(self, text: str, file: str, line: int) -> None:
         self.text, self.file, self.line = text, file, line
+        self.negated = {found.end(1): found.start() for found in NEGATED.finditer(text)}
+        """Where compound commands after `!` may begin, with the place of the `!`."""
         # The grammar takes `\<` for a redirect. Only where commands begin and end is read from the tree.
-        content = ESCAPED.sub("==", text).encode("utf-8", "replace")
+        content = NEGATED.sub(" ", ESCAPED.sub("==", text)).encode("utf-8", "replace")
         self.root = _tree(content)
         self.characters: list[int] | None = None
         if len(content) != len(text):
@@ -88,7 +98,16 @@ class ScriptSource:
 
     def text_of(self, node: Node) -> str:
         """As it is written."""
-        return self.text[self.start(node) : self.end(node)]
+        begin = self.start(node)
+        return self.text[self.negated.get(begin, begin) : self.end(node)]
+
+    def negates(self, node: Node) -> bool:
+        """Whether `!` before a compound command negates this node: all of its pipeline, and no list."""
+        if self.start(node) not in self.negated or not node.is_named or _is_list(node):
+            return False
+        above = node.parent
+        within = above is not None and above.type in ("pipeline", "redirected_statement") and not _is_list(above)
+        return not (above is not None and within and self.start(above) == self.start(node))
 
     def line_at(self, place: int) -> int:
         """The number of its line in the file."""

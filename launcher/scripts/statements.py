@@ -9,7 +9,7 @@ from launcher.scripts.commands import redirect
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import DoubleBracket
 from launcher.scripts.source import ScriptSource, ends_script, is_echo, matters
-from launcher.scripts.walk import HANDLERS, SIMPLE, block, run_text, simple, statement
+from launcher.scripts.walk import HANDLERS, SIMPLE, block, negated, run_text, simple, statement
 from launcher.scripts.words.ends import ended
 from launcher.scripts.words.expand import expand_quoted
 from launcher.scripts.words.files import write_file
@@ -77,11 +77,11 @@ def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     stages = [child for child in node.children if child.is_named and child.type != "comment"]
     statuses = []
     stream = shell.stdin
-    negated = False
+    inverted = False
     assumed = ""
     for number, stage in enumerate(stages):
         if number == 0 and stage.type == "negated_command":
-            negated, stage = True, stage.children[-1]
+            inverted, stage = True, stage.children[-1]
         if number == len(stages) - 1 and "lastpipe" in shell.options:
             statuses.append(last_stage(shell, source, stage, stream))
             assumed = shell.assumed
@@ -106,8 +106,8 @@ def pipeline(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     status = statuses[-1]
     if "pipefail" in shell.options:
         status = next((one for one in reversed(statuses) if one), 0)
-    shell.exempt = negated
-    return int(not status) if negated else status
+    shell.exempt = inverted
+    return int(not status) if inverted else status
 
 
 def last_stage(shell: BashProcess, source: ScriptSource, stage: Node, stream: InputStream) -> int:
@@ -122,13 +122,7 @@ def last_stage(shell: BashProcess, source: ScriptSource, stage: Node, stream: In
 
 
 def negated_command(shell: BashProcess, source: ScriptSource, node: Node) -> int:
-    shell.inside_condition += 1
-    try:
-        status = statement(shell, source, node.children[-1])
-    finally:
-        shell.inside_condition -= 1
-    shell.exempt = True
-    return int(not status)
+    return negated(shell, lambda: statement(shell, source, node.children[-1]))
 
 
 def redirected(shell: BashProcess, source: ScriptSource, node: Node) -> int:

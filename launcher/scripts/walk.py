@@ -10,7 +10,7 @@ from tree_sitter import Node
 from launcher.scripts.commands import run_simple
 from launcher.scripts.source import ScriptSource, parsed
 from launcher.scripts.words.documents import without_documents
-from launcher.scripts.words.ends import ended
+from launcher.scripts.words.ends import ended, returned
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command
 from launcher.scripts.words.patterns import Undecided
 from launcher.scripts.words.state import DEPTH, BashProcess, ExitScript, LeaveLoop, ReturnFromFunction, StopReading
@@ -120,12 +120,25 @@ def statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     try:
         if shell.reading.depth > 3 * DEPTH:
             raise StopReading(f"more than {3 * DEPTH} statements within each other")
+        if source.negates(node):
+            return negated(shell, lambda: HANDLERS[kind](shell, source, node))
         return HANDLERS[kind](shell, source, node)
     except (UnreadableText, Undecided) as error:
         shell.report_unread(str(error))
         return 1
     finally:
         shell.reading.depth -= 1
+
+
+def negated(shell: BashProcess, run: Callable[[], int]) -> int:
+    """`! command`: its failure ends no shell."""
+    shell.inside_condition += 1
+    try:
+        status = run()
+    finally:
+        shell.inside_condition -= 1
+    shell.exempt = True
+    return int(not status)
 
 
 def simple(shell: BashProcess, source: ScriptSource, node: Node, begin: int | None = None) -> int:
@@ -186,11 +199,18 @@ def call_function(shell: BashProcess, name: str, words: list[str]) -> int:
     shell.calls.append(name)
     shell.scopes.append({})
     depth = len(shell.scopes)
+    trap = "" if "functrace" in shell.options else shell.return_trap
+    shell.return_trap = "" if trap else shell.return_trap  # a function does not have that of its caller
     try:
-        return statement(shell, source, body)
-    except ReturnFromFunction as back:
+        try:
+            status = statement(shell, source, body)
+        except ReturnFromFunction as back:
+            status = back.status
+        return returned(shell, status)
+    except ReturnFromFunction as back:  # of the trap itself
         return back.status
     finally:
+        shell.return_trap = shell.return_trap or trap
         del shell.scopes[depth - 1 :]
         shell.calls.pop()
         shell.arguments, shell.file, shell.loops, shell.consumed, shell.consumed_source, shell.line = kept

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from launcher.scripts.programs.conditions import TestCommand
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.assignments import assign_value, split_assignment
+from launcher.scripts.words.ends import returned
 from launcher.scripts.words.expand import element_key
 from launcher.scripts.words.files import NotReadable, normal_path, script_text
 from launcher.scripts.words.lexer import NAME, UnreadableText
@@ -184,9 +185,11 @@ def source(shell: BashProcess, words: list[str]) -> int:
     if arguments:
         shell.arguments = arguments
     try:
-        return shell.run_text(shell, text, name, 1)
-    except ReturnFromFunction as back:
-        return back.status
+        try:
+            status = shell.run_text(shell, text, name, 1)
+        except ReturnFromFunction as back:
+            status = back.status
+        return returned(shell, status)
     finally:
         if arguments:
             shell.arguments = kept
@@ -411,6 +414,8 @@ def trap(shell: BashProcess, words: list[str]) -> int:
         shell.exit_trap = "" if words[0] == "-" else words[0]
     if {"ERR", "err"} & set(words[1:]):
         shell.error_trap = "" if words[0] == "-" else words[0]
+    if {"RETURN", "return"} & set(words[1:]):
+        shell.return_trap = "" if words[0] == "-" else words[0]
     return 0
 
 

@@ -18,6 +18,15 @@ def ended(shell: BashProcess, status: int) -> int:
     return status
 
 
+def returned(shell: BashProcess, status: int) -> int:
+    """Runs what `trap ... RETURN` gave, at the end of a function or of a file, whose status it returns."""
+    if shell.return_trap:
+        shell.status, assumed = status, shell.assumed
+        shell.run_text(shell, shell.return_trap, shell.file, shell.line)
+        shell.status, shell.assumed = status, assumed
+    return status
+
+
 def run_apart(shell: BashProcess, text: str, sink: TextSink) -> None:
     """Runs text as a substitution does: in this shell, which is a copy, with its output in `sink`."""
     shell.sinks, shell.wrappers = {1: sink, 2: None}, ()

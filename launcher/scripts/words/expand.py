@@ -38,6 +38,7 @@ from launcher.scripts.words.state import (
 )
 from launcher.scripts.words.values import (
     count,
+    declared_text,
     element,
     elements,
     field_list,
@@ -251,6 +252,8 @@ def _parameter(shell: BashProcess, asked: ParameterText, part: Parameter) -> Ite
         yield FieldPiece((length,), part.quoted)
     elif defaults:
         yield from _default(shell, asked, part, [] if value is None else [value])
+    elif value is not None and (asked.operator, asked.argument) == ("@", "A"):
+        yield FieldPiece((declared_text(shell, asked.name, value),), part.quoted)
     else:
         new = not_set(shell, asked, part) if value is None else changed(shell, asked, value)
         yield FieldPiece((new,), part.quoted)
@@ -279,6 +282,10 @@ def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values
         if asked.operator.startswith(":") and not " ".join(values):
             values = []
         yield from _default(shell, asked, part, values, many=True)
+        return
+    if asked.operator == "@" and asked.argument == "A" and asked.name not in "@*":
+        text = declared_text(shell, asked.name)  # of an array three words, as bash writes it
+        yield _many(shell, asked, part, text.split(" ", 2) if text.startswith("declare ") else [text])
         return
     if asked.operator == "@" and asked.argument in ("K", "k") and asked.name not in "@*":
         yield _many(shell, asked, part, key_value_words(shell, asked.name, joined=asked.argument == "K"))

@@ -296,6 +296,8 @@ class BashProcess:
     """What `trap ... EXIT` runs at the end."""
     error_trap: str = ""
     """What `trap ... ERR` runs after a command that fails."""
+    return_trap: str = ""
+    """What `trap ... RETURN` runs at the end of a function or of a file that `source` reads."""
     assumed: str = ""
     """Why the last status is only assumed; empty where it is known."""
     inside_condition: int = 0
@@ -338,6 +340,7 @@ class BashProcess:
             exported_functions=set(self.exported_functions),
             exit_trap="",
             error_trap=self.error_trap if "errtrace" in self.options else "",
+            return_trap=self.return_trap if "functrace" in self.options else "",
             calls=list(self.calls),
             options=set(self.options),
             sinks=dict(self.sinks),

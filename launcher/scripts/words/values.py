@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from launcher.scripts.words.fields import FieldList
 from launcher.scripts.words.names import MACHINE
-from launcher.scripts.words.parameters import OPTION_LETTERS, ParameterText
+from launcher.scripts.words.parameters import OPTION_LETTERS, ParameterText, shell_quoted
 from launcher.scripts.words.patterns import Undecided
 from launcher.scripts.words.state import IS_OPEN, BashProcess, is_open
 
@@ -97,6 +97,30 @@ def key_value_words(shell: BashProcess, name: str, *, joined: bool) -> list[str]
     variable = shell.variable(name)
     ends = " " if variable is not None and variable.kind == "associative" and text else ""  # as bash 5.2 writes it
     return [text + ends] if text else []
+
+
+def declared_text(shell: BashProcess, name: str, value: str | None = None) -> str:
+    """`${name@A}`, what declares the variable again; without `value`, `${name[@]@A}`. Raises Undecided."""
+    variable, name = shell.variable(name), shell.target(name)
+    if variable is None:
+        raise Undecided("a parameter that is no variable")
+    values = elements(shell, name) if value is None else [value]
+    if not all(text.isascii() and text.isprintable() for text in values):
+        raise Undecided("an open value, or an unusual character")
+    flags = {"associative": "A", "indexed": "a"}.get(variable.kind, "")
+    flags += "i" * variable.integer + "r" * variable.readonly + "x" * variable.exported
+    flags += variable.case[:1]
+    begin = f"declare -{flags} " if flags else ""
+    if value is not None or variable.kind == "scalar":
+        return f"{begin}{name}={shell_quoted(values[0])}" if values else ""
+    if variable.kind == "associative":
+        raise Undecided("an order of its own")
+    quoted = (re.sub(r'([$`"\\])', r"\\\1", text) for text in values)
+    return (
+        f"{begin}{name}=("
+        + " ".join(f'[{key}]="{text}"' for key, text in zip(keys(shell, name), quoted, strict=True))
+        + ")"
+    )
 
 
 def open_list(shell: BashProcess, inner: str) -> str:
