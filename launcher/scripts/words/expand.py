@@ -12,6 +12,7 @@ from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.ends import run_apart
 from launcher.scripts.words.fields import FieldPiece
 from launcher.scripts.words.files import write_file
+from launcher.scripts.words.globs import has_pattern, matching_files
 from launcher.scripts.words.lexer import (
     Arithmetic,
     BashWord,
@@ -74,6 +75,8 @@ def _assigns(word: str) -> bool:
 def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool) -> list[str]:
     out = field_list(shell, listed=listed)
     for piece in pieces(shell, parts):
+        if listed and not piece.quoted and any(has_pattern(value) for value in piece.values):
+            out.pattern_from = min(out.pattern_from, len(out.fields))
         if not piece.many:
             if piece.quoted or piece.literal:
                 out.add(piece.values[0])
@@ -90,7 +93,7 @@ def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool) -> list[str
             else:
                 out.split(value)
     out.end()
-    return out.fields
+    return matching_files(shell, out) if out.pattern_from < len(out.fields) else out.fields
 
 
 def expand_all(shell: BashProcess, words: Iterable[BashWord], *, listed: bool = False) -> list[str]:
@@ -293,8 +296,17 @@ def _with_many(shell: BashProcess, asked: ParameterText, part: Parameter, values
     if asked.operator == ":":
         values = sliced(shell, asked, values, bounds(shell, asked.argument))
     else:
-        values = [changed(shell, asked, value) for value in values]
+        values = [_changed_element(shell, asked, part, value) for value in values]
     yield _many(shell, asked, part, values)
+
+
+def _changed_element(shell: BashProcess, asked: ParameterText, part: Parameter, value: str) -> str:
+    """As `changed`; an element of which only running could tell what becomes of it stays one open value."""
+    try:
+        return changed(shell, asked, value)
+    except patterns.Undecided:
+        new = shell.open_value(part.text, "{" + part.inner + "}")
+        return shell.reading.list_character(new) if shell.reading.is_list(value) else new
 
 
 def _many(shell: BashProcess, asked: ParameterText, part: Parameter, values: list[str]) -> FieldPiece:
@@ -377,13 +389,16 @@ def changed(shell: BashProcess, asked: ParameterText, value: str) -> str:
     if sign[0] == "/":
         pattern, by = parameters.split_replacement(asked.argument)
         expression = _pattern(pieces(shell, word_parts(pattern)))
-        if is_open(value) or is_open(expression):
-            raise patterns.Undecided("an open part")
         at = sign[1:] if sign[1:] in ("#", "%") else ""
         new = "".join(
             " ".join(piece.values) if piece.quoted else " ".join(piece.values).replace("&", patterns.MATCHED)
             for piece in pieces(shell, word_parts(by))
         )
+        if at and not expression and not shell.reading.is_list(value):  # a text before or after it
+            new = new.replace(patterns.MATCHED, "")
+            return new + value if at == "#" else value + new
+        if is_open(value) or is_open(expression):
+            raise patterns.Undecided("an open part")
         extended, any_case = "extglob" in shell.options, "nocasematch" in shell.options
         return patterns.replaced(
             value, expression, new, everywhere=sign == "//", at=at, extended=extended, any_case=any_case

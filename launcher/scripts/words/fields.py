@@ -32,6 +32,8 @@ class FieldList:
         self.white = "".join(c for c in separators if c in " \t\n")
         self.marks = "".join(c for c in separators if c not in " \t\n")
         self.after_white = False
+        self.pattern_from = FIELDS + 1
+        """The number of the first field that has a pattern of file names which is not quoted."""
 
     def add(self, text: str) -> None:
         """Characters of the current field."""
