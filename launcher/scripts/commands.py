@@ -36,6 +36,8 @@ rm rsync scancel scontrol sleep spack stty sync tar top touch tput uname unzip w
 """
 QUIET = frozenset(_QUIET.split())
 """Programs that start nothing here and are taken to succeed without a word about it."""
+TELLS = frozenset("apropos diff find git grep kill killall man pgrep pkill ps vi vim which".split())  # noqa: SIM905
+"""Programs that start no command that their words may name."""
 ENDS = frozenset(["then", "elif", "else", "fi", "do", "done", "esac"])
 """Reserved words that never begin a command: one that does was taken from a statement by the grammar."""
 Call = Callable[[BashProcess, str, list[str]], int]
@@ -70,8 +72,11 @@ def redirect(shell: BashProcess, redirects: tuple[Redirect, ...], files: list[tu
     for one in redirects:
         target = one.target.text
         if one.operator in ("<", "<<<", "<>", "<&"):
+            stream = input_stream(shell, one.operator, target)
             if one.descriptor in ("", "0"):
-                shell.stdin = input_stream(shell, one.operator, target)
+                shell.stdin = stream
+            else:
+                shell.inputs[one.descriptor] = stream
             continue
         if target.startswith((">(", "<(")):
             sink: TextSink | None = None
@@ -111,7 +116,7 @@ def input_stream(shell: BashProcess, operator: str, target: str) -> InputStream:
     if path == "/dev/null":
         return InputStream("")
     if operator == "<&":
-        return shell.stdin
+        return shell.inputs.get(path, InputStream(None)) if path != "0" else shell.stdin
     return InputStream(known_text(shell, path))
 
 
@@ -249,6 +254,8 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
     if name == "tee":
         return tee(shell, words)
     if starts.starts_something(shell, [name, *words]) or "/" in name or name.endswith((".sh", ".py")):
+        return starts.start(shell, [name, *words], environment)
+    if name not in QUIET | TELLS and starts.command_within(shell, [name, *words]):
         return starts.start(shell, [name, *words], environment)
     shell.write_unknown()
     if name not in QUIET:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from tree_sitter import Node
@@ -14,6 +15,9 @@ from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quo
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
 from launcher.scripts.words.state import ITERATIONS, BashProcess, ExitScript, LeaveLoop, StopReading, is_open
 from launcher.scripts.words.values import list_place
+
+Values = dict[str, dict[int | str, str]]
+"""Values of variables by name and key."""
 
 
 def condition(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
@@ -37,11 +41,13 @@ def if_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
             otherwise = child.children
     for number, (tested, body) in enumerate(clauses):
         shell.assumed = ""
+        begun = len(shell.reading.launches)
         status = condition(shell, source, tested)
         shell.status = status
         if shell.assumed:
             rest = [part for _, later in clauses[number + 1 :] for part in later] + otherwise
-            status = decided(shell, source, status, tested, body, rest)
+            trained = len(shell.reading.launches) > begun
+            status = decided(shell, source, status, tested, body, rest, trained=trained)
         if status == 0:
             return block(shell, source, body)
     shell.assumed = ""
@@ -65,9 +71,12 @@ def _clauses(node: Node, clauses: list[tuple[list[Node], list[Node]]]) -> None:
 
 
 def decided(
-    shell: BashProcess, source: ScriptSource, status: int, tested: list[Node], body: list[Node], rest: list[Node]
-) -> int:
-    """The status to go on with where it is only assumed: not into a branch that ends the script or starts nothing."""
+    shell: BashProcess, source: ScriptSource, status: int, tested: list[Node], body: list[Node], rest: list[Node],
+    *, trained: bool,
+) -> int:  # fmt: skip
+    """The status to go on with where it is only assumed: not into a branch that ends the script or starts nothing.
+
+    After a launch in the condition itself (`trained`), a branch that launches is for one that failed."""
     why = shell.assumed
     taken, other = (body, rest) if status == 0 else (rest, body)
     starts, starts_other = launches(shell, source, *taken), launches(shell, source, *other)
@@ -79,7 +88,7 @@ def decided(
     elif shell.loops and leaves_loop(source, *taken) != leaves_loop(source, *other):
         if leaves_loop(source, *taken) != (len(shell.reading.launches) > shell.leave_after):
             status, why = int(not status), "a loop is left after its launches, and one that only waits at once"
-    elif starts_other and not starts:
+    elif starts_other and not starts and not trained:
         status, why = int(not status), "the other branch starts nothing"
     text = " ".join(source.text_of(one) for one in tested if one.is_named)
     shell.line = source.line_at(source.start(tested[0])) if tested else shell.line
@@ -114,10 +123,14 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
     line = source.line_at(source.start(node))
     begun = len(shell.reading.launches)
     leave_after = begun if launches(shell, source, body) else -1
+    unread = [one for one in (shell.stdin, *shell.inputs.values()) if one.text is None and not one.read]
+    before = values_of(shell) if unread else {}
     for _ in range(ITERATIONS):
         shell.reading.step()
         shell.assumed = ""
         status = condition(shell, source, tested)
+        if any(one.read for one in unread):
+            return lines_of_a_program(shell, source, node, before)
         if shell.assumed:
             shell.line = line
             text = " ".join(source.text_of(one) for one in tested if one.is_named)
@@ -145,6 +158,50 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
     raise StopReading(f"a loop that does not end within {ITERATIONS:,} rounds or 20 launches")
 
 
+def lines_of_a_program(shell: BashProcess, source: ScriptSource, node: Node, before: Values) -> int:
+    """`while read` over lines that only running could tell: the body is read for one of them."""
+    body = node.child_by_field_name("body")
+    assert body is not None
+    text = source.text[source.start(node) : source.start(body)].rstrip("; \t\n")
+    shell.line = source.line_at(source.start(node))
+    shell.report_open(text, "", "how many lines these are is known only where it runs; the loop is read once")
+    loop_body(shell, source, body.children)
+    left_open(shell, source.text_of(node), before)
+    return 0
+
+
+def values_of(shell: BashProcess) -> Values:
+    """The values of all variables, to compare later ones with."""
+    shell.reading.step(1 + len(shell.scopes))
+    return {name: dict(variable.values) for name, variable in shell.visible_variables().items()}
+
+
+def left_open(shell: BashProcess, loop: str, before: Values) -> None:
+    """What only the number of rounds could tell after a loop that is read once: counters, and arrays that it fills."""
+    for name, variable in shell.visible_variables().items():
+        known = before.get(name, {})
+        if variable.values == known or name in ("OLDPWD", "BASH_REMATCH", "OPTIND", "DIRSTACK") or variable.readonly:
+            continue
+        new = [key for key in variable.values if key not in known]
+        if variable.kind == "indexed" and known and not new:
+            continue
+        if variable.kind == "indexed" and new:
+            first = variable.values[new[0]]
+            value = first if len(first) == 1 and is_open(first) else shell.open_value(name, "{" + name + "[@]}")
+            for key in new[1:]:
+                del variable.values[key]
+            variable.values[new[0]] = shell.reading.list_character(value)
+        elif variable.kind == "scalar" and counts_rounds(name, loop):
+            variable.values[0] = shell.open_value(f"${name}", "{" + name + "}")
+
+
+def counts_rounds(name: str, loop: str) -> bool:
+    """Whether a loop sets the variable from its own value of the round before, or out of sight."""
+    plain = rf"(?<![\w$]){name}=|\b(?:for|read)\b[^;\n]*\b{name}\b"
+    own = rf"\b{name}\+=|\b{name}=[^;\n]*\$\{{?{name}\b|(?:\(\(|\blet\b)[^\n]*\b{name}\b"
+    return re.search(own, loop) is not None or re.search(plain, loop) is None
+
+
 def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     """for name in words, and select (its first word)."""
     name = node.child_by_field_name("variable")
@@ -156,15 +213,6 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     else:
         command = simple_command(source.text, source.end(keyword))
         values = expand_all(shell, [word for word in command.words if isinstance(word, BashWord)], listed=True)
-        for word in command.words:
-            if (
-                isinstance(word, BashWord)
-                and any(mark in word.text for mark in "*?")
-                and "'" not in word.text
-                and '"' not in word.text
-                and not word.text.startswith(("$", "{"))
-            ):
-                shell.report_open(word.text, "", "which files match is known only where it runs; taken as it is")
     if node.children[0].type == "select":
         shell.report_open(source.text_of(node).splitlines()[0], "", "a choice of a person; the first one is taken")
         values = values[:1]
@@ -175,12 +223,16 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         raise StopReading(f"a loop over more than {ITERATIONS:,} words")
     leave_after = -1 if waits(shell, source, body) else 1 << 30
     for value in values:
+        before = values_of(shell) if shell.reading.is_list(value) else None
         reference = shell.named(source.text_of(name))
         if reference is not None and reference.reference is not None:
             reference.reference = value
         else:
             shell.set(source.text_of(name), value)
-        if not loop_body(shell, source, body.children, leave_after):
+        again = loop_body(shell, source, body.children, leave_after)
+        if before is not None:
+            left_open(shell, source.text_of(node), before)
+        if not again:
             break
     return shell.status if values else 0
 

@@ -16,6 +16,7 @@ from launcher.scripts.words.parameters import OPTION_LETTERS
 from launcher.scripts.words.state import (
     BashProcess,
     ExitScript,
+    InputStream,
     LeaveLoop,
     ReturnFromFunction,
     StopReading,
@@ -237,7 +238,7 @@ def getopts(shell: BashProcess, words: list[str]) -> int:
 
 def read(shell: BashProcess, words: list[str]) -> int:
     """`read -r -d x -a array name ...`."""
-    raw, delimiter, array, left = False, "\n", "", list(words)
+    raw, delimiter, array, asks, left, stream = False, "\n", "", False, list(words), shell.stdin
     while left and left[0].startswith("-") and len(left[0]) > 1:
         option = left.pop(0)
         for at, letter in enumerate(option[1:], start=1):
@@ -247,13 +248,15 @@ def read(shell: BashProcess, words: list[str]) -> int:
                 value = option[at + 1 :] or (left.pop(0) if left else "")
                 delimiter = (value[:1] or "\0") if letter == "d" else delimiter
                 array = value if letter == "a" else array
+                asks |= letter == "p"
+                if letter == "u" and value != "0":
+                    stream = shell.inputs.get(value, InputStream(None))
                 if letter in "nN":
                     raise UnreadableText("read -n")
                 break
     names = left or ["REPLY"]
-    stream = shell.stdin
     if stream.text is None:
-        if stream.read:
+        if stream.read and not asks:
             return 1
         stream.read = True
         for name in [array] if array else names:

@@ -227,19 +227,25 @@ def grep(shell: BashProcess, words: list[str]) -> int:
 
 
 def head_or_tail(shell: BashProcess, words: list[str], *, last: bool) -> int:
-    count, files, left = 10, [], list(words)
+    count, files, left, rest = 10, [], list(words), False
     while left:
         word = left.pop(0)
         if word == "-n" and left:
             word = "-n" + left.pop(0)
-        if found := re.fullmatch(r"-n?(\d{1,6})|--lines=(\d{1,6})", word):
-            count = int(found[1] or found[2])
+        if found := re.fullmatch(r"(?:-n?|--lines=)(\d{1,6})", word):
+            count, rest = int(found[1]), False
+        elif found := re.fullmatch(r"(?:-n|--lines=)" + (r"\+" if last else "-") + r"(\d{1,6})", word):
+            count, rest = int(found[1]), True
         elif word.startswith(("-", "+")):
             raise UnknownOutput
         else:
             files.append(word)
     lines = input_text(shell, files).splitlines(keepends=True)
-    shell.write("".join(lines[max(len(lines) - count, 0) :] if last else lines[:count]))
+    if rest:  # `tail -n +2`: from the second line on; `head -n -2`: without the last two
+        begin, end = (max(count - 1, 0), len(lines)) if last else (0, max(len(lines) - count, 0))
+    else:
+        begin, end = (max(len(lines) - count, 0), len(lines)) if last else (0, count)
+    shell.write("".join(lines[begin:end]))
     return 0
 
 

@@ -306,6 +306,8 @@ class BashProcess:
     leave_after: int = -1
     """A loop is left on an assumed condition only after so many launches: a loop that launches does so once."""
     stdin: InputStream = field(default_factory=lambda: InputStream(None))
+    inputs: dict[str, InputStream] = field(default_factory=dict)
+    """By the number of the descriptor, what else is open to be read."""
     sinks: dict[int, TextSink | None] = field(default_factory=lambda: {1: None, 2: None})
     on_slurm: bool = False
     getopts_column: int = 0
@@ -344,6 +346,7 @@ class BashProcess:
             calls=list(self.calls),
             options=set(self.options),
             sinks=dict(self.sinks),
+            inputs=dict(self.inputs),
             loops=0,
         )
 
@@ -353,7 +356,7 @@ class BashProcess:
         return BashProcess(
             self.reading, self.run_text, name, file, arguments, [first_variables(self.exported() if exported else {})],
             folder=self.folder, stdin=self.stdin, sinks=dict(self.sinks), on_slurm=self.on_slurm,
-            wrappers=self.wrappers, functions=functions, exported_functions=set(functions),
+            inputs=dict(self.inputs), wrappers=self.wrappers, functions=functions, exported_functions=set(functions),
         )  # fmt: skip
 
     def visible_variables(self) -> dict[str, Variable]:
