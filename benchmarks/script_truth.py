@@ -30,7 +30,7 @@ REAL = re.findall(
 )
 RECORDS = ("python", "python3", "python3.11", "torchrun", "accelerate", "deepspeed")
 PASSES = re.findall(
-    r"\S+", "srun mpirun sudo numactl nsys apptainer singularity docker conda uv taskset ray poetry micromamba"
+    r"\S+", "srun kubectl mpirun sudo numactl nsys apptainer singularity docker conda uv taskset ray poetry micromamba"
 )
 QUIET = re.findall(
     r"\S+",
@@ -64,6 +64,8 @@ STARTS = f"({'|'.join([*RECORDS, *PASSES, 'bash', 'sh', 'env', 'nohup', 'timeout
 BASE = frozenset(
     ["PATH", "HOME", "USER", "PWD", "OLDPWD", "SHLVL", "_", "HOSTNAME", "TERM", "LD_PRELOAD", "_STDBUF_O", "_STDBUF_E"]
 )
+APART = ("ray job submit", "docker", "kubectl", "ssh", "apptainer")
+"""Wrappers that start a program in another environment than the script's."""
 SECONDS = 20
 
 RECORD = """#!{bash}
@@ -300,7 +302,7 @@ def compare(script: Path) -> Comparison:
             extra.append(ours)
             continue
         left.remove(found)
-        if not any(wrapper.name in ("ray job submit", "docker", "ssh", "apptainer") for wrapper in ours.wrappers):
+        if not any(wrapper.name in APART for wrapper in ours.wrappers):
             differs += environment_differs(ours, found, placeholders, environment)
     return Comparison(
         script.stem, reading, tuple(truth), tuple(left), tuple(extra), tuple(sorted(set(differs))), errors

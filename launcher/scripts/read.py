@@ -26,6 +26,8 @@ from launcher.scripts.words.state import (
 )
 
 SBATCH = re.compile(r"^#SBATCH[ \t]+(.*?)[ \t]*$", re.MULTILINE)
+HEAD = re.compile(r"(?:[ \t]*(?:#.*)?\n)*")
+"""What stands before the first command, where Slurm looks for its options."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def first_shell(
         shell.folder = reading.open_character("{PWD}")
     else:
         shell.folder = folder
-    directives = SBATCH.findall(text)
+    directives = SBATCH.findall(found[0] if (found := HEAD.match(text + chr(10))) else "")
     if directives:
         shell.on_slurm = True
         options = {}

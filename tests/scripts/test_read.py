@@ -301,3 +301,47 @@ def test_launches_and_refusals_together(read):
     found = read(f"{TRAIN} a=1\n{TRAIN} b=$((1 / 0))\n{TRAIN} c=1\nif true\n")
     assert [launch.words for launch in found.launches] == [("a=1",), ("c=1",)]
     assert [part.line.rpartition(":")[2] for part in found.refused] == ["2", "4"]
+
+
+@pytest.mark.parametrize("command", [
+    "./adapt.sh --nodes 2 RUN", "site_launch --nodes 2 -- RUN", 'site_launch -N 2 bash -c "RUN"', "/opt/bin/start RUN",
+])  # fmt: skip
+def test_a_program_that_is_not_known_is_taken_to_start_the_command_after_it(read, command):
+    found = read(f"{command.replace('RUN', TRAIN + ' a=1')}\n")
+    assert [launch.words for launch in found.launches] == [("a=1",)]
+    notes = [(part.line.rpartition(":")[2], part.note) for part in found.open]
+    assert notes == [("1", "what it does is not known; taken to start the command after it")]
+
+
+@pytest.mark.parametrize(
+    "command", ["pgrep -f python3 -m verl.trainer.main_ppo", "git add python3 train.py", "vi a.sh"]
+)
+def test_a_program_that_only_tells_starts_nothing(read, command):
+    assert not read(f"{command}\n").launches
+
+
+@pytest.mark.parametrize("text", [
+    f"sbatch <<EOF\n#!/bin/bash\n#SBATCH -N 2\nsrun {TRAIN} a=1\nEOF",
+    f"sbatch -N 2 --wrap='{TRAIN} a=1'", f'sbatch -N 2 --wrap "{TRAIN} a=1"',
+])  # fmt: skip
+def test_what_sbatch_is_given_without_a_file(read, text):
+    found = read(f"{text}\n{TRAIN} b=1\n")
+    assert [launch.words for launch in found.launches] == [("a=1",), ("b=1",)]
+    assert found.launches[0].wrappers[0].name == "sbatch"
+    assert not found.launches[1].wrappers  # options of Slurm count only before the first command
+
+
+@pytest.mark.parametrize("loop", [
+    'while read -r h; do hosts+=("$h"); n=$((n + 1)); done < <(site_hosts)',
+    'for h in $(site_hosts); do hosts+=("$h"); let n+=1; done',
+    'while read -r -u 3 h; do hosts+=("$h"); ((n++)); done 3< <(site_hosts)',
+])  # fmt: skip
+def test_what_a_loop_over_an_open_number_of_lines_counts_is_open(read, loop):
+    found = read(f"hosts=(one) n=1 last=\n{loop}\n{TRAIN} n=$n c=${{#hosts[@]}} a=${{hosts[0]}}\n")
+    assert found.launches[0].words == ("n={n}", "c={#hosts[@]}", "a=one")
+    assert any("the loop is read once" in part.note and part.line.endswith(":2") for part in found.open)
+
+
+def test_each_answer_of_a_person_is_open(read):
+    found = read(f"read -p 'model? ' M\nread -rp 'lr? ' LR\n{TRAIN} m=$M lr=$LR\n")
+    assert found.launches[0].words == ("m={read M}", "lr={read LR}")

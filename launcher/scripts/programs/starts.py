@@ -75,6 +75,21 @@ def start(shell: BashProcess, words: list[str], environment: dict[str, str]) -> 
     return start_wrapped(shell, name, words[1:], environment)
 
 
+def command_within(shell: BashProcess, words: list[str]) -> int:
+    """Where the words of a program that is not known name a command of Python or of a shell; 0 where they do not."""
+    for place, word in enumerate(words[1:], 1):
+        name, after = command_name(shell, word), words[place + 1 :]
+        if name in SHELLS and re.fullmatch(r"-[a-z]*c", (after or [""])[0]):
+            return place
+        if name in LAUNCHERS and after and (name != "accelerate" or after[0] == "launch"):
+            return place
+        if PYTHON.fullmatch(name):
+            first = next((one for one in after if not re.fullmatch(r"-[bBdEiIOqsSuvP]+", one)), "")
+            if first == "-m" or first.endswith(".py"):
+                return place
+    return 0
+
+
 def within(shell: BashProcess, wrapper: Wrapper, words: list[str], environment: dict[str, str]) -> int:
     """Starts a command within a wrapper."""
     kept, shell.wrappers = shell.wrappers, (*shell.wrappers, wrapper)
@@ -102,7 +117,8 @@ def split_options(words: list[str], valued: Set[str]) -> tuple[dict[str, str], l
         elif not equals and not word.startswith("--") and len(word) > 2 and word[:2] in valued and word not in valued:
             name, value = word[:2], word[2:]
         key = name.lstrip("-").replace("_", "-")
-        options[key] = f"{options[key]}\n{value}" if key in options and key in ("e", "env", "x") else value
+        again = key in options and key in ("e", "env", "x", "u", "unset")
+        options[key] = f"{options[key]}\n{value}" if again else value
     return options, words[at:]
 
 
@@ -121,6 +137,11 @@ def start_wrapped(shell: BashProcess, name: str, words: list[str], environment: 
         if rest and not PYTHON.fullmatch(command_name(shell, rest[0])):
             options.setdefault("target", rest[0])
             rest = rest[1:]
+    if name == "kubectl":
+        rest = split_options(rest, VALUES[name])[1]
+    if name == "env":
+        shell, environment = without_variables(shell, options, environment)
+        rest = rest[rest[:1] == ["-"] :]
     environment = {**environment, **environment_of(shell, name, options)}
     if name in ("env", "sudo", "docker", "doas"):
         while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
@@ -129,8 +150,8 @@ def start_wrapped(shell: BashProcess, name: str, words: list[str], environment: 
             rest = rest[1:]
     if name == "script" and "c" in options:
         rest = ["bash", "-c", options["c"]]
-    if name == "sbatch" and rest:
-        rest = ["bash", *rest]
+    if name == "sbatch":
+        rest = ["bash", *(["-c", options["wrap"]] if "wrap" in options else rest)]
     if not rest:
         text = shell.stdin.text if name == "ssh" else None
         return start_text(shell, text, "bash", [], environment) if text else 0
@@ -143,6 +164,24 @@ def start_wrapped(shell: BashProcess, name: str, words: list[str], environment: 
         inner.wrappers = (*shell.wrappers, wrapper)
         return start_text(inner, " ".join(rest), "bash", [], environment, new=False)
     return within(shell, wrapper, rest, environment)
+
+
+def without_variables(
+    shell: BashProcess, options: dict[str, str], environment: dict[str, str]
+) -> tuple[BashProcess, dict[str, str]]:
+    """The shell and the environment without what `env -u NAME` and `env -i` take away."""
+    found = shell.exported()
+    if {"i", "ignore-environment", ""} & {*options}:
+        names = {*found, *environment}
+    else:
+        names = {*options.get("u", "").split("\n"), *options.get("unset", "").split("\n")} & {*found, *environment}
+    if not names:
+        return shell, environment
+    inner = shell.subshell()
+    variables = inner.visible_variables()
+    for name in names & {*found}:
+        variables[name].exported = False
+    return inner, {key: value for key, value in environment.items() if key not in names}
 
 
 def environment_of(shell: BashProcess, name: str, options: dict[str, str]) -> dict[str, str]:
@@ -257,6 +296,7 @@ def start_file(shell: BashProcess, words: list[str], environment: dict[str, str]
     path = words[0]
     if path in shell.functions or path == ":":
         return 0
+    place = command_within(shell, words)
     if "/" in path or path.endswith(".sh"):
         try:
             found = script_text(shell, path)
@@ -265,10 +305,14 @@ def start_file(shell: BashProcess, words: list[str], environment: dict[str, str]
             return 1
         if found is not None and not path.endswith(".py"):
             return start_text(shell, found[0], path, words[1:], environment, file=found[1])
-        if path.endswith(".sh"):
+        if path.endswith(".sh") and not place:
             shell.report_open(path, "", "the script lies only where this one runs; what it starts is not known")
     if path.endswith(".py"):
         return add_launch(shell, path, words[1:], environment)
+    if place:
+        note = "what it does is not known; taken to start the command after it"
+        shell.report_open(" ".join(words[:place]), "", note)
+        return within(shell, Wrapper(path), words[place:], environment)
     if shell.wrappers and len(words) > 1 and sum(OVERRIDE.fullmatch(word) is not None for word in words[1:]) > 1:
         return add_launch(shell, path, words[1:], environment)
     return 0

@@ -64,13 +64,15 @@ docker: -e --env --env-file -v --volume --mount -w --workdir --name --gpus --shm
     --ulimit -u --user -p --publish --entrypoint --runtime --memory --cpus --device --cap-add --security-opt
     --add-host -h --hostname --label -l --log-driver --log-opt --pid --platform --cpuset-cpus -m --pull
     --restart --hooks-dir --tmpfs --userns --uts --volumes-from
+kubectl: -n --namespace -c --container -f --filename --context --kubeconfig --cluster --user --image --restart
+    --pod-running-timeout --as
 apptainer: -B --bind --env --env-file --pwd --home -H -W --workdir --overlay -S --scratch
 enroot: -m --mount -e --env
 ssh: -i -p -o -l -F -J -L -R -D -b -c -E -I -m -Q -S -W -w
 pdsh: -w -x -R -f -l -u -t -g
 sbatch: -N -n -c -w -x -p -A -J -t -o -e -D -G -C -q -d --nodes --ntasks --ntasks-per-node --gres --partition
     --account --job-name --time --output --error --chdir --export --dependency --array -a --mem
-    --cpus-per-task --gpus-per-node --qos
+    --cpus-per-task --gpus-per-node --qos --wrap
 tmux:
 screen:
 """
@@ -98,6 +100,7 @@ ALIASES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "nerdctl": "docker",
+    "oc": "kubectl",
 }
 SUBCOMMANDS = {
     "conda": ("run",),
@@ -122,9 +125,10 @@ SUBCOMMANDS = {
         "exec",
         "run",
     ),
+    "kubectl": ("exec", "run"),
     "enroot": ("start",),
     "py-spy": ("record",),
 }
 """The words that make it start something: `conda run`, `ray job submit`."""
-POSITIONAL = {"timeout": 1, "taskset": 1, "ssh": 1, "docker": 1, "apptainer": 1, "enroot": 1, "chrt": 1}
+POSITIONAL = {"timeout": 1, "taskset": 1, "ssh": 1, "docker": 1, "kubectl": 1, "apptainer": 1, "enroot": 1, "chrt": 1}
 """Words between the options and the command: a duration, a mask, a host, an image."""
