@@ -168,10 +168,12 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
 
 
 def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]) -> int:
-    """declare, local, export, readonly: assignments in it are not split."""
+    """declare, local, export, readonly: assignments in it are not split.
+
+    As in bash, `name=value` has its effect once all words are expanded, `name=( ... )` at once."""
     flags, without = {"export": "x", "readonly": "r"}.get(name, ""), ""
     local = name == "local" or (name in ("declare", "typeset") and bool(shell.calls))
-    status = 0
+    operands: list[tuple[str, bool]] = []  # with whether it stands as an assignment in the script
     for word in words:
         if isinstance(word, ArrayWord):
             variable = shell.declare(word.name, local=local)
@@ -185,7 +187,7 @@ def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]
             target, subscript, append, text = split_assignment(word.text)
             value = expand_text(shell, text)
             where = f"{target}[{subscript}]" if subscript is not None else target
-            declare_names(shell, [f"{where}{'+' * append}={value}"], flags, local=local, without=without)
+            operands.append((f"{where}{'+' * append}={value}", True))
             continue
         for field in expand_fields(shell, word.text):
             if field[:1] in ("-", "+") and len(field) > 1:
@@ -193,14 +195,27 @@ def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]
                 flags += field[1:] if field[0] == "-" else ""
                 flags = flags.replace("n", "") if name == "export" else flags
                 local = local and "g" not in flags
-            elif asks(flags, without):
-                function = "f" in flags or "F" in flags
-                known = field in shell.functions if function else shell.variable(field) or shell.is_open_name(field)
-                status = status if known else 1
-            elif "f" in flags:
-                (shell.exported_functions.discard if "x" in without else shell.exported_functions.add)(field)
             else:
-                declare_names(shell, [field], flags, local=local, without=without)
+                operands.append((field, False))
+    return declare_operands(shell, operands, flags, without, local=local)
+
+
+def declare_operands(
+    shell: BashProcess, operands: list[tuple[str, bool]], flags: str, without: str, *, local: bool
+) -> int:
+    """What a declaration does with its expanded words, after its options."""
+    status = 0
+    for text, assigns in operands:
+        if assigns:
+            declare_names(shell, [text], flags, local=local, without=without)
+        elif asks(flags, without):
+            function = "f" in flags or "F" in flags
+            known = text in shell.functions if function else shell.variable(text) or shell.is_open_name(text)
+            status = status if known else 1
+        elif "f" in flags:
+            (shell.exported_functions.discard if "x" in without else shell.exported_functions.add)(text)
+        else:
+            declare_names(shell, [text], flags, local=local, without=without)
     if asks(flags, without):
         shell.write_unknown()
     return status
