@@ -23,6 +23,9 @@ STARTS = frozenset(_STARTS.split())
 ESCAPED = re.compile(r"(?<!\\)\\[<>]")
 NEGATED = re.compile(r"(?<![^\s;&|({`])!(?=((?:[ \t]|\\\n)+)(?:\{\s|\(\(|(?:while|until|if|for|case)\s))")
 """`!` before a compound command: the grammar knows it only before a simple command or a subshell."""
+BRACKETS = re.compile(r"\[\[\s(?:[^\n]*?[^\n\]])?\s\]\]")
+EXTENDED = re.compile(r"(?<=[=\s])(?:==?|!=)\s+([^\s()&|;<>\"'`$]*[@?*+!]\([^\n()\"'`$]*\)[^\s()&|;<>\"'`$]*)(?=\s)")
+"""A pattern such as `*@(a|b)*` in `[[ ]]`, which the grammar does not always know."""
 ROUNDS = 20
 """How often a text is parsed again at most, so that a hostile one costs no more than its length."""
 
@@ -61,6 +64,11 @@ def _unended(root: Node, content: bytes) -> Iterator[int]:
                 yield before.end_byte
 
 
+def _without_patterns(found: re.Match[str]) -> str:
+    """A line's `[[ ... ]]` with plain characters for its extended patterns, for the grammar alone."""
+    return EXTENDED.sub(lambda one: one[0][: one.start(1) - one.start()] + "x" * len(one[1]), found[0])
+
+
 def _is_list(node: Node) -> bool:
     """Whether it is `left && right`, also with redirects after it, which the grammar takes for those of the list."""
     body = node.child_by_field_name("body") if node.type == "redirected_statement" else None
@@ -75,7 +83,8 @@ class ScriptSource:
         self.negated = {found.end(1): found.start() for found in NEGATED.finditer(text)}
         """Where compound commands after `!` may begin, with the place of the `!`."""
         # The grammar takes `\<` for a redirect. Only where commands begin and end is read from the tree.
-        content = NEGATED.sub(" ", ESCAPED.sub("==", text)).encode("utf-8", "replace")
+        shown = BRACKETS.sub(_without_patterns, NEGATED.sub(" ", ESCAPED.sub("==", text)))
+        content = shown.encode("utf-8", "replace")
         self.root = _tree(content)
         self.characters: list[int] | None = None
         if len(content) != len(text):

@@ -59,9 +59,18 @@ class Expression:
                 raise BadArithmetic(f"{shell.reading.visible(text.strip())[:80]!r} is not arithmetic")
             self.tokens.append((found.lastgroup or "", found[found.lastgroup or 0]))
             place = found.end()
+            if found["name"] and text.startswith("[", place) and self.has_names(found["name"]):
+                key = text[place + 1 : text.find("]", place)]
+                self.tokens += [("sign", "["), ("key", key)]
+                place += 1 + len(key)
             if len(self.tokens) > TOKENS:
                 raise BadArithmetic(f"more than {TOKENS:,} operands")
         shell.reading.step(1 + len(self.tokens) // 10)
+
+    def has_names(self, name: str) -> bool:
+        """Whether it is an array whose elements have names, which are no arithmetic."""
+        variable = self.shell.variable(name)
+        return variable is not None and variable.kind == "associative"
 
     def value(self) -> int | None:
         """Computes all of it; an empty expression is 0."""
@@ -160,7 +169,9 @@ class Expression:
             kind, name = self.tokens[self.at] if self.at < len(self.tokens) else ("", "")
             if kind == "name":
                 self.at += 1
-                return self.assign(self.place(name, level), self.step_of(name, level, 1 if text == "++" else -1))
+                place = self.place(name, level)
+                value = self.read(place)
+                return self.assign(place, None if value is None else wrapped(value + (1 if text == "++" else -1)))
             text = text[0]
         if text in ("+", "-", "!", "~") and text:
             value = self.unary(level + 1)
@@ -169,19 +180,13 @@ class Expression:
             return wrapped({"+": value, "-": -value, "!": int(not value), "~": ~value}[text])
         raise BadArithmetic(f"an operand is missing in {self.shell.reading.visible(self.text.strip())[:80]!r}")
 
-    def step_of(self, name: str, level: int, by: int) -> int | None:
-        value = self.read(Place(name))
-        return None if value is None else wrapped(value + by)
-
     def place(self, name: str, level: int) -> Place:
         if not self.take("["):
             return Place(name)
-        variable = self.shell.variable(name)
-        if variable is not None and variable.kind == "associative":
-            begin = self.at
-            while self.peek() != "]" and self.at < len(self.tokens):
-                self.at += 1
-            key: int | str | None = "".join(text for _, text in self.tokens[begin : self.at])
+        key: int | str | None
+        if self.at < len(self.tokens) and self.tokens[self.at][0] == "key":
+            key = self.tokens[self.at][1]
+            self.at += 1
         else:
             key = self.binary(0, level + 1)
             if isinstance(key, int) and key < 0 and not self.skipping:  # from the end
