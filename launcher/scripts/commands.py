@@ -138,6 +138,8 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     first = rest[0]
     if isinstance(first, BashWord) and first.text in ENDS:
         raise UnreadableText(f"syntax of bash that cannot be read: {first.text!r} as a command")
+    if isinstance(first, BashWord) and first.text in shell.aliases and "expand_aliases" in shell.options:
+        return run_alias(shell, first.text, [word.text for word in (*before, *rest) if isinstance(word, BashWord)])
     if isinstance(first, BashWord) and first.text in DECLARES:
         return declaration(shell, first.text, rest[1:])
     for word in rest:
@@ -165,6 +167,17 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
             shell.set(name, value)
         return shell.status if shell.substituted else 0
     return run_fields(shell, fields, environment, call)
+
+
+def run_alias(shell: BashProcess, name: str, words: list[str]) -> int:
+    """A command whose first word is an alias, which its own text does not name again."""
+    text = shell.aliases.pop(name)
+    try:
+        place = words.index(name)
+        line = " ".join([*words[:place], text, *words[place + 1 :]])
+        return shell.run_text(shell, line, shell.file, shell.line)
+    finally:
+        shell.aliases.setdefault(name, text)
 
 
 def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]) -> int:
@@ -270,6 +283,8 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
         return tee(shell, words)
     if starts.starts_something(shell, [name, *words]) or "/" in name or name.endswith((".sh", ".py")):
         return starts.start(shell, [name, *words], environment)
+    if name == "parallel" and any(starts_program(word) for word in words):
+        raise UnreadableText("parallel: the commands that it makes are not read")
     if name not in QUIET | TELLS and starts.command_within(shell, [name, *words]):
         return starts.start(shell, [name, *words], environment)
     shell.write_unknown()

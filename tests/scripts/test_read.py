@@ -345,3 +345,21 @@ def test_what_a_loop_over_an_open_number_of_lines_counts_is_open(read, loop):
 def test_each_answer_of_a_person_is_open(read):
     found = read(f"read -p 'model? ' M\nread -rp 'lr? ' LR\n{TRAIN} m=$M lr=$LR\n")
     assert found.launches[0].words == ("m={read M}", "lr={read LR}")
+
+
+@pytest.mark.parametrize(("text", "note"), [
+    ('eval "$(site_settings)"', "what it sets or starts is known only where the script runs"),
+    ("trap 'N=$((N + 1))' DEBUG", "what it runs before each command is not read"),
+])  # fmt: skip
+def test_what_may_change_any_variable_is_named(read, text, note):
+    found = read(f"{text}\n{TRAIN} a=1\n")
+    assert [part.note for part in found.open if part.note] == [note]
+    assert not [part.note for part in read(f'eval "$(conda shell.bash hook)"\n{TRAIN} a=1\n').open if part.note]
+
+
+def test_the_commands_that_parallel_makes_are_refused(read):
+    found = read(f"parallel -j 2 {TRAIN} data.seed={{}} ::: 1 2 3\n{TRAIN} a=1\n")
+    assert [launch.words for launch in found.launches] == [("a=1",)]
+    assert [str(part).partition(":1: ")[2] for part in found.refused] == [
+        "parallel: the commands that it makes are not read"
+    ]

@@ -26,6 +26,8 @@ from launcher.scripts.words.state import (
 from launcher.scripts.words.values import as_list, field_list, list_place, may_split, separators_of
 
 UNKNOWN_NAMES = "which variables it sets is known only where the script runs"
+ENVIRONMENTS = re.compile(r"^\{\S*(conda|mamba|micromamba|ssh-agent|direnv|pyenv|brew|modulecmd|lmod|dircolors|uv)\b")
+"""What `eval "$(conda shell.bash hook)"` and its like run: they set up a shell."""
 MESSAGE = "the file lies only where the script runs; what it sets is not known"
 
 
@@ -165,6 +167,8 @@ def leave_loop(shell: BashProcess, words: list[str], *, again: bool) -> int:
 
 
 def run_eval(shell: BashProcess, words: list[str]) -> int:
+    if words and is_open(words[0][:1]) and not ENVIRONMENTS.search(shell.reading.visible(words[0])):
+        shell.report_open(f"eval {words[0]}", "", "what it sets or starts is known only where the script runs")
     return shell.run_text(shell, " ".join(words), shell.file, shell.line)
 
 
@@ -417,8 +421,22 @@ def trap(shell: BashProcess, words: list[str]) -> int:
         shell.exit_trap = "" if words[0] == "-" else words[0]
     if {"ERR", "err"} & set(words[1:]):
         shell.error_trap = "" if words[0] == "-" else words[0]
+    if "DEBUG" in words[1:] and words[0] not in ("", "-"):
+        shell.report_open("trap ... DEBUG", "", "what it runs before each command is not read")
     if {"RETURN", "return"} & set(words[1:]):
         shell.return_trap = "" if words[0] == "-" else words[0]
+    return 0
+
+
+def alias(shell: BashProcess, words: list[str]) -> int:
+    """`alias name=text`; a script has them only under `shopt -s expand_aliases`."""
+    shell.aliases.update((word.partition("=")[0], word.partition("=")[2]) for word in words if "=" in word)
+    return 0
+
+
+def unalias(shell: BashProcess, words: list[str]) -> int:
+    for name in [*shell.aliases] if "-a" in words else words:
+        shell.aliases.pop(name, None)
     return 0
 
 
@@ -433,7 +451,8 @@ BUILTINS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "mapfile": mapfile, "popd": popd, "pushd": pushd, "pwd": pwd, "read": read, "readarray": mapfile,
     "return": come_back, "set": set_options, "shift": shift, "shopt": shell_option, "source": source, "test": test,
     "trap": trap, "true": nothing, "type": find_command, "unset": unset, "which": find_command,
-    **dict.fromkeys(("alias", "bg", "disown", "fg", "jobs", "ulimit", "umask", "unalias"), nothing),
+    **dict.fromkeys(("bg", "disown", "fg", "jobs", "ulimit", "umask"), nothing),
+    "alias": alias, "unalias": unalias,
     "kill": assumed, "wait": nothing,
 }  # fmt: skip
 """By name: (shell, expanded words) -> status."""

@@ -14,6 +14,9 @@ XARGS_ECHO: tuple[list[str], ...] = ([], ["-d", "\\n"], ["-d\\n"])
 """Arguments of `xargs` with which it starts no program but echo."""
 
 
+VERSION = re.compile(r"(?:0|[1-9]\d{0,9})(?:\.(?:0|[1-9]\d{0,9}))*")
+
+
 def _lines(shell: BashProcess, files: list[str]) -> list[str]:
     if any(file.startswith("-") and file != "-" for file in files):
         raise UnknownOutput
@@ -29,12 +32,18 @@ def _write(shell: BashProcess, lines: list[str]) -> None:
 
 
 def sort(shell: BashProcess, words: list[str]) -> int:
-    """-n, -r, -u. What the order of the machine's language could change is unknown."""
+    """-n, -r, -u, -V of plain versions. What the order of the machine's language could change is unknown."""
     flags = ""
-    while words and re.fullmatch(r"-[nru]+", words[0]):
+    while words and re.fullmatch(r"-[nruV]+", words[0]):
         flags, words = flags + words[0][1:], words[1:]
     lines = _lines(shell, words)
-    if "n" in flags:
+    if "V" in flags:
+        if "n" in flags or not all(
+            re.fullmatch(r"(?:0|[1-9]\d{0,9})(?:\.(?:0|[1-9]\d{0,9}))*", line) for line in lines
+        ):
+            raise UnknownOutput
+        ordered = sorted(lines, key=lambda line: [int(part) for part in line.split(".")])
+    elif "n" in flags:
         if not all(re.fullmatch(r"-?\d{1,15}", line) for line in lines):
             raise UnknownOutput
         numbers = sorted(map(int, lines))

@@ -284,6 +284,7 @@ class BashProcess:
     functions: dict[str, tuple[object, object, str]] = field(default_factory=dict)
     """Name -> (source, node of the body, file)."""
     exported_functions: set[str] = field(default_factory=set)
+    aliases: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
     folder: str = ""
