@@ -35,8 +35,11 @@ FREE = (
     "data.need_tools_kwargs", "data.return_full_prompt", "data.return_raw_chat", "data.sampler", "data.datagen",
     "actor_rollout_ref.actor.fsdp_config.wrap_policy", "actor_rollout_ref.ref.fsdp_config.wrap_policy",
     "critic.fsdp.wrap_policy", "engine.wrap_policy", "trainer.wandb_proxy", "trainer.remove_previous_ckpt_in_save",
+    "distillation.teacher_models.teacher_model.inference.engine_kwargs",
 )  # fmt: skip
 """Places where verl reads keys that its config does not have."""
+TEACHER = re.compile(r"^(distillation\.teacher_models\.)[^.]+")
+"""Teachers that are added are as the one that verl's config has."""
 MADE = (
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "actor_rollout_ref.model",
     "critic", "model", "engine", "optim", "checkpoint", "profiler",
@@ -264,7 +267,8 @@ def _unread(override: Override, base: Defaults) -> tuple[Problem | None, Problem
         return (None, problem) if same else (problem, None)
     if (advice := renamed.deprecated(key)) and value not in (None, False):
         return None, Problem(key, "is passed on to vLLM, of which later versions do not have it", advice)
-    if _has(base.node, key) or _is_free(key):
+    there = TEACHER.sub(r"\1teacher_model", key)
+    if _has(base.node, there) or _is_free(there):
         return None, None
     place, name = _first_new(base.node, key)
     section = _at(base.node, place) if place else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import (
@@ -53,7 +54,7 @@ def rollout(run: RlSizes, facts: LaunchFacts) -> Results:
     if run.reward_model:
         yield from _reward_model(run)
     if run("distillation.enabled"):
-        yield from _teachers(run)
+        yield from _teachers(run, facts)
 
 
 def _served(run: RlSizes, place: str, gpus: int, pool: str, *, mode: bool = False) -> Results:
@@ -242,7 +243,7 @@ def _reward_model(run: RlSizes) -> Results:
         yield from _served(run, f"{place}.rollout", gpus, pool)
 
 
-def _teachers(run: RlSizes) -> Results:
+def _teachers(run: RlSizes, facts: LaunchFacts) -> Results:
     """distillation.py:107-318: teachers are served on GPUs of their own."""
     place, loss = "distillation", "distillation.distillation_loss"
     for name in ("n_gpus_per_node", "nnodes"):
@@ -256,6 +257,8 @@ def _teachers(run: RlSizes) -> Results:
         if len(teachers) > 1 and not teacher.get("key"):
             yield fails(f"{place}.teacher_models.{name}.key", "not set, with several teachers", "use a data source")
     gpus = int(run(f"{place}.n_gpus_per_node") * run(f"{place}.nnodes"))
+    if len(teachers) > 1:
+        yield from _several(run, facts, named)
     if len(teachers) == 1 and gpus > 0:
         for name in teachers:
             yield from _served(run, f"{place}.teacher_models.{name}.inference", gpus, f"{place}.n_gpus_per_node")
@@ -275,6 +278,35 @@ def _teachers(run: RlSizes) -> Results:
         yield fails(f"{loss}.loss_mode", "k1 has no gradient of its own", "use k3, or use_policy_gradient=true")
     if run(f"{loss}.loss_mode") == "forward_kl_topk" and run(f"{ACTOR}.fsdp_config.pad_to_length"):
         yield fails(f"{ACTOR}.pad_to_length", "true, with forward_kl_topk", "use false", "conflicting-settings")
+
+
+def _several(run: RlSizes, facts: LaunchFacts, teachers: dict[str, Any]) -> Results:
+    """distillation.py:282-318, teacher_manager.py:111: of several teachers each has its rows and its GPUs, and
+    `teacher_model` is none of them."""
+    place = "distillation.teacher_models"
+    if path := run(f"{place}.teacher_model.model_path"):
+        got = f"{short_repr(path)} is left out, as there are other teachers"
+        yield fails(f"{place}.teacher_model.model_path", got, f"use +{place}.teacher_model1", "conflicting-settings")
+    keys = [str(teacher.get("key")) for teacher in teachers.values() if teacher.get("key")]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        yield fails(place, f"{', '.join(twice)} is the key of more than one", "use a key of its own for each")
+    sources = facts.data_sources if run("distillation.teacher_key") == "data_source" else None
+    if missing := sorted({*(sources or ())} - {*keys}):
+        yield fails(place, f"no teacher has the key {', '.join(missing)}, which rows have", f"use key={missing[0]}")
+    for name, teacher in teachers.items():
+        if not is_set(at(teacher, "inference.name")):
+            where = f"+{place}.{name}.inference.name"
+            yield fails(where, "not set, with several teachers", f"use {run(f'{ROLLOUT}.name')}")
+        if not teacher.get("num_replicas"):
+            yield fails(f"+{place}.{name}.num_replicas", "0, with several teachers", [1])
+    sizes = [replica_gpus({TP: 2} | (teacher.get("inference") or {})) for teacher in teachers.values()]
+    counts = [int(teacher.get("num_replicas") or 0) for teacher in teachers.values()]
+    needed = sum(size * count for size, count in zip(sizes, counts, strict=True))
+    gpus, nodes = (int(run(f"distillation.{name}")) for name in ("n_gpus_per_node", "nnodes"))
+    if nodes > 0 and all(counts) and needed != gpus * nodes:
+        got = f"{gpus * nodes} GPUs are the teachers', and num_replicas times their parallel sizes are {needed}"
+        fix: list[int] | str = [needed // nodes] if needed % nodes == 0 else "use as many, or other num_replicas"
+        yield fails("distillation.n_gpus_per_node", got, fix, "conflicting-settings")
 
 
 def _most_likely(run: RlSizes, teachers: dict[str, Any]) -> Results:
