@@ -9,7 +9,7 @@ from typing import Any
 from launcher.core.problems import short_repr, shortened, suggest
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.paths import SEEN
-from launcher.engines.verl.rules.saving import rows_of
+from launcher.engines.verl.rules.saving import rows_of, steps_of
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, ROLLOUT, RlSizes, is_set, step_for
 
@@ -81,11 +81,13 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
     if facts.val_rows is not None and facts.val_rows < 1:
         got = "no row is left: verl stops where it validates"
         yield fails("data.val_files", got, "use at least 1 row", "not-enough")
-    steps = rows // run.batch * run("trainer.total_epochs") if rows is not None else None
-    warmup, total = run("trainer.critic_warmup") or 0, run("trainer.total_training_steps") or steps
+    warmup, total = run("trainer.critic_warmup") or 0, steps_of(run, facts)
     if run.needs_critic and total is not None and warmup >= total > 0:  # trainer_base.py:608
         got = f"{warmup} of {total} steps train the critic alone: the actor stays as it is"
         yield warns("trainer.critic_warmup", got, [total // 10])
+    elif not run.needs_critic and warmup > 1:
+        got = f"{warmup}, and there is no critic: the first {warmup - 1} steps train nothing"
+        yield warns("trainer.critic_warmup", got, [0])
     limit = run("data.max_prompt_length")
     if facts.longest_prompt is not None and facts.longest_prompt > limit and not run("data.filter_overlong_prompts"):
         got = f"a prompt has {facts.longest_prompt} tokens: longer ones are cut, or end the run"

@@ -64,6 +64,18 @@ def optimizer(optim: dict[str, Any] | None, place: str, facts: LaunchFacts) -> R
     yield from _numbers(optim, place, kind)
 
 
+def warmup(optim: dict[str, Any] | None, place: str, total: int | None) -> Results:
+    """Steps until the learning rate has its value (torch_functional.py:712, 768), which Megatron-core refuses where the
+    decay does not end after them (utils/megatron/optimizer.py:256)."""
+    steps, most = at(optim, "lr_warmup_steps"), at(optim, "lr_decay_steps") or total
+    if not _is_number(steps) or most is None or not steps >= most > 0:
+        return
+    refuses = str(at(optim, "_target_")).endswith("McoreOptimizerConfig")
+    got = f"{steps} of {most} steps: {'Megatron refuses it' if refuses else 'the learning rate never has its value'}"
+    fix = [max(most // 10, 1) if most > 1 else -1]
+    yield (fails if refuses else warns)(f"{place}.lr_warmup_steps", got, fix, "conflicting-settings")
+
+
 def _of_torch(optim: dict[str, Any] | None, place: str) -> Results:
     name, given = at(optim, "optimizer"), at(optim, "override_optimizer_config") or {}
     if name in UNUSABLE:

@@ -11,6 +11,8 @@ from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import ACTOR, RlSizes, at, engine_of, is_set
 
 CONTENTS = ("model", "optimizer", "extra", "hf_model")
+WRITTEN = ("trainer.default_local_dir", "trainer.rollout_data_dir", "trainer.validation_data_dir")
+"""Folders that verl makes (fs.py:299, trainer_base.py:1228)."""
 _STEP = re.compile(r"global_step_\d+$")
 
 
@@ -18,6 +20,9 @@ def saving(run: RlSizes, facts: LaunchFacts) -> Results:
     path, where = run("trainer.resume_from_path"), "trainer.resume_from_path"
     if run("trainer.resume_mode") == "resume_path" and not _STEP.search(str(path)):  # trainer_base.py:866-876
         yield fails(where, short_repr(path) if is_set(path) else "not set", _step_folder(path))
+    if run("trainer.resume_mode") == "auto" and is_set(path):  # trainer_base.py:856; SFT reads it
+        got = f"auto, which looks in default_local_dir alone, and not for resume_from_path={short_repr(path)}"
+        yield warns("trainer.resume_mode", got, "use resume_path", "conflicting-settings")
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):
         yield from contents(run(f"{section}.checkpoint"), f"{section}.checkpoint", engine_of(run(section))[0])
     kinds = {engine_of(run(section))[0] for section in (ACTOR, *(["critic"] if run.needs_critic else []))}
@@ -31,6 +36,10 @@ def folders(run: Any, facts: LaunchFacts, *, uploads: bool) -> Results:
     local, remote = run("trainer.default_local_dir"), run("trainer.default_hdfs_dir")
     if not is_set(local):  # trainer_base.py:857
         yield fails("trainer.default_local_dir", "null", "use the folder of the checkpoints")
+    for key in WRITTEN:
+        if "://" in str(run(key)):  # os.makedirs takes it for a name
+            got = f"{short_repr(run(key))} is taken for a folder of this name on the node: nothing is stored there"
+            yield fails(key, got, "use a folder, and copy it to the storage yourself", "not-supported")
     if not is_set(remote):
         return
     if not uploads:
@@ -78,6 +87,12 @@ def ends_early(run: Any, facts: LaunchFacts) -> Results:
     if steps > an_epoch * epochs > 0:
         got = f"{epochs} of {an_epoch} steps end before total_training_steps={steps}: nothing is saved at the end"
         yield warns("trainer.total_epochs", got, [-(-steps // an_epoch)], "conflicting-settings")
+
+
+def steps_of(run: Any, facts: LaunchFacts) -> int | None:
+    """Steps that the schedules are made for (trainer_base.py:768, sft_trainer.py:184)."""
+    rows, steps = rows_of(run, facts), run("trainer.total_training_steps")
+    return rows // run.batch * run("trainer.total_epochs") if steps is None and rows is not None else steps
 
 
 def rows_of(run: Any, facts: LaunchFacts) -> int | None:

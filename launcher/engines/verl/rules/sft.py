@@ -23,9 +23,9 @@ from launcher.engines.verl.rules.model import (
     lora,
     template,
 )
-from launcher.engines.verl.rules.optim import optimizer
+from launcher.engines.verl.rules.optim import optimizer, warmup
 from launcher.engines.verl.rules.paths import held, objects, paths
-from launcher.engines.verl.rules.saving import contents, ends_early, folders, rows_of
+from launcher.engines.verl.rules.saving import contents, ends_early, folders, rows_of, steps_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import (
     at,
@@ -111,6 +111,7 @@ def _engine(run: SftSizes, facts: LaunchFacts) -> Results:
     if kind == "megatron":
         yield from megatron(run("engine"), "engine", facts)
     yield from optimizer(run("optim"), "optim", facts)
+    yield from warmup(run("optim"), "optim", steps_of(run, facts))
     yield from lora(run("model"), "model", kind)
     yield from held(run, "model", facts)
     yield from kernels(run("model"), "model")

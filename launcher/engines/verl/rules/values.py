@@ -11,7 +11,8 @@ from typing import Any
 from launcher.engines.verl.rules import engine
 from launcher.engines.verl.rules.early import AGGREGATIONS
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
-from launcher.engines.verl.rules.optim import optimizer
+from launcher.engines.verl.rules.optim import optimizer, warmup
+from launcher.engines.verl.rules.saving import steps_of
 from launcher.engines.verl.rules.sections import not_one_of, refused
 from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, REF, ROLLOUT, RlSizes, divisors, engine_of
 
@@ -132,6 +133,8 @@ def _strategies(run: RlSizes, facts: LaunchFacts) -> Results:
         judged = section == ACTOR and (run(f"{ACTOR}.ulysses_sequence_parallel_size") or 1) > 1
         yield from engine.engine(run(section), section, run.gpus, packed=(packed, bool(run(packed))), early=judged)
         yield from optimizer(run(f"{section}.optim"), f"{section}.optim", facts)
+        total = steps_of(run, facts)
+        yield from warmup(run(f"{section}.optim"), f"{section}.optim", total and total * run.updates)
         if kind == "fsdp":
             where = f"{section}.fsdp_config" if section == ACTOR else f"{section}.fsdp"
             yield from engine.wrapping(settings, where, facts)
