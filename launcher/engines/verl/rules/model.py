@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from launcher.core.problems import short_repr
-from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.paths import held
 from launcher.engines.verl.rules.sections import not_one_of
 from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, RlSizes, at, engine_of, is_set
@@ -18,7 +18,9 @@ from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, RlSizes,
 DEFAULT = "~/models/deepseek-llm-7b-chat"
 FOLDERS = ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path")
 """What verl copies to each node."""
-KERNELS = ("torch", "triton")
+KERNELS = ("torch", "triton", "liger")
+ALPHAS = {"lora_alpha": 16, "lora.alpha": 32}
+"""What LoRA is scaled with, where nothing else is given."""
 SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM has adapters of; others are rounded up (vllm_rollout/utils.py:90)."""
 ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
@@ -78,6 +80,10 @@ def lora(model: dict[str, Any], place: str, kind: str) -> Results:
     if has_lora and (at(model, scale, 1) or 0) == 0 and at(model, "lora_adapter_path") is None:
         got = f"{at(model, scale)}: the adapter changes nothing, and nothing is learnt"
         yield fails(f"{place}.{scale}", got, f"use {2 * at(model, mine)}")
+    unused = not has_lora and rank <= 0 and at(model, "lora_adapter_path") is None
+    if unused and at(model, scale) not in (None, 0, ALPHAS[scale]):
+        got = f"{at(model, mine)}, and {scale} is {at(model, scale)}: all weights are trained"
+        yield warns(f"{place}.{mine}", got, f"use 16 for LoRA, or leave {scale} out", "conflicting-settings")
     targets = at(model, "target_modules")
     named = isinstance(targets, str) and targets not in ("all-linear", "lm_head") and re.fullmatch(r"[\w-]+", targets)
     if has_lora and kind != "megatron" and named:  # PEFT takes a text for a regular expression of whole names
