@@ -27,12 +27,26 @@ IGNORED: tuple[tuple[str, Any, bool, str, str], ...] = (
     ("trainer.esi_redundant_time", 0, True, "only the deprecated trainer reads it", "leave it out"),
     (f"{ROLLOUT}.repetition_penalty", 1.0, False, "answers are always sampled with 1.0", "leave it out"),
     (f"{MODEL}.tiled_mlp.enabled", False, False, "no engine reads it", "use a smaller micro-batch"),
+    (f"{ROLLOUT}.over_sample_rate", 0, False, "no answer is left out", "leave it out"),
+    (f"{ACTOR}.freeze_vision_tower", False, False, "no engine freezes it", "leave it out"),
+    ("skip.rollout.enable", False, True, "V1 reads skip.rollout_tq", "use skip.rollout_tq.enable=true"),
     (f"{ACTOR}.use_prefix_grouper", False, False, "no engine reads it", "leave it out"),
     (f"{ACTOR}.qat.enable", False, False, "the engine reads fsdp_config.qat", "use fsdp_config.qat.enable=true"),
 )  # fmt: skip
 """Settings that are not read, the value that asks for nothing, whether of V1 alone, what verl does, and what to use
 (naive.py:42; ppo/utils.py:140; trainer_base.py:582; ray_trainer.py:1695; agent_loop_tq.py:68;
 fsdp/transformer_impl.py:173, 324)."""
+SWITCHED: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
+    (f"{ACTOR}.kl_loss_coef", (0.001,), f"{ACTOR}.use_kl_loss", "true"),
+    ("algorithm.kl_ctrl.kl_coef", (0.001,), "algorithm.use_kl_in_reward", "true"),
+    ("algorithm.kl_ctrl.type", ("fixed",), "algorithm.use_kl_in_reward", "true"),
+    (f"{CORRECTION}.rollout_is_threshold", (2.0,), f"{CORRECTION}.rollout_is", "token or sequence"),
+    (f"{CORRECTION}.rollout_rs_threshold", (), f"{CORRECTION}.rollout_rs", "one such as token_k1"),
+    ("distillation.teacher_models.teacher_model.model_path", (), "distillation.enabled", "true"),
+    ("reward.reward_model.model_path", (), "reward.reward_model.enable", "true"),
+)  # fmt: skip
+"""Settings that are read with another one alone, values that ask for nothing, that other one, and what turns it on
+(losses.py:132, trainer_base.py:1754, rollout_corr_helper.py:854, distillation.py:270, reward_loop.py:281)."""
 PROFILED = (ACTOR, REF, ROLLOUT, "critic")
 """What has a profiler of its own."""
 
@@ -41,6 +55,7 @@ def unread(run: RlSizes, facts: LaunchFacts) -> Results:
     for key, nothing, of_v1, what, fix in IGNORED:
         if (value := run(key, nothing)) not in (None, nothing) and (run.v1 or not of_v1):
             yield warns(key, f"{str(value).lower() if isinstance(value, bool) else value} is not read: {what}", fix)
+    yield from _switched_off(run)
     tool = run("global_profiler.tool")
     if tool and run("global_profiler.steps") and not any(run(f"{place}.profiler.enable") for place in PROFILED):
         got = f"{tool} records nothing, as no part of the run has profiler.enable"  # profile.py:123
@@ -55,15 +70,44 @@ def unread(run: RlSizes, facts: LaunchFacts) -> Results:
         if norm not in (GRADIENT, read):
             got = f"{norm} is not read, and {section}.optim.clip_grad={read} is"
             yield warns(f"{section}.grad_clip", got, f"use {section}.optim.clip_grad={norm}")
-        strategy, settings = run(f"{section}.strategy"), engine_of(run(section))[1]
-        if settings.get("offload_policy") and strategy == "fsdp":
-            where = f"{section}.fsdp_config.offload_policy" if section == ACTOR else f"{section}.fsdp.offload_policy"
-            yield warns(where, "true, which fsdp does not read", f"use {section}.strategy=fsdp2, or param_offload=true")
+        yield from _of_fsdp(run, section)
     if run(f"{ROLLOUT}.do_sample") is False and run(f"{ROLLOUT}.temperature") > 0:
         got = f"false is not read: answers are sampled at temperature {run(f'{ROLLOUT}.temperature')}"
         yield warns(f"{ROLLOUT}.do_sample", got, "leave it out; training samples")
     yield from _odd(run)
     yield from _by_v1(run)
+
+
+def _of_fsdp(run: RlSizes, section: str) -> Results:
+    """Settings of an actor or a critic beside those of its engine, of which one is read."""
+    (kind, settings), strategy = engine_of(run(section)), run(f"{section}.strategy")
+    place = f"{section}.fsdp_config" if section == ACTOR else f"{section}.fsdp"
+    if kind != "fsdp":
+        return
+    if settings.get("offload_policy") and strategy == "fsdp":
+        fix = f"use {section}.strategy=fsdp2, or param_offload=true"
+        yield warns(f"{place}.offload_policy", "true, which fsdp does not read", fix)
+    if (named := settings.get("strategy", "fsdp")) not in ("fsdp", strategy):  # actor.py:325, critic.py:219
+        got = f"{named} is not read, and {section}.strategy={strategy} is"
+        yield warns(f"{place}.strategy", got, f"use {section}.strategy={named}", "conflicting-settings")
+    compiles = settings.get("use_torch_compile", True)  # fsdp/transformer_impl.py:185
+    if run(f"{section}.use_torch_compile") is False and compiles:
+        got = f"false is not read, and {place}.use_torch_compile=true is"
+        yield warns(f"{section}.use_torch_compile", got, f"use {place}.use_torch_compile=false")
+
+
+def _switched_off(run: RlSizes) -> Results:
+    """Settings of a part of the training that is off."""
+    for key, nothing, switch, on in SWITCHED:
+        if (value := run(key)) not in (None, False, 0, *nothing) and not run(switch):
+            state = str(run(switch)).lower() if run(switch) is False else "null"
+            got = f"{value} is not read, as {switch} is {state}"
+            yield warns(key, got, f"use {switch}={on}, or leave it out", "conflicting-settings")
+    if run("reward.sandbox_fusion.url") and run("reward.custom_reward_function.path"):  # ppo/reward.py:134
+        got = "not read, as the reward function is reward.custom_reward_function"
+        yield warns("reward.sandbox_fusion.url", got, "leave it out, or call the sandbox in the function")
+    if run(f"{ROLLOUT}.ignore_eos") and (engine := run(f"{ROLLOUT}.name")) != "vllm":  # vllm_async_server.py:624
+        yield warns(f"{ROLLOUT}.ignore_eos", f"true, which {engine} does not get", "leave it out, or use name=vllm")
 
 
 def _odd(run: RlSizes) -> Results:
