@@ -321,6 +321,13 @@ def test_a_fix_without_the_value_that_it_needs_is_in_words(rate: dict[str, list[
     assert alert.rule == "reward-collapsed" and alert.fix.startswith(fix) and "?" not in alert.text
 
 
+def test_a_divergence_that_is_below_0_step_after_step_is_wrong_however_it_scatters():
+    estimates = [-0.0915, -0.0611, -0.0917, -0.0321, -0.0648, -0.1104, -0.0732, -0.043, -0.0804, -0.045]
+    assert ("old-policy-wrong", 10) in [(alert.rule, alert.step) for alert in judged(rows({PPO_KL: estimates}))]
+    once_above = [*estimates[:5], 0.001, *estimates[5:]]
+    assert not [alert for alert in judged(rows({PPO_KL: once_above})) if alert.rule == "old-policy-wrong"]
+
+
 def test_a_slow_step_names_the_part_that_took_long():
     (alert,) = judged(rows(SERIES["step-stalled"][0]))
     assert "timing_s/save_checkpoint took 300 s" in alert.text
