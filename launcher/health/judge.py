@@ -34,6 +34,8 @@ OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "r
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
+_UNKNOWN = "\0"
+"""Stands where a fix has a place whose value is unknown, until it is known what to say instead."""
 _WORD = re.compile(r"\w+")
 _OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
@@ -206,10 +208,9 @@ class Judge:
         metric, value = self._evidence(active)
         threshold = self._number(active.threshold)
         fill = partial(self._fill, active, value=value, threshold=threshold)
-        text, fix = fill(rule.text), fill(self.fix_of(rule.fix))
-        if "?" in fix:  # a value that the log has not, such as the learning rate
-            fix = fill(rule.fix.get("any", fix))
-        fix = fix.replace("=?", "")
+        text, fix = fill(rule.text), fill(self.fix_of(rule.fix), unknown=_UNKNOWN)
+        if _UNKNOWN in fix:  # a value that the log has not, such as the learning rate
+            fix = fill(rule.fix["any"]) if "any" in rule.fix else fix.replace(f"={_UNKNOWN}", "").replace(_UNKNOWN, "?")
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
             rule=active.name, metric=self.names.get(metric, ""), since=active.since, value=value,
@@ -232,14 +233,16 @@ class Judge:
         except UnknownValue:
             return None
 
-    def _fill(self, active: _ActiveRule, text: str, value: float | None, threshold: float | None) -> str:
+    def _fill(
+        self, active: _ActiveRule, text: str, *, value: float | None, threshold: float | None, unknown: str = "?"
+    ) -> str:
         def put(match: re.Match[str]) -> str:
             place = match[1]
             if place == "slowest()":
                 return self.slowest()
             found = {"value": value, "threshold": threshold, "since": active.since}.get(place)
             found = self._number(active.places[place]) if place in active.places else found
-            return "?" if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
+            return unknown if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
 
         return _PLACE.sub(put, text)
 

@@ -315,6 +315,15 @@ def test_the_bound_of_the_sampler_follows_the_reward():
     assert (rose.step, rose.value, rose.threshold) == (2, 11.0, 10.0)
 
 
+@pytest.mark.parametrize(
+    "start", [[0.3, 0.5, 0.6, 0.2, 0.01], [0.6, 0.3, 0.05], [0.5, 0.55, 0.1], [0.4, 0.6, 0.5, 0.3, 0.6]]
+)
+def test_a_collapse_in_the_first_steps_is_one(start: list[float]):
+    lost = {REWARD: [*start, *[0.0] * 30], ZERO: [*[0.3] * len(start), *[1.0] * 30]}
+    critical = [alert.rule for alert in judged(rows(lost)) if alert.level == "critical"]
+    assert critical == ["reward-collapsed", "signal-lost"]
+
+
 @pytest.mark.parametrize(("rate", "fix"), [({}, "a learning rate five times"), ({LR: [1e-4] * 30}, "optim.lr=2e-05")])
 def test_a_fix_without_the_value_that_it_needs_is_in_words(rate: dict[str, list[float]], fix: str):
     (alert, *_) = judged(rows({REWARD: [*around(0.8, 0.02, 20), *around(0.05, 0.02, 10)], **rate}))

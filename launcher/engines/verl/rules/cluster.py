@@ -162,8 +162,6 @@ def _packages(run: RlSizes, facts: LaunchFacts) -> Results:
         needed[TRAINER_PACKAGES[kind]] = f"model_engine={kind}"
     if run(f"{MODEL}.use_liger"):
         needed["liger_kernel"] = f"{MODEL}.use_liger"
-    if run(f"{MODEL}.use_fused_kernels") and run(f"{MODEL}.fused_kernel_options.impl_backend") == "liger":
-        needed["liger_kernel"] = f"{MODEL}.fused_kernel_options.impl_backend"
     if kind == "fsdp" and run.lora_rank > 0:
         needed["peft"] = f"{MODEL}.lora_rank"
     if (backend := run(f"{ROLLOUT}.trace.backend")) in ("mlflow", "weave"):

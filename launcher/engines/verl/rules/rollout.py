@@ -249,13 +249,17 @@ def _teachers(run: RlSizes, facts: LaunchFacts) -> Results:
     for name in ("n_gpus_per_node", "nnodes"):
         if run(f"{place}.{name}") <= 0:
             yield fails(f"{place}.{name}", f"{run(f'{place}.{name}')}: teachers have GPUs of their own", [1])
-    teachers: dict[str, Any] = run(f"{place}.teacher_models") or {}
+    found: dict[str, Any] = run(f"{place}.teacher_models") or {}
+    teachers = {name: teacher for name, teacher in found.items() if isinstance(teacher, dict)}
+    for name in sorted(found.keys() - teachers):
+        where = f"{place}.teacher_models.{name}"
+        yield fails(where, short_repr(found[name]), f"use +{where}.model_path, .key and .num_replicas")
     named = {name: teacher for name, teacher in teachers.items() if len(teachers) == 1 or name != "teacher_model"}
     for name, teacher in named.items():
         if not teacher.get("model_path"):
             yield fails(f"{place}.teacher_models.{name}.model_path", "not set", "use the teacher's folder or name")
         if len(teachers) > 1 and not teacher.get("key"):
-            yield fails(f"{place}.teacher_models.{name}.key", "not set, with several teachers", "use a data source")
+            yield fails(f"{place}.teacher_models.{name}.key", "not set, beside teacher_model", "use a data source")
     gpus = int(run(f"{place}.n_gpus_per_node") * run(f"{place}.nnodes"))
     if len(teachers) > 1:
         yield from _several(run, facts, named)
@@ -281,32 +285,41 @@ def _teachers(run: RlSizes, facts: LaunchFacts) -> Results:
 
 
 def _several(run: RlSizes, facts: LaunchFacts, teachers: dict[str, Any]) -> Results:
-    """distillation.py:282-318, teacher_manager.py:111: of several teachers each has its rows and its GPUs, and
-    `teacher_model` is none of them."""
+    """distillation.py:282-318, teacher_manager.py:111: of teachers beside `teacher_model`, which is none of them, each
+    has its GPUs, and of several each its rows."""
     place = "distillation.teacher_models"
     if path := run(f"{place}.teacher_model.model_path"):
         got = f"{short_repr(path)} is left out, as there are other teachers"
-        yield fails(f"{place}.teacher_model.model_path", got, f"use +{place}.teacher_model1", "conflicting-settings")
+        free = f"use +{place}.{_free_name(teachers)}.model_path"
+        yield fails(f"{place}.teacher_model.model_path", got, free, "conflicting-settings")
     keys = [str(teacher.get("key")) for teacher in teachers.values() if teacher.get("key")]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         yield fails(place, f"{', '.join(twice)} is the key of more than one", "use a key of its own for each")
-    sources = facts.data_sources if run("distillation.teacher_key") == "data_source" else None
+    by_source = len(keys) == len(teachers) > 1 and run("distillation.teacher_key") == "data_source"
+    sources = facts.data_sources if by_source else None
     if missing := sorted({*(sources or ())} - {*keys}):
         yield fails(place, f"no teacher has the key {', '.join(missing)}, which rows have", f"use key={missing[0]}")
     for name, teacher in teachers.items():
         if not is_set(at(teacher, "inference.name")):
             where = f"+{place}.{name}.inference.name"
-            yield fails(where, "not set, with several teachers", f"use {run(f'{ROLLOUT}.name')}")
-        if not teacher.get("num_replicas"):
-            yield fails(f"+{place}.{name}.num_replicas", "0, with several teachers", [1])
-    sizes = [replica_gpus({TP: 2} | (teacher.get("inference") or {})) for teacher in teachers.values()]
-    counts = [int(teacher.get("num_replicas") or 0) for teacher in teachers.values()]
-    needed = sum(size * count for size, count in zip(sizes, counts, strict=True))
+            yield fails(where, "not set, beside teacher_model", f"use {run(f'{ROLLOUT}.name')}")
+        replicas = teacher.get("num_replicas") or 0
+        if not isinstance(replicas, int) or replicas < 1:
+            yield fails(f"+{place}.{name}.num_replicas", f"{short_repr(replicas)}, beside teacher_model", [1])
+    sizes = [replica_gpus({TP: 2} | (at(teacher, "inference") or {})) for teacher in teachers.values()]
+    counts = [
+        each for teacher in teachers.values() if isinstance(each := teacher.get("num_replicas"), int) and each > 0
+    ]
+    needed = sum(size * count for size, count in zip(sizes, counts, strict=False))
     gpus, nodes = (int(run(f"distillation.{name}")) for name in ("n_gpus_per_node", "nnodes"))
-    if nodes > 0 and all(counts) and needed != gpus * nodes:
+    if nodes > 0 and len(counts) == len(teachers) and needed != gpus * nodes:
         got = f"{gpus * nodes} GPUs are the teachers', and num_replicas times their parallel sizes are {needed}"
         fix: list[int] | str = [needed // nodes] if needed % nodes == 0 else "use as many, or other num_replicas"
         yield fails("distillation.n_gpus_per_node", got, fix, "conflicting-settings")
+
+
+def _free_name(teachers: dict[str, Any]) -> str:
+    return next(name for number in range(1, len(teachers) + 2) if (name := f"teacher_model{number}") not in teachers)
 
 
 def _most_likely(run: RlSizes, teachers: dict[str, Any]) -> Results:

@@ -20,7 +20,7 @@ def saving(run: RlSizes, facts: LaunchFacts) -> Results:
     path, where = run("trainer.resume_from_path"), "trainer.resume_from_path"
     if run("trainer.resume_mode") == "resume_path" and not _STEP.search(str(path)):  # trainer_base.py:866-876
         yield fails(where, short_repr(path) if is_set(path) else "not set", _step_folder(path))
-    if run("trainer.resume_mode") == "auto" and is_set(path):  # trainer_base.py:856; SFT reads it
+    if run("trainer.resume_mode") == "auto" and path not in (None, "", "null"):  # trainer_base.py:856; SFT reads it
         got = f"auto, which looks in default_local_dir alone, and not for resume_from_path={short_repr(path)}"
         yield warns("trainer.resume_mode", got, "use resume_path", "conflicting-settings")
     for section in (ACTOR, *(["critic"] if run.needs_critic else [])):

@@ -15,7 +15,7 @@ import orjson
 from launcher.core.problems import nearest, short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
 from launcher.engines.verl.rules.sections import not_one_of
-from launcher.engines.verl.rules.settings import MODEL, ROLLOUT, RlSizes
+from launcher.engines.verl.rules.settings import MODEL, ROLLOUT, RlSizes, at
 
 NAMES = Path(__file__).parents[1] / "config" / "served.json"
 """The arguments of vLLM 0.24.0 and SGLang 0.5.12, the versions of verl's extras."""
@@ -71,7 +71,7 @@ def serving(run: RlSizes, facts: LaunchFacts) -> Results:
         yield from _engine(run(place) or {}, place)
     if run("distillation.enabled"):
         for name, teacher in (run("distillation.teacher_models") or {}).items():
-            yield from _engine(teacher.get("inference") or {}, f"distillation.teacher_models.{name}.inference")
+            yield from _engine(at(teacher, "inference") or {}, f"distillation.teacher_models.{name}.inference")
     temperature = run(f"{ROLLOUT}.val_kwargs.temperature")
     if temperature is not None and temperature < 0:  # SamplingParams, at the first held-out prompt
         yield fails(f"{ROLLOUT}.val_kwargs.temperature", f"{temperature}", "use 0 for greedy answers, or 1.0")

@@ -27,7 +27,7 @@ IGNORED: tuple[tuple[str, Any, bool, str, str], ...] = (
     ("trainer.esi_redundant_time", 0, True, "only the deprecated trainer reads it", "leave it out"),
     (f"{ROLLOUT}.repetition_penalty", 1.0, False, "answers are always sampled with 1.0", "leave it out"),
     (f"{MODEL}.tiled_mlp.enabled", False, False, "no engine reads it", "use a smaller micro-batch"),
-    (f"{ROLLOUT}.over_sample_rate", 0, False, "no answer is left out", "leave it out"),
+    (f"{ROLLOUT}.over_sample_rate", 0, False, "verl never ends a rollout early", "leave it out"),
     (f"{ACTOR}.freeze_vision_tower", False, False, "no engine freezes it", "leave it out"),
     ("skip.rollout.enable", False, True, "V1 reads skip.rollout_tq", "use skip.rollout_tq.enable=true"),
     (f"{ACTOR}.use_prefix_grouper", False, False, "no engine reads it", "leave it out"),
