@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
@@ -11,7 +12,7 @@ from itertools import pairwise
 from tree_sitter import Language, Node, Parser
 from tree_sitter_bash import language
 
-from launcher.scripts.words.state import BashProcess
+from launcher.scripts.words.state import BashProcess, StopReading
 
 _STARTS = """
 accelerate bash deepspeed docker env exec mpirun nohup python python3 ray sbatch sh srun ssh torchrun
@@ -23,11 +24,15 @@ STARTS = frozenset(_STARTS.split())
 ESCAPED = re.compile(r"(?<!\\)\\[<>]")
 NEGATED = re.compile(r"(?<![^\s;&|({`])!(?=((?:[ \t]|\\\n)+)(?:\{\s|\(\(|(?:while|until|if|for|case)\s))")
 """`!` before a compound command: the grammar knows it only before a simple command or a subshell."""
-BRACKETS = re.compile(r"\[\[\s(?:[^\n]*?[^\n\]])?\s\]\]")
+BRACKETS = re.compile(r"\[\[\s(?:(?:(?!\[\[\s)[^\n])*?[^\n\]])?\s\]\]")
 EXTENDED = re.compile(r"(?<=[=\s])(?:==?|!=)\s+([^\s()&|;<>\"'`$]*[@?*+!]\([^\n()\"'`$]*\)[^\s()&|;<>\"'`$]*)(?=\s)")
 """A pattern such as `*@(a|b)*` in `[[ ]]`, which the grammar does not always know."""
 ROUNDS = 20
 """How often a text is parsed again at most, so that a hostile one costs no more than its length."""
+
+PARSE_SECONDS = 10
+"""The grammar takes time in the square of the length for text that is no bash; a long script takes a second."""
+LONG = 1 << 16
 
 
 def _tree(content: bytes) -> Node:
@@ -36,7 +41,8 @@ def _tree(content: bytes) -> Node:
     The grammar takes the line after one of two or more assignments for their command, also where that is `else` or
     `fi`; so it gets a `;` at the end of such a line."""
     parser = Parser(Language(language()))
-    root = parser.parse(content).root_node
+    end = time.process_time() + PARSE_SECONDS
+    root = _parse(parser, content, end)
     for _ in range(ROUNDS):
         places = [*_unended(root, content)]
         if not places:
@@ -45,8 +51,21 @@ def _tree(content: bytes) -> Node:
         for place in places:
             changed[place : place + 1] = b";"
         content = bytes(changed)
-        root = parser.parse(content).root_node
+        root = _parse(parser, content, end)
     return root
+
+
+def _parse(parser: Parser, content: bytes, end: float) -> Node:
+    """The tree of a text; of a long one, the parser is stopped where it takes too long. Raises StopReading."""
+    if len(content) < LONG:
+        return parser.parse(content).root_node
+    try:
+        return parser.parse(
+            lambda offset, point: content[offset : offset + LONG],
+            progress_callback=lambda offset, error: time.process_time() > end,
+        ).root_node
+    except ValueError as error:
+        raise StopReading(f"its syntax takes more than {PARSE_SECONDS} seconds to read") from error
 
 
 def _unended(root: Node, content: bytes) -> Iterator[int]:
@@ -86,6 +105,8 @@ class ScriptSource:
         shown = BRACKETS.sub(_without_patterns, NEGATED.sub(" ", ESCAPED.sub("==", text)))
         content = shown.encode("utf-8", "replace")
         self.root = _tree(content)
+        self.redirected: set[int] = set()
+        """Nodes after which redirects stand that the grammar takes for those of a whole pipeline or list."""
         self.characters: list[int] | None = None
         if len(content) != len(text):
             self.characters = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tree_sitter import Node
 
 from launcher.scripts import control
@@ -9,7 +11,7 @@ from launcher.scripts.commands import redirect
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import DoubleBracket
 from launcher.scripts.source import ScriptSource, ends_script, is_echo, matters
-from launcher.scripts.walk import HANDLERS, SIMPLE, block, negated, run_text, simple, statement
+from launcher.scripts.walk import HANDLERS, block, is_simple, negated, run_text, simple, statement
 from launcher.scripts.words.ends import ended
 from launcher.scripts.words.expand import expand_quoted
 from launcher.scripts.words.files import write_file
@@ -126,19 +128,38 @@ def negated_command(shell: BashProcess, source: ScriptSource, node: Node) -> int
 
 
 def redirected(shell: BashProcess, source: ScriptSource, node: Node) -> int:
-    """A statement with redirects: of a simple command they are read with its words."""
+    """A statement with redirects: of a simple command they are read with its words.
+
+    The grammar takes those after a pipeline or a list for all of it; in bash they are those of its last command."""
     body = node.child_by_field_name("body")
-    if body is None or body.type in SIMPLE or (body.type == "test_command" and body.children[0].type == "["):
+    if body is None or is_simple(body):
         return simple(shell, source, node)
+    last = body
+    while last.type in ("list", "pipeline", "negated_command"):
+        last = [child for child in last.children if child.is_named and child.type != "comment"][-1]
+    if last.id == body.id:
+        return with_redirects(shell, source, body, lambda: statement(shell, source, body))
+    if not is_simple(last) and last.type != "redirected_statement":
+        source.redirected.add(last.id)
+    return statement(shell, source, body)
+
+
+def redirected_part(shell: BashProcess, source: ScriptSource, node: Node) -> int:
+    """The last command of a pipeline or a list, where redirects follow that are its own."""
+    return with_redirects(shell, source, node, lambda: HANDLERS[node.type](shell, source, node))
+
+
+def with_redirects(shell: BashProcess, source: ScriptSource, body: Node, run: Callable[[], int]) -> int:
+    """Runs with the redirects that stand after `body`."""
     command = simple_command(source.text, source.end(body))
-    kept = dict(shell.sinks), shell.stdin
+    kept = dict(shell.sinks), shell.stdin, dict(shell.inputs)
     files: list[tuple[str, TextSink, bool]] = []
     shell.line = source.line_at(source.end(body))
     try:
         redirect(shell, command.redirects, files)
-        status = statement(shell, source, body)
+        status = run()
     finally:
-        shell.sinks, shell.stdin = kept
+        shell.sinks, shell.stdin, shell.inputs = kept
         for path, output, append in files:
             write_file(shell, path, output.text, append=append)
     shell.consumed, shell.consumed_source = command.end, source
@@ -192,6 +213,7 @@ HANDLERS.update(
     pipeline=pipeline,
     negated_command=negated_command,
     redirected_statement=redirected,
+    redirected_part=redirected_part,
     function_definition=function_definition,
     subshell=subshell,
     compound_statement=compound,

@@ -106,7 +106,7 @@ def statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     """Runs one node and returns its status."""
     kind = node.type
     shell.exempt = False
-    if kind in SIMPLE or (kind == "test_command" and node.children[0].type == "["):
+    if is_simple(node):
         return simple(shell, source, node)
     if kind == "ERROR":
         return unread(shell, source, node)
@@ -120,14 +120,20 @@ def statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     try:
         if shell.reading.depth > 3 * DEPTH:
             raise StopReading(f"more than {3 * DEPTH} statements within each other")
+        handler = HANDLERS["redirected_part" if node.id in source.redirected else kind]
         if source.negates(node):
-            return negated(shell, lambda: HANDLERS[kind](shell, source, node))
-        return HANDLERS[kind](shell, source, node)
+            return negated(shell, lambda: handler(shell, source, node))
+        return handler(shell, source, node)
     except (UnreadableText, Undecided) as error:
         shell.report_unread(str(error))
         return 1
     finally:
         shell.reading.depth -= 1
+
+
+def is_simple(node: Node) -> bool:
+    """Whether it is a simple command, whose words and redirects are read from the text."""
+    return node.type in SIMPLE or (node.type == "test_command" and node.children[0].type == "[")
 
 
 def negated(shell: BashProcess, run: Callable[[], int]) -> int:

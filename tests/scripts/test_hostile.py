@@ -75,6 +75,9 @@ HOSTILE = {
     "yaml": "cat > r.yaml <<'E'\na: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nenv_vars: *b\nE\n"
     "ray job submit --runtime-env=r.yaml -- python3 -m verl.trainer.main_ppo a=1\n",
     "sed": "x=$(echo " + "a" * 3000 + " | sed -E 's/(a|aa)+$b/x/')\n",
+    "open double brackets": "[[ x " * 60_000,
+    "open groups after !": "! { " * 40_000,
+    "a loop of words that count": "lines | while read x; do n=$((n+1)); " + "echo for let (( " * 20_000 + "; done\n",
     "tr": "x=$(echo a | tr '\\000-\\377' 'a')\n",
 }
 
