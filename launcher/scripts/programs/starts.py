@@ -37,6 +37,8 @@ TRAINERS = re.compile(r"(?:.*[./])?(?:main|train|run|sft|rl|ppo|grpo|dapo|fsdp)\
 """Names of modules and files that are launches also without such arguments."""
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+MANAGES = ("install", "add", "remove", "uninstall", "sync", "lock", "pull", "upgrade", "download")
+"""Words after which a program names packages, which may be called as a launcher is."""
 
 
 def command_name(shell: BashProcess, word: str) -> str:
@@ -78,10 +80,13 @@ def start(shell: BashProcess, words: list[str], environment: dict[str, str]) -> 
 def command_within(shell: BashProcess, words: list[str]) -> int:
     """Where the words of a program that is not known name a command of Python or of a shell; 0 where they do not."""
     for place, word in enumerate(words[1:], 1):
+        if word in MANAGES:
+            return 0
         name, after = command_name(shell, word), words[place + 1 :]
         if name in SHELLS and re.fullmatch(r"-[a-z]*c", (after or [""])[0]):
             return place
-        if name in LAUNCHERS and after and (name != "accelerate" or after[0] == "launch"):
+        program = any(one.endswith(".py") or one in ("-m", "--module") for one in after)
+        if name in LAUNCHERS and program and (name != "accelerate" or after[0] == "launch"):
             return place
         if PYTHON.fullmatch(name):
             first = next((one for one in after if not re.fullmatch(r"-[bBdEiIOqsSuvP]+", one)), "")
