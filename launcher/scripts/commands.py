@@ -50,7 +50,7 @@ def run_simple(shell: BashProcess, command: SimpleCommand, line: int, call: Call
     if texts not in (["return"], ["return", "$?"], ["return", '"$?"']):  # these hand on what was assumed before
         shell.assumed = ""
     shell.line, shell.substituted = line, False
-    kept = dict(shell.sinks), shell.stdin
+    kept = dict(shell.sinks), shell.stdin, dict(shell.inputs)
     files: list[tuple[str, TextSink, bool]] = []
     keep = False
     try:
@@ -62,7 +62,7 @@ def run_simple(shell: BashProcess, command: SimpleCommand, line: int, call: Call
         return 1
     finally:
         if not keep:
-            shell.sinks, shell.stdin = kept
+            shell.sinks, shell.stdin, shell.inputs = kept
         for path, output, append in files:
             write_file(shell, path, output.text, append=append)
 
@@ -149,7 +149,9 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
     listed = isinstance(first, BashWord) and (
         first.text == "set" or first.text in shell.functions or starts_program(first.text)
     )
-    fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)], listed=listed)
+    sets = [word.text for word in rest[:2] if isinstance(word, BashWord)] == ["printf", "-v"]
+    files = sets or shell.sinks.get(1) is not None  # the names of files that match become text
+    fields = expand_all(shell, [word for word in rest if isinstance(word, BashWord)], listed=listed, files=files)
     if fields and (fields[0] in FILTERS or fields[0] in QUIET or fields[0] in ("[", "test")) and not shell.sinks.get(1):
         shell.forget_unset(named)
     environment = {}
@@ -171,6 +173,8 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
 
 def run_alias(shell: BashProcess, name: str, words: list[str]) -> int:
     """A command whose first word is an alias, which its own text does not name again."""
+    if shell.aliases[name][-1:] in (" ", "\t"):
+        raise UnreadableText(f"alias {name}: its text ends in a blank, so that the next word may be an alias too")
     text = shell.aliases.pop(name)
     try:
         place = words.index(name)
@@ -276,6 +280,9 @@ def run_fields(shell: BashProcess, fields: list[str], environment: dict[str, str
                 raise UnknownOutput
             return FILTERS[name](shell, words)
         except UnknownOutput:
+            if name == "printf" and words[:1] == ["-v"] and len(words) > 1:
+                shell.set(words[1], shell.open_value(f"printf -v {words[1]}", "{" + f"printf -v {words[1]}" + "}"))
+                return 0
             shell.write_unknown()
             shell.assumed = f"{name} is assumed to succeed"
             return 0

@@ -57,25 +57,22 @@ ONE_WORD = re.compile(
 """Commands of a substitution, the last of which writes one word."""
 
 
-def expand_fields(shell: BashProcess, text: str, *, listed: bool = False) -> list[str]:
+def expand_fields(shell: BashProcess, text: str, *, listed: bool = False, files: bool = False) -> list[str]:
     """The fields that one word of a command becomes.
 
     An open value counts as one field, as what a program is given mostly is one; with `listed` as any number of them:
-    in an array, in a loop, and for a function, which may count its arguments."""
+    in an array, in a loop, and for a function, which may count its arguments. `files`: patterns of files are open."""
     fields = []
     for word in patterns.expand_braces(text):
-        fields += _fields(shell, with_tilde(shell, word_parts(word), assignment=_assigns(word)), listed)
+        parts = with_tilde(shell, word_parts(word), assignment=re.match(r"[A-Za-z_]\w*=", word) is not None)
+        fields += _fields(shell, parts, listed, files or listed)
     return fields
 
 
-def _assigns(word: str) -> bool:
-    return re.match(r"[A-Za-z_]\w*=", word) is not None
-
-
-def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool) -> list[str]:
+def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool, files: bool) -> list[str]:
     out = field_list(shell, listed=listed)
     for piece in pieces(shell, parts):
-        if listed and not piece.quoted and any(has_pattern(value) for value in piece.values):
+        if files and not piece.quoted and any(has_pattern(value) for value in piece.values):
             out.pattern_from = min(out.pattern_from, len(out.fields))
         if not piece.many:
             if piece.quoted or piece.literal:
@@ -96,11 +93,13 @@ def _fields(shell: BashProcess, parts: Iterable[Part], listed: bool) -> list[str
     return matching_files(shell, out) if out.pattern_from < len(out.fields) else out.fields
 
 
-def expand_all(shell: BashProcess, words: Iterable[BashWord], *, listed: bool = False) -> list[str]:
-    """The fields of all words; `listed` as in `expand_fields`."""
+def expand_all(
+    shell: BashProcess, words: Iterable[BashWord], *, listed: bool = False, files: bool = False
+) -> list[str]:
+    """The fields of all words; `listed` and `files` as in `expand_fields`."""
     fields: list[str] = []
     for word in words:
-        fields += expand_fields(shell, word.text, listed=listed)
+        fields += expand_fields(shell, word.text, listed=listed, files=files)
         shell.reading.step()
         if len(fields) > FIELDS:
             raise StopReading("too many words in one command")

@@ -8,7 +8,7 @@ from launcher.scripts.words.fields import FieldList
 from launcher.scripts.words.lexer import UnreadableText
 from launcher.scripts.words.state import BashProcess
 
-PATTERN = re.compile(r"[*?]|\[[^\]]+\]")
+PATTERN = re.compile(r"[*?]|\[[^\]/]+\]")
 SETTING = re.compile(r"[^/*?\[]*=")
 """What `key=[1,2]` begins with: no file has such a name."""
 NOTE = "which files match is known only where the script runs"
