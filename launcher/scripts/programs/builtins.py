@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from tree_sitter import Node
 
 from launcher.scripts.programs.conditions import TestCommand
+from launcher.scripts.source import ScriptSource
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.assignments import assign_value, split_assignment
 from launcher.scripts.words.ends import returned
@@ -243,6 +246,7 @@ def getopts(shell: BashProcess, words: list[str]) -> int:
 def read(shell: BashProcess, words: list[str]) -> int:
     """`read -r -d x -a array name ...`."""
     raw, delimiter, array, asks, left, stream = False, "\n", "", False, list(words), shell.stdin
+    closed = False
     while left and left[0].startswith("-") and len(left[0]) > 1:
         option = left.pop(0)
         for at, letter in enumerate(option[1:], start=1):
@@ -255,10 +259,13 @@ def read(shell: BashProcess, words: list[str]) -> int:
                 asks |= letter == "p"
                 if letter == "u" and value != "0":
                     stream = shell.inputs.get(value, InputStream(None))
+                    closed = re.fullmatch("[3-9]", value) is not None and value not in shell.inputs
                 if letter in "nN":
                     raise UnreadableText("read -n")
                 break
     names = left or ["REPLY"]
+    if closed:
+        return 1
     if stream.text is None:
         if stream.read and not asks:
             return 1
@@ -405,6 +412,8 @@ def find_command(shell: BashProcess, words: list[str]) -> int:
 def shell_option(shell: BashProcess, words: list[str]) -> int:
     for word in words[1:]:
         (shell.options.add if words[0] == "-s" else shell.options.discard)(word)
+    if "expand_aliases" in words:
+        alias_changes(shell, shell.aliases)
     return 0
 
 
@@ -428,14 +437,32 @@ def trap(shell: BashProcess, words: list[str]) -> int:
     return 0
 
 
+def alias_changes(shell: BashProcess, names: Iterable[str]) -> None:
+    """Raises UnreadableText where a function that is defined names one: bash reads its aliases as it is defined."""
+    if "expand_aliases" not in shell.options or not shell.functions:
+        return
+    changed = set(names)
+    for name, (inner, body, _) in shell.functions.items():
+        text = inner.text_of(body) if isinstance(inner, ScriptSource) and isinstance(body, Node) else ""
+        shell.reading.step(1 + len(text) // 500)
+        used = changed.intersection(re.split(r"[\s;&|(){}`]+", text))
+        if used:
+            for one in used:
+                shell.aliases.pop(one, None)
+            raise UnreadableText(f"alias {min(used)} changes after function {name} is defined, which names it")
+
+
 def alias(shell: BashProcess, words: list[str]) -> int:
     """`alias name=text`; a script has them only under `shopt -s expand_aliases`."""
+    alias_changes(shell, (word.partition("=")[0] for word in words if "=" in word))
     shell.aliases.update((word.partition("=")[0], word.partition("=")[2]) for word in words if "=" in word)
     return 0
 
 
 def unalias(shell: BashProcess, words: list[str]) -> int:
-    for name in [*shell.aliases] if "-a" in words else words:
+    names = [*shell.aliases] if "-a" in words else words
+    alias_changes(shell, names)
+    for name in names:
         shell.aliases.pop(name, None)
     return 0
 
