@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 
 from tree_sitter import Node
 
 from launcher.scripts.programs.builtins import arithmetic_status
 from launcher.scripts.programs.conditions import Truth, either, pattern_matches, possible_values
+from launcher.scripts.rounds import Values, left_open, values_of
 from launcher.scripts.source import ScriptSource, ends_script, launches, leaves_loop, waits
 from launcher.scripts.walk import HANDLERS, block
 from launcher.scripts.words.expand import expand_all, expand_pattern, expand_quoted, expand_text
 from launcher.scripts.words.lexer import BashWord, UnreadableText, simple_command, skip_blanks, word_end
 from launcher.scripts.words.state import ITERATIONS, BashProcess, ExitScript, LeaveLoop, StopReading, is_open
 from launcher.scripts.words.values import list_place
-
-Values = dict[str, dict[int | str, str]]
-"""Values of variables by name and key."""
 
 
 def condition(shell: BashProcess, source: ScriptSource, nodes: list[Node]) -> int:
@@ -130,7 +128,7 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
         shell.assumed = ""
         status = condition(shell, source, tested)
         if any(one.read for one in unread):
-            return lines_of_a_program(shell, source, node, before)
+            return lines_of_a_program(shell, source, node, tested, before)
         if shell.assumed:
             shell.line = line
             text = " ".join(source.text_of(one) for one in tested if one.is_named)
@@ -158,48 +156,22 @@ def while_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int
     raise StopReading(f"a loop that does not end within {ITERATIONS:,} rounds or 20 launches")
 
 
-def lines_of_a_program(shell: BashProcess, source: ScriptSource, node: Node, before: Values) -> int:
+def lines_of_a_program(shell: BashProcess, source: ScriptSource, node: Node, tested: list[Node], before: Values) -> int:
     """`while read` over lines that only running could tell: the body is read for one of them."""
     body = node.child_by_field_name("body")
     assert body is not None
     text = source.text[source.start(node) : source.start(body)].rstrip("; \t\n")
     shell.line = source.line_at(source.start(node))
     shell.report_open(text, "", "how many lines these are is known only where it runs; the loop is read once")
-    loop_body(shell, source, body.children)
-    left_open(shell, source.text_of(node), before)
+    nodes = body.children
+
+    def again(inner: BashProcess) -> None:
+        condition(inner, source, tested)
+        loop_body(inner, source, nodes)
+
+    loop_body(shell, source, nodes)
+    left_open(shell, before, again)
     return 0
-
-
-def values_of(shell: BashProcess) -> Values:
-    """The values of all variables, to compare later ones with."""
-    shell.reading.step(1 + len(shell.scopes))
-    return {name: dict(variable.values) for name, variable in shell.visible_variables().items()}
-
-
-def left_open(shell: BashProcess, loop: str, before: Values) -> None:
-    """What only the number of rounds could tell after a loop that is read once: counters, and arrays that it fills."""
-    for name, variable in shell.visible_variables().items():
-        known = before.get(name, {})
-        if variable.values == known or name in ("OLDPWD", "BASH_REMATCH", "OPTIND", "DIRSTACK") or variable.readonly:
-            continue
-        new = [key for key in variable.values if key not in known]
-        if variable.kind == "indexed" and known and not new:
-            continue
-        if variable.kind == "indexed" and new:
-            first = variable.values[new[0]]
-            value = first if len(first) == 1 and is_open(first) else shell.open_value(name, "{" + name + "[@]}")
-            for key in new[1:]:
-                del variable.values[key]
-            variable.values[new[0]] = shell.reading.list_character(value)
-        elif variable.kind == "scalar" and counts_rounds(name, loop):
-            variable.values[0] = shell.open_value(f"${name}", "{" + name + "}")
-
-
-def counts_rounds(name: str, loop: str) -> bool:
-    """Whether a loop sets the variable from its own value of the round before, or out of sight."""
-    plain = rf"(?<![\w$]){name}=|\b(?:for|read)\b[^;\n]*\b{name}\b"
-    own = rf"\b{name}\+=|\b{name}=[^;\n]*\$\{{?{name}\b|(?:\(\(|\blet\b)[^\n]*\b{name}\b"
-    return re.search(own, loop) is not None or re.search(plain, loop) is None
 
 
 def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
@@ -222,16 +194,21 @@ def for_statement(shell: BashProcess, source: ScriptSource, node: Node) -> int:
     if len(values) > ITERATIONS:
         raise StopReading(f"a loop over more than {ITERATIONS:,} words")
     leave_after = -1 if waits(shell, source, body) else 1 << 30
-    for value in values:
-        before = values_of(shell) if shell.reading.is_list(value) else None
-        reference = shell.named(source.text_of(name))
+    variable, nodes = source.text_of(name), body.children
+
+    def one_round(shell: BashProcess, value: str) -> bool:
+        reference = shell.named(variable)
         if reference is not None and reference.reference is not None:
             reference.reference = value
         else:
-            shell.set(source.text_of(name), value)
-        again = loop_body(shell, source, body.children, leave_after)
+            shell.set(variable, value)
+        return loop_body(shell, source, nodes, leave_after)
+
+    for value in values:
+        before = values_of(shell) if shell.reading.is_list(value) else None
+        again = one_round(shell, value)
         if before is not None:
-            left_open(shell, source.text_of(node), before)
+            left_open(shell, before, partial(one_round, value=value))
         if not again:
             break
     return shell.status if values else 0
@@ -248,6 +225,12 @@ def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         raise UnreadableText("for (( )): three parts were expected")
     line = source.line_at(source.start(node))
     leave_after = -1 if waits(shell, source, body) else 1 << 30
+    nodes, before = body.children, values_of(shell)
+
+    def again(inner: BashProcess) -> None:
+        arithmetic_status(inner, [expand_quoted(inner, parts[2])])
+        loop_body(inner, source, nodes)
+
     arithmetic_status(shell, [expand_quoted(shell, parts[0])])
     for _ in range(ITERATIONS):
         shell.reading.step()
@@ -257,9 +240,10 @@ def c_style_for(shell: BashProcess, source: ScriptSource, node: Node) -> int:
         if shell.assumed:
             shell.line = line
             shell.report_open(parts[1].strip(), "", f"{shell.assumed}; the loop is read once")
-            loop_body(shell, source, body.children)
+            loop_body(shell, source, nodes)
+            left_open(shell, before, again)
             return 0
-        if not loop_body(shell, source, body.children, leave_after):
+        if not loop_body(shell, source, nodes, leave_after):
             return 0
         arithmetic_status(shell, [expand_quoted(shell, parts[2])])
     shell.line = line

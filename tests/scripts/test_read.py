@@ -363,3 +363,80 @@ def test_the_commands_that_parallel_makes_are_refused(read):
     assert [str(part).partition(":1: ")[2] for part in found.refused] == [
         "parallel: the commands that it makes are not read"
     ]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a=$(printf \"'%s',\" data/*.parquet)", "{printf \"'%s',\" data/*.parquet}"),
+    ("a=$(echo data/*.parquet)", "{data/*.parquet}"),
+    ("a=$(echo data/part-[0-9] | wc -w)", "{echo data/part-[0-9] | wc -w}"),
+    ("printf -v a '%s,' data/*", "{printf -v a}"),
+    ("printf '%s\\n' data/* > l; a=$(wc -l < l)", "{wc -l < l}"),
+    ("l=\"['/d/a','/d/b']\"; a=$(echo $l | tr -d \\')", "[/d/a,/d/b]"),  # no pattern: brackets around a /
+    ("a=$(echo 'data/*')", "data/*"),
+])  # fmt: skip
+def test_which_files_a_pattern_in_a_command_matches_is_open(read, text, words):
+    found = read(f'{text}\n{TRAIN} "a=$a"\n')
+    assert found.launches[0].words == (f"a={words}",)
+    assert any("which files match" in part.note for part in found.open) == ("{" in words)
+
+
+@pytest.mark.parametrize("command", [
+    "uv pip install deepspeed vllm==0.11 a=b", "poetry add deepspeed wandb", "pdm add torchrun x.py",
+    "apt-get -y install python3 -m x=1", "sudo apt-get -y install python3 -m x=1", "site_tool deepspeed a=b c=d",
+])  # fmt: skip
+def test_names_of_packages_start_nothing(read, command):
+    found = read(f"{command}\n{TRAIN} a=1\n")
+    assert [launch.words for launch in found.launches] == [("a=1",)] and not found.other_programs
+
+
+@pytest.mark.parametrize(("body", "words"), [
+    ("a=$[a+1]", "{a}"),
+    ("declare -i a; a=a+1", "{a}"),
+    ("m=$(expr ${a:-0} + 1); a=$m", "{a}"),
+    ('a="x;$a"', "{a}"),
+    ("a=${a}\\\n,", "{a}"),
+    ("a=$b; b=$c; c=1", "{a}"),  # comes only in the third round
+    ("[ -n \"$b\" ] && a=more; b=1", "{a}"),
+    ("a=same", "same"),
+    ("for n in 1 2; do c+=x; done; a=${#c}", "{a}"),
+])  # fmt: skip
+def test_what_another_round_of_a_loop_changes_is_open(read, body, words):
+    for loop in ("for f in d/*; do BODY; done", "while read -r f; do BODY; done < <(site_files)",
+                 "n=$(nproc); for ((i = 0; i < n; i++)); do BODY; done"):  # fmt: skip
+        found = read(f'f=x\n{loop.replace("BODY", body)}\n{TRAIN} "a=$a"\n')
+        assert [launch.words for launch in found.launches] == [(f"a={words}",)], loop
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("declare -A m; for f in d/*; do m[$f]=1; done; a=${#m[@]}", "{#m[@]}"),
+    ("declare -A m; i=0; for f in d/*; do m[$i]=1; i=$((i+1)); done; a=${#m[@]}", "{#m[@]}"),
+    ('for f in d/*; do set -- "$@" --x; done; a=$#', "{#}"),
+    ("set -- x y z; for f in d/*; do shift; done; a=$1", "{$1}"),
+    ("for f in d/*; do echo x >> list; done; a=$(wc -l < list)", "{wc -l < list}"),
+    ("for f in d/*; do echo x > list; done; a=$(cat list)", "x"),
+    ("a=$(for f in d/*; do echo x; done | wc -l)", "{for f in d/*; do echo x; done | wc -l}"),
+    ("{ for f in d/*; do echo x; done; } > list; a=$(wc -l < list)", "{wc -l < list}"),
+    ("for f in d/*; do cd sub; done; a=$PWD", "{PWD after the loop}"),
+    ("l=(0 5); for f in d/*; do l[0]=$((l[0]+1)); done; a=${l[0]},${l[1]}", "{l[0]},5"),
+])  # fmt: skip
+def test_elements_arguments_and_files_that_a_loop_adds_to_are_open(read, text, words):
+    found = read(f'{text}\n{TRAIN} "a=$a"\n')
+    assert [launch.words for launch in found.launches] == [(f"a={words}",)]
+
+
+def test_further_rounds_of_a_loop_start_nothing_more(read):
+    found = read(f"for f in d/*; do n=$((n+1)); {TRAIN} n=$n; python3 x.py; done\n")
+    assert [launch.words for launch in found.launches] == [("n=1",)] and len(found.other_programs) == 1
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), [
+    ("alias t='T a=1'\nf() { t b=1; }\nalias t='T a=2'\nf", 4, "alias t changes after function f"),
+    ("alias t='T a=1'\nf() { t b=1; }\nunalias t\nf", 4, "alias t changes after function f"),
+    ("f() { t b=1; }\nalias t='T a=1'\nf", 3, "alias t changes after function f"),
+    ("alias run='nohup '\nalias t='T a=1'\nrun t", 4, "ends in a blank"),
+])  # fmt: skip
+def test_an_alias_that_bash_reads_in_another_order_is_refused(read, text, line, reason):
+    found = read(f"shopt -s expand_aliases\n{text.replace('T ', TRAIN + ' ')}\n")
+    assert not found.launches
+    assert [str(part).rpartition("run.sh:")[2].split(":")[0] for part in found.refused] == [str(line)]
+    assert reason in found.refused[0].reason

@@ -8,7 +8,7 @@ from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.expand import element_key, expand_fields, expand_text
 from launcher.scripts.words.lexer import ArrayWord, UnreadableText, subscript_end
 from launcher.scripts.words.patterns import Undecided
-from launcher.scripts.words.state import FIELDS, BashProcess, Kind, StopReading
+from launcher.scripts.words.state import FIELDS, BashProcess, Kind, StopReading, is_open
 
 
 def assign(shell: BashProcess, text: str) -> None:
@@ -30,7 +30,11 @@ def assign_value(shell: BashProcess, name: str, value: str, subscript: str | Non
             number = evaluate(shell, f"({variable.values.get(key or 0, '0')})+({value})" if append else value)
         except BadArithmetic as error:
             raise UnreadableText(f"{name}: {error}") from error
-        value = str(number) if number is not None else value
+        if number is not None:
+            value = str(number)
+        elif append or not (len(value) == 1 and is_open(value)):
+            text = f"{name}{'+' * append}={value}"
+            value = shell.open_value(text, "{" + text + "}", single=True)
         append = False
     shell.set(name, value, key=key, append=append)
 
