@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+import psutil
 from tree_sitter import Language, Node, Parser
 from tree_sitter_bash import language
 
@@ -31,7 +32,8 @@ ROUNDS = 20
 """How often a text is parsed again at most, so that a hostile one costs no more than its length."""
 
 PARSE_SECONDS = 10
-"""The grammar takes time in the square of the length for text that is no bash; a long script takes a second."""
+PARSE_BYTES = 400_000_000
+"""CPU time and memory to parse a text with: where it is no bash, the grammar takes both in the square of the length."""
 LONG = 1 << 16
 
 
@@ -59,13 +61,16 @@ def _parse(parser: Parser, content: bytes, end: float) -> Node:
     """The tree of a text; of a long one, the parser is stopped where it takes too long. Raises StopReading."""
     if len(content) < LONG:
         return parser.parse(content).root_node
+    process = psutil.Process()
+    most = process.memory_info().rss + PARSE_BYTES
+
+    def too_much(offset: int, error: bool) -> bool:
+        return time.process_time() > end or process.memory_info().rss > most
+
     try:
-        return parser.parse(
-            lambda offset, point: content[offset : offset + LONG],
-            progress_callback=lambda offset, error: time.process_time() > end,
-        ).root_node
+        return parser.parse(lambda offset, point: content[offset : offset + LONG], progress_callback=too_much).root_node
     except ValueError as error:
-        raise StopReading(f"its syntax takes more than {PARSE_SECONDS} seconds to read") from error
+        raise StopReading("its syntax takes too much time or memory to read") from error
 
 
 def _unended(root: Node, content: bytes) -> Iterator[int]:

@@ -12,9 +12,8 @@ from launcher.scripts.words.state import BashProcess
 
 XARGS_ECHO: tuple[list[str], ...] = ([], ["-d", "\\n"], ["-d\\n"])
 """Arguments of `xargs` with which it starts no program but echo."""
-
-
 VERSION = re.compile(r"(?:0|[1-9]\d{0,9})(?:\.(?:0|[1-9]\d{0,9}))*")
+"""A version that `sort -V` orders by its numbers alone."""
 
 
 def _lines(shell: BashProcess, files: list[str]) -> list[str]:
@@ -38,9 +37,7 @@ def sort(shell: BashProcess, words: list[str]) -> int:
         flags, words = flags + words[0][1:], words[1:]
     lines = _lines(shell, words)
     if "V" in flags:
-        if "n" in flags or not all(
-            re.fullmatch(r"(?:0|[1-9]\d{0,9})(?:\.(?:0|[1-9]\d{0,9}))*", line) for line in lines
-        ):
+        if "n" in flags or not all(VERSION.fullmatch(line) for line in lines):
             raise UnknownOutput
         ordered = sorted(lines, key=lambda line: [int(part) for part in line.split(".")])
     elif "n" in flags:
