@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from launcher.scripts.aliases import run_alias
 from launcher.scripts.programs import starts
 from launcher.scripts.programs.builtins import BUILTINS, declare_names, find_command
 from launcher.scripts.programs.filters import FILTERS
@@ -169,19 +170,6 @@ def run_words(shell: BashProcess, words: list[BashWord | ArrayWord], call: Call)
             shell.set(name, value)
         return shell.status if shell.substituted else 0
     return run_fields(shell, fields, environment, call)
-
-
-def run_alias(shell: BashProcess, name: str, words: list[str]) -> int:
-    """A command whose first word is an alias, which its own text does not name again."""
-    if shell.aliases[name][-1:] in (" ", "\t"):
-        raise UnreadableText(f"alias {name}: its text ends in a blank, so that the next word may be an alias too")
-    text = shell.aliases.pop(name)
-    try:
-        place = words.index(name)
-        line = " ".join([*words[:place], text, *words[place + 1 :]])
-        return shell.run_text(shell, line, shell.file, shell.line)
-    finally:
-        shell.aliases.setdefault(name, text)
 
 
 def declaration(shell: BashProcess, name: str, words: list[BashWord | ArrayWord]) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
+from resource import RUSAGE_SELF, getrusage
 
-import psutil
 from tree_sitter import Language, Node, Parser
 from tree_sitter_bash import language
 
@@ -61,16 +62,20 @@ def _parse(parser: Parser, content: bytes, end: float) -> Node:
     """The tree of a text; of a long one, the parser is stopped where it takes too long. Raises StopReading."""
     if len(content) < LONG:
         return parser.parse(content).root_node
-    process = psutil.Process()
-    most = process.memory_info().rss + PARSE_BYTES
+    most = _peak_bytes() + PARSE_BYTES
 
     def too_much(offset: int, error: bool) -> bool:
-        return time.process_time() > end or process.memory_info().rss > most
+        return time.process_time() > end or _peak_bytes() > most
 
     try:
         return parser.parse(lambda offset, point: content[offset : offset + LONG], progress_callback=too_much).root_node
     except ValueError as error:
         raise StopReading("its syntax takes too much time or memory to read") from error
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _unended(root: Node, content: bytes) -> Iterator[int]:

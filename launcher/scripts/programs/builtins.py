@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-
-from tree_sitter import Node
+from collections.abc import Callable
 
 from launcher.scripts.programs.conditions import TestCommand
-from launcher.scripts.source import ScriptSource
 from launcher.scripts.words.arithmetic import BadArithmetic, evaluate
 from launcher.scripts.words.assignments import assign_value, split_assignment
 from launcher.scripts.words.ends import returned
@@ -412,8 +409,6 @@ def find_command(shell: BashProcess, words: list[str]) -> int:
 def shell_option(shell: BashProcess, words: list[str]) -> int:
     for word in words[1:]:
         (shell.options.add if words[0] == "-s" else shell.options.discard)(word)
-    if "expand_aliases" in words:
-        alias_changes(shell, shell.aliases)
     return 0
 
 
@@ -437,36 +432,6 @@ def trap(shell: BashProcess, words: list[str]) -> int:
     return 0
 
 
-def alias_changes(shell: BashProcess, names: Iterable[str]) -> None:
-    """Raises UnreadableText where a function that is defined names one: bash reads its aliases as it is defined."""
-    if "expand_aliases" not in shell.options or not shell.functions:
-        return
-    changed = set(names)
-    for name, (inner, body, _) in shell.functions.items():
-        text = inner.text_of(body) if isinstance(inner, ScriptSource) and isinstance(body, Node) else ""
-        shell.reading.step(1 + len(text) // 500)
-        used = changed.intersection(re.split(r"[\s;&|(){}`]+", text))
-        if used:
-            for one in used:
-                shell.aliases.pop(one, None)
-            raise UnreadableText(f"alias {min(used)} changes after function {name} is defined, which names it")
-
-
-def alias(shell: BashProcess, words: list[str]) -> int:
-    """`alias name=text`; a script has them only under `shopt -s expand_aliases`."""
-    alias_changes(shell, (word.partition("=")[0] for word in words if "=" in word))
-    shell.aliases.update((word.partition("=")[0], word.partition("=")[2]) for word in words if "=" in word)
-    return 0
-
-
-def unalias(shell: BashProcess, words: list[str]) -> int:
-    names = [*shell.aliases] if "-a" in words else words
-    alias_changes(shell, names)
-    for name in names:
-        shell.aliases.pop(name, None)
-    return 0
-
-
 def nothing(shell: BashProcess, words: list[str]) -> int:
     return 0
 
@@ -479,7 +444,6 @@ BUILTINS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "return": come_back, "set": set_options, "shift": shift, "shopt": shell_option, "source": source, "test": test,
     "trap": trap, "true": nothing, "type": find_command, "unset": unset, "which": find_command,
     **dict.fromkeys(("bg", "disown", "fg", "jobs", "ulimit", "umask"), nothing),
-    "alias": alias, "unalias": unalias,
     "kill": assumed, "wait": nothing,
 }  # fmt: skip
 """By name: (shell, expanded words) -> status."""
