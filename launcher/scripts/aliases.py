@@ -57,7 +57,7 @@ def unalias(shell: BashProcess, words: list[str]) -> int:
 
 
 def option(shell: BashProcess, words: list[str]) -> int:
-    """`shopt`, of which one option turns aliases on and off."""
+    """`shopt`; its option expand_aliases turns aliases on and off."""
     status = shell_option(shell, words)
     if "expand_aliases" in words:
         alias_changes(shell, shell.aliases)

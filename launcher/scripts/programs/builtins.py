@@ -441,7 +441,7 @@ BUILTINS: dict[str, Callable[[BashProcess, list[str]], int]] = {
     "cd": cd, "chdir": cd, "continue": lambda shell, words: leave_loop(shell, words, again=True), "eval": run_eval,
     "exit": leave, "false": lambda shell, words: 1, "getopts": getopts, "hash": find_command, "let": let,
     "mapfile": mapfile, "popd": popd, "pushd": pushd, "pwd": pwd, "read": read, "readarray": mapfile,
-    "return": come_back, "set": set_options, "shift": shift, "shopt": shell_option, "source": source, "test": test,
+    "return": come_back, "set": set_options, "shift": shift, "source": source, "test": test,
     "trap": trap, "true": nothing, "type": find_command, "unset": unset, "which": find_command,
     **dict.fromkeys(("bg", "disown", "fg", "jobs", "ulimit", "umask"), nothing),
     "kill": assumed, "wait": nothing,
