@@ -35,9 +35,9 @@ def printed(clone: Path, *words: str) -> str:
     return ran.stdout
 
 
-def test_a_metric_is_one_line_in_one_file(clone: Path) -> None:
-    line = '    "actor/new": Metric("new one", "what the new one measures", "nats"),\n'
-    insert(clone / "launcher/core/metrics.py", '    "actor/entropy": ', line)
+def test_a_metric_is_one_row_in_one_file(clone: Path) -> None:
+    row = "actor/new: {label: new one, meaning: what the new one measures, unit: nats}\n"
+    insert(clone / "conf/metrics.yaml", "actor/entropy:\n", row)
     (shown,) = [
         line for line in printed(clone, "-m", "launcher", "config", "metrics").splitlines() if "actor/new" in line
     ]

@@ -11,7 +11,7 @@ from itertools import islice
 from launcher.cli.plot import CurveMeans
 from launcher.core.events import Step
 from launcher.core.metric_aliases import canonical
-from launcher.core.metrics import HELD_OUT, WATCHED, better, label
+from launcher.core.metrics import HELD_OUT, better, label, shown_in
 from launcher.core.problems import Problem, Problems, suggest
 
 CHUNK = 512
@@ -101,7 +101,8 @@ def _ends(name: str, key: str) -> bool:
 def is_telling(name: str) -> bool:
     """Whether a metric is of those that matter most, by any spelling, or of held-out data."""
     ours = canonical(name)
-    return ours in WATCHED or name == "loss" or (ours.startswith(HELD_OUT) and not ours.startswith("val-aux/"))
+    known = any(ours in group for group in shown_in("watched")) or name == "loss"
+    return known or (ours.startswith(HELD_OUT) and not ours.startswith("val-aux/"))
 
 
 def _ordered(names: Iterable[str], keys: Sequence[str]) -> list[str]:
@@ -111,7 +112,7 @@ def _ordered(names: Iterable[str], keys: Sequence[str]) -> list[str]:
         return sorted(
             names, key=lambda name: (place.get(name, next(place[key] for key in keys if matches(name, [key]))), name)
         )
-    rank = {name: place for place, name in enumerate(WATCHED)}
+    rank = {name: place for place, group in enumerate(shown_in("watched")) for name in group}
     return sorted(names, key=lambda name: (rank.get(canonical(name), len(rank)), name))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
+from launcher.core.metrics import catalogue
 from launcher.core.problems import Problem, Problems
 from launcher.health.advice import LARGEST_LR
 from launcher.health.expressions import PLAIN, UnknownValue, evaluate, namespace, parse_condition
@@ -26,8 +27,6 @@ from launcher.health.series import SIGNIFICANT, Series
 from launcher.spec.health import HealthRule, HealthRules
 
 PARTS = "timing_s/"
-OF_PAIRS = {"rewards/accuracies", "rewards/margins", "rewards/chosen", "actor/dpo_loss"}
-LOSSES = {"train/loss", "val/loss"}
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
 """Our names of what any trainer may log: TRL's entropy of SFT is one."""
 OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
@@ -110,9 +109,10 @@ class Judge:
     @property
     def trained(self) -> str:
         """What is trained, as the metrics so far tell: `pairs` (DPO), `sft`, or `rl`, also where they do not."""
-        if not self._seen.isdisjoint(OF_PAIRS):
+        kinds = {catalogue()[name].trains for name in self._seen & catalogue().keys()}
+        if "pairs" in kinds:
             return "pairs"
-        return "sft" if not self._seen.isdisjoint(LOSSES) and not any(map(_is_of_rl, self._seen)) else "rl"
+        return "sft" if "sft" in kinds and not any(map(_is_of_rl, self._seen)) else "rl"
 
     # ---- metrics
 

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 
 from launcher.core.metric_aliases import canonical
+from launcher.core.metrics import catalogue
 
 # Every repetition is bounded and every pattern anchored where it is used: the time to read a line is linear in it.
 _NUMBER = r"[-+]?(?:(?:[0-9]{1,400}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][-+]?[0-9]{1,4})?|nan|inf(?:inity)?)"
@@ -49,13 +50,6 @@ def unscaled(name: str, value: float) -> tuple[str, float]:
     return (match[1], value / 10 ** int(match[2])) if match else (name, value)
 
 
-_MEASURED = frozenset(
-    [
-        "train/loss", "actor/loss", "actor/pg_loss", "critic/score/mean", "critic/rewards/mean", "actor/entropy",
-        "actor/kl_loss", "actor/ppo_kl", "actor/grad_norm", "actor/pg_clipfrac", "critic/vf_loss",
-        "critic/advantages/mean", "actor/ratio_mean", "response_length/mean", "rollout_corr/k3_kl", "val/loss",
-    ]
-)  # fmt: skip
 _PREFIXES = (
     "eval_", "eval/", "train_loss", "train_runtime", "train_samples_per", "train_steps_per",
     "objective/", "rewards/", "val-core/", "val-aux/", "val/",
@@ -63,16 +57,19 @@ _PREFIXES = (
 )  # fmt: skip
 
 
-_BESIDE_STEP = frozenset(["actor/lr", "perf/throughput", "perf/max_memory_allocated_gb", "timing_s/step"])
+def _evidence(name: str) -> str:
+    """What the catalogue says that a metric of this name is evidence of."""
+    row = catalogue().get(canonical(name))
+    return row.evidence if row else ""
 
 
 def is_beside_step(name: str) -> bool:
     """Whether a line that begins with its step is read for this metric, which elsewhere may be a setting."""
-    return canonical(name) in _BESIDE_STEP
+    return _evidence(name) == "beside step"
 
 
 @lru_cache(maxsize=2**12)
 def is_measurement(name: str) -> bool:
     """Whether a metric of this name is what a training measures, and not a setting, a count or a clock: lines of loose
     form are read only where they have one."""
-    return canonical(name) in _MEASURED or name.replace(" ", "_").casefold().startswith(_PREFIXES)
+    return _evidence(name) == "line" or name.replace(" ", "_").casefold().startswith(_PREFIXES)

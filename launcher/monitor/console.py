@@ -23,7 +23,7 @@ from launcher.core.events import (
     Waiting,
     WentOn,
 )
-from launcher.core.metrics import LEARNT_FROM, label
+from launcher.core.metrics import LEARNT_FROM, label, shown_values
 from launcher.core.problems import short_repr
 from launcher.core.state import RunState
 
@@ -34,26 +34,6 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 LARGE = 1e5  # numbers of the progress line are no longer written with all their digits
 TEST_SCORE = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
 EXPONENT = re.compile("e-0+")
-LOSSES = ("actor/loss", "actor/dpo_loss", "train/loss")
-POSTFIX: Mapping[str, tuple[Sequence[str], int]] = {
-    "policy_loss": (("actor/loss",), 4),
-    "pg_loss": (("actor/pg_loss",), 4),
-    "loss": (LOSSES[1:], 4),
-    "entropy": (("actor/entropy",), 4),
-    "kl_loss": (("actor/kl_loss",), 5),
-    "adv_mean": (("critic/advantages/mean",), 4),
-    "reward": (("critic/rewards/mean",), 4),
-    "grad_norm": (("actor/grad_norm", "train/grad_norm"), 2),
-}
-"""What stands at the end of the progress line: the metrics that have this name there, the first of which is taken, and
-digits after the point."""
-SUMMARY: Mapping[str, Sequence[str]] = {
-    "Loss": LOSSES,
-    "Reward": ("critic/rewards/mean",),
-    "KL": ("actor/kl_loss", "actor/reward_kl_penalty"),
-    "LR": ("actor/lr", "train/lr"),
-}
-"""What stands on a step's last line, likewise."""
 
 
 class Seldom:
@@ -182,13 +162,9 @@ def step_line(event: Step) -> str:
 def summary_line(event: Step, steps: int) -> str:
     """`Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7`, of those that the step has; empty
     where it has none. The KL is that to the reference model."""
-    found = [(name, _first(event.metrics, names)) for name, names in SUMMARY.items()]
-    parts = [f"{name}: {EXPONENT.sub('e-', f'{value:.3g}')}" for name, value in found if value is not None]
+    found = shown_values("summary", event.metrics)
+    parts = [f"{place.name}: {EXPONENT.sub('e-', f'{value:.3g}')}" for _, place, value in found]
     return " | ".join([f"Step {event.step}/{steps or '?'}", *parts]) if parts else ""
-
-
-def _first(metrics: Mapping[str, float], names: Sequence[str]) -> float | None:
-    return next((metrics[name] for name in names if name in metrics), None)
 
 
 COUNTERS = {"training/global_step", "training/epoch", "perf/total_num_tokens", "train/loss_tokens"}
@@ -202,15 +178,15 @@ def number(name: str, value: float) -> str:
 
 def progress_line(state: RunState, metrics: Mapping[str, float] | None = None) -> str:
     """`Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it, policy_loss=-0.1249, reward=0.3531]`,
-    with those of `POSTFIX` that `metrics` has."""
+    with those of the catalogue's `progress` that `metrics` has."""
     share = state.step / state.steps if state.steps else 0.0
     eighths = int(share * BAR * 8)
     bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8].strip() if eighths < BAR * 8 else "")
     pace = state.seconds_per_step
     speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s" if pace else "?it/s"
     left = "?" if state.eta_s is None else clock(state.eta_s)
-    found = [(name, _first(metrics or {}, names), digits) for name, (names, digits) in POSTFIX.items()]
-    values = "".join(f", {name}={_fixed(value, digits)}" for name, value, digits in found if value is not None)
+    found = shown_values("progress", metrics or {})
+    values = "".join(f", {place.name}={_fixed(value, place.digits)}" for _, place, value in found)
     counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}{values}]"
     return f"Training Progress: {share:4.0%}|{bar:<{BAR}}| {counted}"
 

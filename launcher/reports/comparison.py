@@ -18,7 +18,7 @@ from markupsafe import Markup
 from launcher.config import diff
 from launcher.config.descriptions import written
 from launcher.core.files import write_atomic
-from launcher.core.metrics import HeldOut, better, label
+from launcher.core.metrics import HeldOut, better, label, shown_in
 from launcher.core.problems import Problem, Problems
 from launcher.monitor.console import clock, compact
 from launcher.reports import render
@@ -28,7 +28,6 @@ from launcher.reports.measures import score_trace
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
 from launcher.reports.record import RunRecord
-from launcher.reports.report import CURVES
 from launcher.reports.text import setting_text
 from launcher.runs import store
 
@@ -267,9 +266,9 @@ def _held_out(measured: HeldOut | None) -> str:
 def _plots(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, Markup]]:
     lines = [line_of_validations(side.letter, side.record.validations) for side in sides]
     yield from _plot("held-out score; bars: 95 % intervals", lines)
-    for names in CURVES:
+    for names in shown_in("curve"):
         found = [(side.letter, side.record.trace(*names)) for side in sides]
-        title = next((trace[0] for _, trace in found if trace), names[0])
+        title = next((trace[0] for _, trace in found if trace), next(iter(names)))
         yield from _plot(f"{label(title)}, {title}", [line_of(letter, trace[1]) for letter, trace in found if trace])
 
 

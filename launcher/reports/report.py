@@ -13,7 +13,7 @@ from markupsafe import Markup
 from launcher.config.nodes import flat
 from launcher.core.events import Alert, Sample
 from launcher.core.files import write_atomic
-from launcher.core.metrics import HeldOut, better_than, label
+from launcher.core.metrics import HeldOut, better_than, label, shown_in
 from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
@@ -37,23 +37,6 @@ from launcher.reports.text import one_line, setting_text
 from launcher.reports.trace import Trace
 from launcher.runs.folder import Folder
 
-CURVES: tuple[tuple[str, ...], ...] = (
-    ("critic/score/mean", "critic/rewards/mean", "rewards/accuracies"),
-    ("actor/pg_loss", "train/loss", "actor/dpo_loss"),
-    ("actor/kl_loss", "actor/reward_kl_penalty"),
-    ("actor/ppo_kl",),
-    ("actor/entropy",),
-    ("actor/grad_norm", "train/grad_norm"),
-    ("response_length/mean",),
-    ("response_length/clip_ratio",),
-    ("critic/frac_reward_zero_std",),
-    ("critic/vf_loss",),
-    ("rewards/margins",),
-    ("val/loss",),
-    ("training/rollout_probs_diff_mean",),
-    ("timing_s/step",),
-)
-"""Of each the first metric that the run has is drawn."""
 MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
 
 
@@ -206,7 +189,7 @@ def _plots(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
         yield PlotFigure(
             "held-out score", one_line(name, 120) + note, svg, values[0], values[-1], min(values), max(values)
         )
-    for names in CURVES:
+    for names in shown_in("curve"):
         if (found := record.trace(*names)) and found[1].count:
             yield _figure(*found)
 

@@ -8,11 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
-GUIDE_NAMES: Mapping[str, str] = MappingProxyType({
-    "critic/rewards/mean": "train/core/reward/mean",
-    "actor/pg_loss": "train/core/policy_loss",
-    "actor/entropy": "train/core/entropy",
-})  # fmt: skip
+from launcher.core.metrics import catalogue
+
 GUIDE_DISTRIBUTIONS: Mapping[str, str] = MappingProxyType({
     "critic/rewards": "train/core/reward/distribution",
     "actor/grad_norm": "train/core/grad_norm/distribution",
@@ -21,9 +18,10 @@ _HELD_OUT = re.compile(r"val-core/.+/reward/(mean@[0-9]+)")
 
 
 def with_guide_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """`metrics`, and those of `GUIDE_NAMES` again; of held-out data the mean over its sources, such as
-    `val/core/reward/mean@1`."""
-    more = {name: metrics[ours] for ours, name in GUIDE_NAMES.items() if ours in metrics}
+    """`metrics`, and again those that guides know by another name (`guide_name` in the catalogue); of held-out data
+    the mean over its sources, such as `val/core/reward/mean@1`."""
+    rows = {name: entry.guide_name for name, entry in catalogue().items() if entry.guide_name}
+    more = {guide_name: metrics[name] for name, guide_name in rows.items() if name in metrics}
     means = defaultdict(list)
     for name, value in metrics.items():
         if found := _HELD_OUT.fullmatch(name):

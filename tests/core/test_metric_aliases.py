@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.core.metric_aliases import ALIASES, canonical, known, spellings
+from launcher.core.metric_aliases import canonical, known, spellings
+from launcher.core.metrics import catalogue
 
 
 @pytest.mark.parametrize(
@@ -25,8 +26,8 @@ def test_a_name_is_ours(name, ours):
 
 
 def test_a_spelling_stands_for_one_metric():
-    every = [name for ours, aliases in ALIASES.items() for name in (ours, *aliases)]
-    assert len(every) == len(set(every)) and all(canonical(name) in ALIASES for name in every)
+    every = [name for ours, row in catalogue().items() if row.aliases for name in (ours, *row.aliases)]
+    assert len(every) == len(set(every)) and all(canonical(name) in catalogue() for name in every)
 
 
 def test_spellings_begin_with_ours():
