@@ -75,10 +75,10 @@ def folder_faults(folder: Path) -> list[Problem]:
     return [Problem(str(folder), got, f"use {SINGLE} or {INDEX}, as save_pretrained writes them", code="not-found")]
 
 
-def cut_faults(folder: Path) -> list[Problem]:
-    """Which files of a folder without `folder_faults` do not hold what their headers name: one line each."""
+def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem]:
+    """Which files of a folder without `folder_faults`, or of `files`, do not hold what their headers name."""
     found = []
-    for path in (folder / name for name in read_by_a_loader(folder)):
+    for path in (folder / name for name in files or read_by_a_loader(folder)):
         try:
             with open_file(path) as file:
                 start = file.read(len(_LFS))

@@ -48,17 +48,14 @@ def by_peft(at: Path, base: Path, dtype: torch.dtype) -> Any:
 GPT2 = {"kind": "gpt2", "vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
         "eos_token_id": 1, "bos_token_id": 1}  # fmt: skip
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "all linear": ({}, {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}),
     "rslora": ({}, {"r": 4, "lora_alpha": 7, "target_modules": ["q_proj"], "use_rslora": True}),
     "patterns": ({}, {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
                       "rank_pattern": {"v_proj": 2}, "alpha_pattern": {"layers.1.self_attn.q_proj": 3, "v_proj": 5}}),
     "whole modules": ({}, {"r": 4, "target_modules": ["o_proj"], "modules_to_save": ["lm_head", "norm"]}),
     "embeddings": ({}, {"r": 4, "target_modules": ["embed_tokens", "k_proj"]}),
-    "turned round": (GPT2, {"r": 4, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
     "turned round, and biases": (GPT2, {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True,
                                         "bias": "lora_only"}),
-    "tied": ({"tie_word_embeddings": True}, {"r": 4, "target_modules": "all-linear"}),
-    "sharded": ({"shard": "20KB"}, {"r": 4, "target_modules": "all-linear"}),
+    "tied, sharded": ({"tie_word_embeddings": True, "shard": "20KB"}, {"r": 4, "target_modules": "all-linear"}),
 }  # fmt: skip
 
 
@@ -88,7 +85,8 @@ def test_in_bfloat16_it_is_rounded_once(model: Make, tmp_path: Path, ulps: Ulps)
     assert out.dtype == torch.bfloat16
     assert all(ulps(weight, exact.get_parameter(name).bfloat16()) <= 1 for name, weight in out.named_parameters())
     wide = AutoModelForCausalLM.from_pretrained(folded(at, base, tmp_path / "wide", dtype="float32"))
-    assert all(ulps(weight, exact.get_parameter(name).float()) <= 1 for name, weight in wide.named_parameters())
+    for name, weight in wide.named_parameters():
+        torch.testing.assert_close(weight, exact.get_parameter(name).float())
 
 
 def test_the_base_is_the_one_beside_it_or_the_one_it_names(model: Make, tmp_path: Path) -> None:
@@ -183,4 +181,4 @@ def test_models_in_the_wrong_place(model: Make, tmp_path: Path) -> None:
     name = next(iter(tensors))
     tensors[name][0, 0] = float("nan")
     save_file(tensors, at / "adapter_model.safetensors")
-    assert refused(at, base, tmp_path / "out") == [f"{at}: {name!r} not finite; use one of a model that exists"]
+    assert refused(at, base, tmp_path / "out") == [f"{at}: {name!r} not finite; use a model whose numbers are"]

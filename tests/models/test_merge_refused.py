@@ -1,4 +1,4 @@
-"""What cannot be merged is refused before anything is written, with everything that is wrong in one go."""
+"""What cannot be merged is refused with everything that is wrong in one go, and nothing is left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from launcher.core.problems import Problems
 from launcher.tools.merge.merge import MergeRequest, MergeResult, merge
@@ -47,13 +46,13 @@ def test_all_that_is_wrong_is_said_at_once(plain: Make, w: Any, tmp_path: Path) 
     assert refused("linear", models, x, options=options, dtype="f32") == [
         "--t: linear takes none; leave it out",
         "--weights: got 1 for 5 models; expected one for each",
-        "--dtype: got 'f32'; did you mean float32?",
         f"{tmp_path}/none: no such folder; use a model's, a checkpoint's or a run's",
         f"{x}: is given twice; give each model once",
         f"{y}: vocab_size is 5 where {x} has 4{KIND}",
         f"{y}: has 'c', which {x} lacks{KIND}",
         f"{y}: other shapes than {x}'s: 'a [4, 3] for [4, 2]'{KIND}",
         f"{z}: lacks 'a', which {x} has{KIND}",
+        "--dtype: got 'f32'; did you mean float32?",
         f"--out: {x} is one with {x}; use another folder",
     ]
 
@@ -107,13 +106,9 @@ def test_neighbours_may_be_mixed_but_are_told(model: Make, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_every_tensor_that_is_not_finite_is_named(bad: float, plain: Make, w: Any, tmp_path: Path) -> None:
-    nonfinite = {**w, "a": torch.full((4, 2), bad)}
-    x, y = plain("x", {**nonfinite, "b": torch.tensor([0.0, bad, 0.0])}), plain("y", nonfinite)
-    assert refused("linear", [x, y], tmp_path / "out") == [
-        f"{x}: 'a', 'b' not finite; use one of a model that exists",
-        f"{y}: 'a' not finite; use one of a model that exists",
-    ]
+def test_a_tensor_that_is_not_finite_is_named(bad: float, plain: Make, w: Any, tmp_path: Path) -> None:
+    x, y = plain("x", w), plain("y", {**w, "b": torch.tensor([0.0, bad, 0.0])})
+    assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: 'b' not finite; use a model whose numbers are"]
 
 
 def test_a_result_that_is_too_large_for_its_format(plain: Make, tmp_path: Path) -> None:
@@ -156,8 +151,7 @@ def indexed(folder: Path, text: object) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    ["../x/model.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a.bin", "..", "a\0.safetensors",
-     "..\\x.safetensors"],
+    ["../x/model.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a.bin"],
 )  # fmt: skip
 def test_an_index_that_leads_elsewhere(name: str, plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", w), indexed(plain("y", w), {"a": "part.safetensors", "b": name})
@@ -166,35 +160,39 @@ def test_an_index_that_leads_elsewhere(name: str, plain: Make, w: Any, tmp_path:
 
 
 PART = "part.safetensors"
-NO_FILES = "names no files in its weight_map; "
-INDEXES: dict[str, tuple[object, str]] = {
-    "no JSON": (b"{", NO_FILES),
-    "no object": (b"[]", NO_FILES),
-    "no map": (b"{}", NO_FILES),
-    "a file that is missing": ({"a": PART, "b": "gone.safetensors"}, "'gone.safetensors': is named by the index and"),
-    "a tensor that is missing": ({"a": PART, "b": PART, "c": PART}, "'c' not where it"),
-    "a tensor too many": ({"a": PART}, "'b' not where it says; "),
-}
 
 
-@pytest.mark.parametrize("kind", INDEXES)
-def test_an_index_that_lies(kind: str, plain: Make, w: Any, tmp_path: Path) -> None:
-    x, y = plain("x", w), indexed(plain("y", w), INDEXES[kind][0])
-    (found,) = refused("linear", [x, y], tmp_path / "out")
-    assert found.startswith(f"{y}/model.safetensors.index.json: {INDEXES[kind][1]}")
+def test_an_index_without_its_files(plain: Make, w: Any, tmp_path: Path) -> None:
+    x, y, z = plain("x", w), indexed(plain("y", w), b"{}"), indexed(plain("z", w), {"a": PART, "b": "gone.safetensors"})
+    (unread, missing) = refused("linear", [x, y, z], tmp_path / "out")
+    assert unread.startswith(f"{y}/model.safetensors.index.json: names no files in its weight_map; ")
+    assert missing.startswith(f"{z}/model.safetensors.index.json: 'gone.safetensors': is named by the index and")
 
 
-def test_one_tensor_in_two_files(plain: Make, w: Any, tmp_path: Path) -> None:
-    x, y = plain("x", w), indexed(plain("y", w), {"a": PART, "b": "more.safetensors"})
-    save_file({"b": w["b"]}, y / "more.safetensors")
-    assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: 'b' is in two files; keep it in one"]
+LIES: dict[str, dict[str, object]] = {
+    "over another": {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+                     "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},
+    "a shape of another size": {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}},
+    "an unknown format": {"a": {"dtype": "F31", "shape": [3], "data_offsets": [0, 12]}},
+    "a format that cannot be computed with": {"a": {"dtype": "F8_E4M3", "shape": [12], "data_offsets": [0, 12]}},
+    "longer": {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_file_that_is_not_what_it_says(lie: str, plain: Make, w: Any, tmp_path: Path) -> None:
+    x, y = plain("x", w), plain("y", w)
+    text = json.dumps(LIES[lie]).encode()
+    (y / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
+    (line,) = refused("linear", [x, y], tmp_path / "out")
+    assert line.startswith(f"{y}/model.safetensors: ")
 
 
 def test_a_file_that_is_cut(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", w), plain("y", w)
     os.truncate(y / "model.safetensors", 100)
     (line,) = refused("linear", [x, y], tmp_path / "out")
-    assert line.startswith(f"{y}/model.safetensors: cannot be read as safetensors, ")
+    assert line.startswith(f"{y}/model.safetensors: cannot be read as safetensors; ")
 
 
 def test_folders_without_a_model(plain: Make, w: Any, tmp_path: Path) -> None:

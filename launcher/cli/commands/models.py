@@ -199,11 +199,11 @@ def _billions(count: int | None) -> str:
 @app.command("merge")
 def merge(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Folders of models, checkpoints or runs.")],
-    method: Annotated[str, typer.Option("--method", help="linear, slerp, task, ties, or lora (adapter into base).")],
+    method: Annotated[str, typer.Option("--method", help="linear, slerp, ties, or lora (adapter into base).")],
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new model's folder.")],
     base: Annotated[
         str | None,
-        typer.Option("--base", help="task, ties: the model that they were fine-tuned from; lora: the adapter's base."),
+        typer.Option("--base", help="ties: the model that they were fine-tuned from; lora: the adapter's base."),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3.")
@@ -219,13 +219,13 @@ def merge(
         float | None, typer.Option("--density", help="ties: share of the changes that is kept; default 0.2.")
     ] = None,
     scale: Annotated[
-        float | None, typer.Option("--scale", help="task, ties: factor of the changes; default 1.")
+        float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
     max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
     as_json: AsJson = False,
 ) -> None:
-    """Merge models into a new one. Everything is checked before it is written, and read back afterwards."""
+    """Merge models into a new one. The inputs are checked before, and what was written is read back."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from launcher.core.problems import Problem, short_repr
-from launcher.tools.merge.folder import ModelFolder, few
-from launcher.tools.merge.tensors import BLOCK, StoredTensor
+from launcher.tools.merge.folder import ModelFolder, StoredTensor, list_few
 
 PREFIX = "base_model.model."  # peft's name for what it wraps
 _PART = re.compile(r"(?P<layer>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(\.weight)?")
@@ -43,6 +41,10 @@ class LoraDelta:
     transposed: bool
     """Whether the matrix is [in, out]."""
 
+    def add_to(self, matrix: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        a, b = a.to(matrix.dtype), b.to(matrix.dtype)
+        return matrix.addmm(a.T, b.T, alpha=self.scale) if self.transposed else matrix.addmm(b, a, alpha=self.scale)
+
 
 @dataclass
 class Adapter:
@@ -55,7 +57,7 @@ class Adapter:
 
 
 def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
-    """The adapter's tensors, each on the one of the base that it belongs to."""
+    """Find the tensor of the base that each tensor of the adapter belongs to."""
     found = Adapter(problems=_config_problems(adapter))
     sides: dict[tuple[str, bool], dict[str, StoredTensor]] = {}
     unknown = []
@@ -63,22 +65,22 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
         name = tensor.name.removeprefix(PREFIX)
         if part := _PART.fullmatch(name):
             sides.setdefault((part["layer"], bool(part["embedding"])), {})[part["side"]] = tensor
-        elif home := _home(name.replace(".base_layer.", "."), base):
-            found.replaced[home] = tensor
+        elif place := _name_in_base(name.replace(".base_layer.", "."), base):
+            found.replaced[place] = tensor
         else:
             unknown.append(name)
     for (layer, embedding), pair in sides.items():
-        home = _home(f"{layer}.weight", base)
-        if home is None or len(pair) < 2:
+        place = _name_in_base(f"{layer}.weight", base)
+        if place is None or len(pair) < 2:
             unknown.append(layer)
             continue
-        delta = _delta(adapter.config, layer, pair, base.tensors[home], embedding)
+        delta = _delta(adapter.config, layer, pair["A"], pair["B"], base.tensors[place], embedding)
         if isinstance(delta, Problem):
             found.problems.append(delta.within(adapter.given))
         else:
-            found.deltas[home] = delta
+            found.deltas[place] = delta
     if unknown:
-        got = f"{few(unknown)} not found in {base.given}"
+        got = f"{list_few(unknown)} not found in {base.given}"
         found.problems.append(Problem(adapter.given, got, OWN_BASE, code="not-found"))
     for name, tensor in found.replaced.items():
         if tensor.shape != base.tensors[name].shape:
@@ -89,27 +91,16 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
     return found
 
 
-def add_adapter(matrix: StoredTensor, delta: LoraDelta) -> Iterator[Tensor]:
-    """The blocks of `matrix` with the adapter added, some rows at a time."""
-    a, b = (next(side.blocks(side.count)).double().reshape(side.shape) for side in (delta.a, delta.b))
-    left, right = (a.T, b.T) if delta.transposed else (b, a)  # [rows, r] @ [r, columns]
-    rows = max(BLOCK // right.shape[1], 1)
-    for number, block in enumerate(matrix.blocks(rows * right.shape[1])):
-        added = delta.scale * (left[number * rows : (number + 1) * rows] @ right)
-        yield added.flatten() + block.double()
-
-
-def _home(name: str, base: ModelFolder) -> str | None:
-    """The base's name of a tensor. Files of a bare decoder leave out the first part (`transformer.h.0` is `h.0`)."""
+def _name_in_base(name: str, base: ModelFolder) -> str | None:
+    """Files of a bare decoder leave out the first part of a name (`transformer.h.0` is `h.0`)."""
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
 
 
 def _delta(
-    config: dict[str, Any], layer: str, pair: dict[str, StoredTensor], matrix: StoredTensor, embedding: bool
+    config: dict[str, Any], layer: str, a: StoredTensor, b: StoredTensor, matrix: StoredTensor, embedding: bool
 ) -> LoraDelta | Problem:
     """What is added to `matrix`, or why it cannot be."""
-    a, b = pair["A"], pair["B"]
-    matrices = len(a.shape) == len(b.shape) == 2 and a.is_float and b.is_float and a.count and b.count
+    matrices = len(a.shape) == len(b.shape) == 2 and a.is_float and b.is_float and a.bytes and b.bytes
     if not matrices or a.shape[0] != b.shape[1]:
         sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
         return Problem(layer, f"{sides} make no matrix", "use the tensors as peft saved them", "bad-file")
@@ -119,9 +110,9 @@ def _delta(
     square = straight[0] == straight[1]
     transposed = bool(embedding or config.get("fan_in_fan_out")) if square else matrix.shape != straight
     patterns = (config.get("alpha_pattern") or {}).items()  # the first that the layer's name ends with, as in peft
-    own = (alpha for key, alpha in patterns if re.match(rf"(.*\.)?({key})$", layer))
+    alphas = (alpha for key, alpha in patterns if re.match(rf"(.*\.)?({key})$", layer))
     rank = math.sqrt(a.shape[0]) if config.get("use_rslora") else a.shape[0]
-    return LoraDelta(a, b, next(own, config.get("lora_alpha", 8)) / rank, transposed)
+    return LoraDelta(a, b, next(alphas, config.get("lora_alpha", 8)) / rank, transposed)
 
 
 def _config_problems(adapter: ModelFolder) -> list[Problem]:
@@ -141,11 +132,12 @@ def _config_problems(adapter: ModelFolder) -> list[Problem]:
 def _tied_problems(found: Adapter, adapter: ModelFolder, base: ModelFolder) -> list[Problem]:
     """The embedding that is the output layer too cannot change in one of its two places only."""
     size = base.config.get("vocab_size")
-    touched = [
-        name for name in (*found.deltas, *found.replaced)
-        if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
-        and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
-    ]  # fmt: skip
+    outside_layers = [name for name in (*found.deltas, *found.replaced) if not re.search(r"\.[0-9]+\.", name)]
+    touched = [name for name in outside_layers if base.tensors[name].shape[:1] == (size,)]
     got = "changes {}, which is embedding and output layer in one in {}"
     fix = "use an adapter of other layers"
-    return [Problem(adapter.given, got.format(name, base.given), fix) for name in touched]
+    return [
+        Problem(adapter.given, got.format(name, base.given), fix)
+        for name in touched
+        if len(base.tensors[name].shape) == 2
+    ]

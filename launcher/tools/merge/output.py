@@ -8,34 +8,41 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from launcher.core import checkpoints
 from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.models.weights import INDEX, SINGLE
-from launcher.tools.merge.folder import open_model
-from launcher.tools.merge.tensors import OnBytes, TensorShape, check_file, write_file
+from launcher.tools.merge.folder import DTYPES, ModelFolder, TensorShape, open_model
 
 BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights."""
 _OWN = ("LICENSE", "NOTICE")
 _NOT = (INDEX, "trainer_state.json", "merge.json", "training_args.json")
 ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
-CHUNK = 1 << 22  # bytes copied at a time
+
+OnBytes = Callable[[int], None]
+"""Takes how many bytes more were read or written."""
 
 
 @dataclass(frozen=True)
-class OutputTensor:
-    """A tensor to write: what it is, and its blocks when they are asked for."""
+class OutputTensor(TensorShape):
+    """A tensor to write, and how it is computed when its turn comes."""
 
-    shape: TensorShape
-    blocks: Callable[[], Iterator[Tensor]]
+    compute: Callable[[], Tensor]
+
+
+def digests(folder: ModelFolder) -> dict[str, str]:
+    """sha256 of each file of weights."""
+    return {file.name: checkpoints.sha256(file) for file in folder.files}
 
 
 def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
@@ -68,39 +75,25 @@ def draft_folder(out: Path) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     draft = final.with_name(f".{final.name}.unfinished")
     draft.mkdir(mode=0o700, exist_ok=True)
-    handle = _locked(draft, out)
+    lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for old in draft.iterdir():
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
         try:
-            for old in draft.iterdir():
-                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
             yield draft
-            for path in sorted(draft.rglob("*"), reverse=True):
+            for path in [*sorted(draft.rglob("*"), reverse=True), draft]:
                 fsync_path(path)
-            fsync_path(draft)
             draft.rename(final)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
         fsync_path(final.parent)
-    finally:
-        os.close(handle)
-
-
-def _locked(draft: Path, out: Path) -> int:
-    """Of two processes that make the same folder the second is refused."""
-    handle = os.open(draft, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(FileNotFoundError):  # finished by the other one just now
-            if os.path.samestat(os.fstat(handle), draft.stat()):
-                return handle
     except BlockingIOError:
-        pass
-    os.close(handle)
-    raise Problems(Problem("--out", f"{out} is being written by another process", "use another folder", "in-use"))
-
-
-# ---- weights
+        got = f"{out} is being written by another process"
+        raise Problems(Problem("--out", got, "use another folder", "in-use")) from None
+    finally:
+        os.close(lock)
 
 
 def write_weights(folder: Path, pieces: Sequence[OutputTensor], most_bytes: int, on_bytes: OnBytes) -> dict[str, str]:
@@ -108,44 +101,66 @@ def write_weights(folder: Path, pieces: Sequence[OutputTensor], most_bytes: int,
     shards: list[list[OutputTensor]] = [[]]
     size = 0
     for piece in pieces:
-        if shards[-1] and size + piece.shape.bytes > most_bytes:
+        if shards[-1] and size + piece.bytes > most_bytes:
             shards.append([])
             size = 0
         shards[-1].append(piece)
-        size += piece.shape.bytes
+        size += piece.bytes
     if len(shards) == 1:
-        return {SINGLE: write_file(folder / SINGLE, ((piece.shape, piece.blocks()) for piece in pieces), on_bytes)}
-    written, place = dict[str, str](), dict[str, str]()
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        written[name] = write_file(folder / name, ((piece.shape, piece.blocks()) for piece in shard), on_bytes)
-        place |= {piece.shape.name: name for piece in shard}
-    sizes = [piece.shape for piece in pieces]
-    total = {"total_parameters": sum(s.count for s in sizes), "total_size": sum(s.bytes for s in sizes)}
+        return {SINGLE: _write_file(folder / SINGLE, pieces, on_bytes)}
+    names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    place = {piece.name: name for name, shard in zip(names, shards, strict=True) for piece in shard}
+    total = {"total_size": sum(piece.bytes for piece in pieces)}
     write_json(folder / INDEX, {"metadata": total, "weight_map": dict(sorted(place.items()))})
-    return written
+    return {name: _write_file(folder / name, shard, on_bytes) for name, shard in zip(names, shards, strict=True)}
+
+
+def _write_file(path: Path, pieces: Sequence[OutputTensor], on_bytes: OnBytes) -> str:
+    """Write a safetensors file tensor after tensor, so that the memory holds only one; its sha256.
+
+    Wide formats come first, so that every tensor begins at a multiple of its format's size.
+    """
+    ordered = sorted(pieces, key=lambda piece: -DTYPES[piece.dtype].itemsize)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses a file that does not say so
+    end = 0
+    for piece in ordered:
+        begin, end = end, end + piece.bytes
+        header[piece.name] = {"dtype": piece.dtype, "shape": list(piece.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    sha256 = hashlib.sha256()
+    with path.open("xb") as file:
+
+        def write(data: bytes | memoryview) -> None:
+            file.write(data)
+            sha256.update(data)
+
+        write(len(text).to_bytes(8, "little") + text)
+        for piece in ordered:
+            tensor = piece.compute().contiguous()
+            assert tensor.nbytes == piece.bytes, piece.name
+            write(tensor.flatten().view(torch.uint8).numpy().data)
+            on_bytes(tensor.nbytes)
+        file.flush()
+        os.fsync(file.fileno())
+    return sha256.hexdigest()
 
 
 def read_back(folder: Path, shapes: Sequence[TensorShape], sha256: Mapping[str, str], on_bytes: OnBytes) -> None:
-    """Check the written folder: every tensor is there as planned, every byte is what was written, every number is
-    finite. Raises `Problems`."""
-    found, problems = open_model(str(folder)), list[Problem]()
+    """Check the written folder: every tensor is there as planned, and every byte is what was written.
+
+    Raises `Problems`.
+    """
+    found = open_model(str(folder))
     stored = {TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in found.tensors.values()}
-    if {file.name for file in found.files} != sha256.keys() or stored != set(shapes):
+    expected = {TensorShape(shape.name, shape.dtype, shape.shape) for shape in shapes}
+    if {file.name for file in found.files} != sha256.keys() or stored != expected:
         got = "the tensors that read back are not those that were written"
-        problems.append(Problem(folder.name, got, "start again", "changed"))
-    for file, tensors in found.files.items():
-        digest, not_finite = check_file(file, tensors, on_bytes)
-        if digest != sha256.get(file.name):
-            got = "checksum mismatch after writing"
-            problems.append(Problem(file.name, got, "use another disk", "changed"))
-        fix = "use one of a model that exists"
-        problems += [Problem(file.name, f"{tensor} is not finite", fix, "not-finite") for tensor in not_finite]
-    if problems:
-        raise Problems(problems)
-
-
-# ---- what is beside the weights
+        raise Problems(Problem(folder.name, got, "start again", "changed"))
+    for file in found.files:
+        if checkpoints.sha256(file) != sha256[file.name]:
+            raise Problems(Problem(file.name, "checksum mismatch after writing", "use another disk", "changed"))
+        on_bytes(sum(tensor.bytes for tensor in found.tensors.values() if tensor.file == file))
 
 
 def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:
@@ -160,20 +175,6 @@ def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False)
         target = folder / path.relative_to(source)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target)
-
-
-def copy_file(source: Path, target: Path, on_bytes: OnBytes) -> str:
-    """Copy a large file; its sha256 as it was read."""
-    sha256 = hashlib.sha256()
-    with source.open("rb") as from_file, target.open("xb") as to_file:
-        while part := from_file.read(CHUNK):
-            to_file.write(part)
-            sha256.update(part)
-            on_bytes(len(part))
-        to_file.flush()
-        os.fsync(to_file.fileno())
-        os.posix_fadvise(to_file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return sha256.hexdigest()
 
 
 def write_json(path: Path, node: Mapping[str, Any]) -> None:

@@ -1,0 +1,130 @@
+"""Several tensors become one: the formulas, over whole tensors of floating-point numbers of one width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from launcher.core.problems import Problem
+
+PARALLEL = 0.9995  # from this cosine on the chord is as good as the arc, whose formula divides by nearly 0
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Weighted mean (arXiv:2203.05482): sum of w_i x_i."""
+
+    with_base: ClassVar[bool] = False
+    weights: tuple[float, ...] = ()
+    """One for each model; equal ones by default."""
+    normalize: bool = True
+    """Divide the weights by their sum."""
+
+    def problems(self, models: int) -> list[Problem]:
+        found = []
+        if models < 2:
+            found.append(Problem("--method linear", f"got {models} model", "expected at least 2"))
+        if self.weights and len(self.weights) != models:
+            found.append(Problem("--weights", f"got {len(self.weights)} for {models} models", "expected one for each"))
+        if not all(math.isfinite(weight) for weight in self.weights):
+            found.append(Problem("--weights", "one is not finite", "expected numbers"))
+        elif self.weights and not any(self.weights):
+            found.append(Problem("--weights", "all are 0", "expected at least one that is not"))
+        elif self.weights and self.normalize and abs(math.fsum(self.weights)) < 1e-6:
+            found.append(Problem("--weights", "their sum is 0, so they cannot be normalized", "use --no-normalize"))
+        return found
+
+    def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
+        weights = self.weights or (1.0,) * len(models)
+        total = math.fsum(weights) if self.normalize else 1.0
+        return _add_weighted([weight / total for weight in weights], models)
+
+
+@dataclass(frozen=True)
+class Slerp:
+    """Along the arc between two tensors (Shoemake 1985, "Animating rotation with quaternion curves").
+
+    sin((1 - t) a) / sin(a) x + sin(t a) / sin(a) y, where a is the angle between x and y as vectors. Where that is
+    nearly 0 or half a turn, or a tensor is zero, the arc has no direction and the chord is taken: (1 - t) x + t y.
+    """
+
+    with_base: ClassVar[bool] = False
+    t: float = 0.5
+    """Where on the way: 0 is the first model, 1 the second."""
+
+    def problems(self, models: int) -> list[Problem]:
+        found = []
+        if models != 2:
+            found.append(Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2"))
+        if not 0 <= self.t <= 1:
+            found.append(Problem("--t", f"got {self.t}", "expected 0 to 1"))
+        return found
+
+    def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
+        lengths = [float(torch.linalg.vector_norm(model)) for model in models]
+        cosine = 1.0
+        if all(lengths):
+            unit, other = (model.flatten() / length for model, length in zip(models, lengths, strict=True))
+            cosine = min(max(float(unit @ other), -1.0), 1.0)
+        if abs(cosine) > PARALLEL:
+            return _add_weighted([1 - self.t, self.t], models)
+        angle = math.acos(cosine)
+        shares = [math.sin(part * angle) / math.sin(angle) for part in (1 - self.t, self.t)]
+        return _add_weighted(shares, models)
+
+
+@dataclass(frozen=True)
+class Ties:
+    """TIES-Merging (arXiv:2306.01708): trim, elect sign, merge what agrees.
+
+    Of each x_i - base the `density` largest stay, in each tensor (what is as large as the last of them stays too).
+    The sign of a number is the sign of the sum of what stayed of it; where that is 0, the base stays. The change is
+    the mean of those that stayed and have that sign, times `scale`.
+    """
+
+    with_base: ClassVar[bool] = True
+    density: float = 0.2
+    """Share of each model's changes that stays."""
+    scale: float = 1.0
+
+    def problems(self, models: int) -> list[Problem]:
+        found = []
+        if not (math.isfinite(self.scale) and self.scale):
+            found.append(Problem("--scale", f"got {self.scale}", "expected a number that is not 0"))
+        if not 0 < self.density <= 1:
+            found.append(Problem("--density", f"got {self.density}", "expected above 0 and at most 1"))
+        return found
+
+    def mix(self, models: Sequence[Tensor], base: Tensor | None) -> Tensor:
+        assert base is not None
+        changes = [self._trim(model - base) for model in models]
+        sign = sum(changes, torch.zeros_like(base)).sign()
+        agreed = [change.where(change.sign() == sign, 0.0) for change in changes]
+        votes = sum(((change != 0).to(base.dtype) for change in agreed), torch.zeros_like(base))
+        change = sum(agreed, torch.zeros_like(base)) / votes.clamp(min=1)
+        return base.where(change == 0, base + self.scale * change)  # what nobody changes keeps its bits
+
+    def _trim(self, change: Tensor) -> Tensor:
+        size, count = change.abs(), change.numel()
+        dropped = count - max(round(self.density * count), 1)
+        return change.where(size >= size.flatten().kthvalue(dropped + 1).values, 0.0) if count else change
+
+
+Method = Linear | Slerp | Ties
+"""How tensors are mixed. The fields are its parameters; `problems` says what is wrong with them for so many models;
+where `with_base`, it needs the model that the others were tuned from."""
+METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "ties": Ties}
+
+
+def _add_weighted(weights: Sequence[float], models: Sequence[Tensor]) -> Tensor:
+    """A model of weight 0 is left out, so that the others keep their bits, signs of zero too."""
+    terms = [weight * model for weight, model in zip(weights, models, strict=True) if weight]
+    result = terms[0]
+    for term in terms[1:]:
+        result += term
+    return result
