@@ -1,286 +1,135 @@
-"""Rows in columns: a chunk of rows that are all proven good is converted at once; any other is left to the row reader.
+"""A chunk of plain columns, converted by example.
 
-`rows`, `known_datasets` and `formats` define what a row is and why one is refused; nothing is decided differently here.
-A chunk that arrow cannot read as exactly the columns of its file's first rows, or with a row that a check below does
-not prove good, is passed to them. So both ways give equal rows, and a test compares them.
+What a row means is defined once, for one row: by `known_datasets`, `formats` and `parquet_layout`. That definition is
+applied to an example, a row with a placeholder for each text, and what becomes of it is filled with whole columns. This
+is right where the texts that are used are all there and not blank; any other chunk is converted row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import islice
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
-from launcher.data.chunks import Block, Chunk, ReadRows, RowBatch
+from launcher.data import parquet_layout
 from launcher.data.files import Files
-from launcher.data.formats import ANSWERS, MEANING_KEYS
-from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES
-from launcher.data.parquet_layout import CHAT, types
-from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow
+from launcher.data.formats import MEANING_KEYS, READ_KEYS
+from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
+from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import NO_SOURCE, ROLES
+from launcher.spec.data import RefusedRow, Row
 
-_READ = {"prompt", "question", "response", "answer", "completion", "chosen", "rejected", "messages"}
-_READ |= {"data_source", "ability"}
-"""Keys of rows that are read here, each text, but messages."""
-_NOT_READ = {"reward_model", "ground_truth", "extra_info", *MEANING_KEYS}
-"""Keys that only `formats` reads."""
-_SAMPLE = 100
-"""Rows that show a file's columns."""
-# Python's notion of blanks, so that a text is empty here where it is empty there.
-_BLANK = r"\x09-\x0d\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_PLACEHOLDER = re.compile("\ue000(.*?)\ue001", re.DOTALL)
+"""Stands in the example for the text of the column that it names."""
+_TRUTH = "the ground truth of a solution"
+"""Names a column that no file has."""
+_UNREAD_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.null())
 
-Cells = Mapping[str, pa.Array]
+Cells = dict[str, pa.Array]
 
 
-@dataclass(frozen=True)
-class ColumnShape:
-    """The columns of a file, and those that make up a row."""
-
-    schema: pa.Schema
-    prompt: str
-    answer: str
-
-
-def chunk_types(chunk: Chunk) -> dict[str, pa.DataType]:
-    """The columns of a chunk, of lines as far as its first ones show; none where rows are read one by one."""
-    if isinstance(chunk, Block):
-        return _types_of(row.values for row in islice(chunk.rows(), _SAMPLE) if isinstance(row, RawRow))
-    if isinstance(chunk, ReadRows):
-        return {}
-    schema = _batch_table(chunk).schema
-    return dict(zip(schema.names, schema.types, strict=True))
-
-
-def _types_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """Empty where no type fits; of a column with several types it may be one, whose rows then do not parse."""
+def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Table | None:
+    """The columns to write, without extra_info; None where the rows have to be converted one by one."""
+    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
+        return None
+    cells = {name: table[name].combine_chunks() for name in table.column_names if table[name].type == pa.string()}
+    others = set(table.column_names) - cells.keys()
+    read_keys = {*READ_KEYS, files.prompt_key, files.response_key}
+    if others & read_keys or any(table[name].type not in _UNREAD_TYPES for name in others):
+        return None
+    if cells.keys() & MEANING_KEYS or any("\ue000" in name or "\ue001" in name for name in cells):
+        return None
     try:
-        inferred = pa.infer_type(list(rows))
-    except (pa.ArrowException, OverflowError, ValueError):
-        return {}
-    if not pa.types.is_struct(inferred):
-        return {}
-    replaced = {field.name: pa.string() for field in inferred if field.type == pa.null()}
-    replaced |= {field.name: CHAT for field in inferred if field.name == "messages" and _is_chat(field.type)}
-    return {field.name: replaced.get(field.name, field.type) for field in inferred}
-
-
-def column_shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> ColumnShape | None:
-    """The shape of a file with these columns; None where its rows must be read one by one."""
-    if kind == "mixed" or fields.keys() & _NOT_READ or files.format not in ("auto", "gsm8k") or files.response_key:
+        row = _example_row(cells, files, kind)
+        values = parquet_layout.values_of(row, kind) if isinstance(row, Row) and not row.extra_info else {}
+    except UnfitRow:
         return None
-    if files.prompt_key not in (None, "prompt", "question") or (files.prompt_key and files.format != "auto"):
+    used = [cells[name] for name in _placeholders(values)]
+    if not used or not all(map(_says_something, used)):
         return None
-    for name, of in fields.items():
-        plain = of == (CHAT if name == "messages" else pa.string())
-        if not plain and (name in _READ or of not in (pa.int64(), pa.float64(), pa.bool_(), pa.null())):
-            return None
-    keys = _keys(fields, files, kind)
-    return keys and ColumnShape(pa.schema(list(fields.items())), *keys)
+    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():
+        return None  # chosen and rejected, the last of `values`, are equal in some row
+    types = parquet_layout.types(kind)
+    return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
 
 
-def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[str, str] | None:
-    """The columns of prompt and answer (of messages alone: that, twice), each text."""
-    text = {name for name, of in fields.items() if of == pa.string()}
+def _example_row(cells: Cells, files: Files, kind: Kind) -> Row | RefusedRow:
+    """What becomes of a row with a placeholder for each text. Adds the ground truths of solutions to `cells`; raises
+    `UnfitRow` where one has none."""
+    example: dict[str, Any] = {name: f"\ue000{name}\ue001" for name in cells}
     if files.format == "gsm8k":
-        return ("question", "answer") if {"question", "answer"} <= text and kind != "pairs" else None
-    if "messages" in fields and files.prompt_key is None:
-        return ("messages", "messages") if kind == "answers" and not files.instruction else None
-    first = files.prompt_key or ("prompt" if "prompt" in fields else "question")
-    if first not in text:
-        return None
-    if kind == "pairs":
-        return (first, "chosen") if {"chosen", "rejected"} <= text else None
-    answer = next((name for name in ANSWERS[first] if name in fields), None)
-    return (first, answer) if answer in text else None
+        if files.prompt_key or not {"question", "answer"} <= cells.keys():
+            raise UnfitRow("it has other keys")
+        cells[_TRUTH] = _marked_numbers(cells["answer"])
+        instruction = INSTRUCTIONS[files.format] if files.instruction is None else files.instruction
+        source = files.data_source or example.get("data_source") or SOURCES[files.format]
+        example = solved_question(example["question"], instruction, example["answer"], f"\ue000{_TRUTH}\ue001")
+        files = replace(files, format="auto", instruction="", data_source=source)
+    return files.row(RawRow("", example, None), kind)
 
 
-def good_table(chunk: Chunk, shape: ColumnShape, files: Files, kind: Kind) -> pa.Table | None:
-    """The columns to write, without extra_info; None where not every row is proven good."""
-    if isinstance(chunk, ReadRows):
-        return None
-    table = _parsed(chunk, shape) if isinstance(chunk, Block) else _batch_table(chunk)
-    if table is None or not _is_utf8(table):
-        return None
-    cells = {name: table[name].combine_chunks() for name in table.column_names}
-    written = _written(cells, shape, files, kind) if _sound(cells) else None
-    return None if written is None else pa.table({name: written[name] for name in types(kind)})
+def _marked_numbers(solutions: pa.Array) -> pa.Array:
+    """As `known_datasets.number` of what follows the last mark. Raises `UnfitRow` where some solution has none."""
+    parts = pc.split_pattern(solutions, MARK, max_splits=1, reverse=True)
+    if not pc.all(pc.equal(pc.list_value_length(parts), 2), skip_nulls=False).as_py():
+        raise UnfitRow("it has no mark")
+    last = pc.replace_substring_regex(pc.list_element(parts, 1), "[,$]", "")
+    numbers = pc.utf8_trim_whitespace(last)
+    if not pc.all(pc.match_substring_regex(numbers, f"^(?:{NUMBER})$")).as_py():
+        raise UnfitRow("it has no number")
+    return numbers
 
 
-# ---- reading
+def _placeholders(value: Any) -> list[str]:
+    """The columns whose texts an example's value holds."""
+    if isinstance(value, str):
+        return _PLACEHOLDER.findall(value)
+    parts = value.values() if isinstance(value, dict) else value or ()
+    return [name for part in parts for name in _placeholders(part)]
 
 
-def _parsed(block: Block, shape: ColumnShape) -> pa.Table | None:
-    bom = block.first == 1 and block.view[: len(BOM)] == BOM
-    data = block.view[len(BOM) :] if bom else block.view
-    block.count, whole = _lines(data)
-    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    strict = pj.ParseOptions(explicit_schema=shape.schema, unexpected_field_behavior="error")
+def _filled(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
+    """An example's value as a column of `count` rows: the placeholders in it are replaced by the texts of `cells`."""
+    if value is None:
+        return pa.nulls(count, of)
+    if isinstance(value, dict):
+        return pa.StructArray.from_arrays([_filled(value[f.name], f.type, cells, count) for f in of], fields=list(of))
+    if isinstance(value, list):
+        turns = pa.concat_arrays([_filled(turn, of.value_type, cells, count) for turn in value])
+        row_by_row = np.arange(count * len(value)).reshape(len(value), count).T.ravel()
+        ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(value))
+        return pa.ListArray.from_arrays(ends, turns.take(pa.array(row_by_row)) if len(value) > 1 else turns)
+    parts = _PLACEHOLDER.split(value)  # literal, column, literal, column, ..., literal
+    texts = [cells[part] if place % 2 else pa.scalar(part) for place, part in enumerate(parts) if part]
+    if not any(isinstance(text, pa.Array) for text in texts):
+        return pa.repeat(pa.scalar(value, of), count)
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "")
+
+
+def _is_sound(table: pa.Table) -> bool:
+    """Whether every row, its unused columns too, is text that a tokenizer can carry, short enough, and in range."""
+    size = 0
     try:
-        table = pj.read_json(pa.py_buffer(data), reading, strict) if whole else None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None
-    return table if table is not None and len(table) == block.count else None
-
-
-def _lines(data: memoryview) -> tuple[int, bool]:
-    """How many lines there are, and whether they begin and end as objects do, at each break between two as well.
-
-    Inside an object no break stands so, as a comma would be missing: as many rows as lines are a row in each line.
-    Anything else is not given to pyarrow, which crashes where the first row is `null`.
-    """
-    signs = np.frombuffer(data, np.uint8)
-    breaks = np.flatnonzero(signs == ord("\n"))
-    if len(breaks) and breaks[-1] == len(data) - 1:
-        breaks = breaks[:-1]
-    before = signs[breaks - 1]
-    if len(breaks) and (before == ord("\r")).all():
-        before = signs[breaks - 2]
-    whole = (before == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
-    ends = bytes(data[:1]) + bytes(data[-3:]).rstrip()[-1:]
-    return len(breaks) + 1, bool(whole) and ends == b"{}"
-
-
-def _batch_table(batch: RowBatch) -> pa.Table:
-    """Its rows, with text and conversations in the types that are known here."""
-    table = pa.Table.from_batches([batch.columns])
-    for place, of in enumerate(table.schema):
-        if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
-            table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
-        elif of.name == "messages" and _is_chat(of.type):
-            messages = table[of.name].combine_chunks()
-            turn = messages.values
-            parts = [turn.field("role"), turn.field("content")]
-            turns = pa.StructArray.from_arrays(parts, ["role", "content"], mask=pc.is_null(turn))
-            chats = pa.ListArray.from_arrays(messages.offsets, turns, mask=pc.is_null(messages))
-            table = table.set_column(place, of.name, chats)
-    return table
-
-
-def _is_chat(of: pa.DataType) -> bool:
-    """A list of role and content, in whichever order."""
-    if not pa.types.is_list(of) or not pa.types.is_struct(of.value_type):
-        return False
-    return {(part.name, part.type) for part in of.value_type} == {("role", pa.string()), ("content", pa.string())}
-
-
-# ---- checks of a whole chunk
-
-
-def _is_utf8(table: pa.Table) -> bool:
-    try:
-        table.validate(full=True)
+        table.validate(full=True)  # UTF-8
     except pa.ArrowInvalid:
         return False
-    return True
-
-
-def _sound(cells: Cells) -> bool:
-    """Whether every row, its unused columns too, is short enough and has no NUL and no number that is out of range."""
-    size = np.zeros(len(next(iter(cells.values()))), np.int64)
-    for values in cells.values():
-        if values.type == pa.float64() and not _all(pc.less(pc.abs(pc.fill_null(values, 0.0)), 2.0**63)):
+    for column in table.columns:
+        if column.type == pa.float64() and not pc.all(pc.less(pc.abs(column.drop_null()), 2.0**63)).as_py():
             return False
-        if values.type not in (pa.string(), CHAT):
-            continue
-        text = values.flatten().field("content") if values.type == CHAT else values
-        if _has_nul(text):
-            return False
-        lengths = pc.fill_null(pc.binary_length(text), 0).to_numpy()
-        if values.type == CHAT:
-            of_row = pc.list_parent_indices(values).to_numpy()
-            lengths = np.bincount(of_row, weights=lengths, minlength=len(size)).astype(np.int64)
-        size += lengths
-    return bool(size.max(initial=0) <= MAX_ROW_BYTES)
+        if column.type == pa.string():
+            size += pc.max(pc.binary_length(column)).as_py() or 0
+            data = [
+                part.buffers()[2] for part in column.chunks
+            ]  # all at once: a search in each text is ten times slower
+            if any(texts is not None and b"\0" in texts.to_pybytes() for texts in data):
+                return False
+    return size <= MAX_ROW_BYTES
 
 
-def _has_nul(text: pa.Array) -> bool:
-    """The bytes are searched at once first: a search per text takes ten times as long."""
-    data = text.buffers()[2]
-    if data is None or data.to_pybytes().find(b"\0") < 0:
-        return False
-    return bool(pc.any(pc.match_substring(text, "\0")).as_py())
-
-
-def _all(flags: pa.Array) -> bool:
-    """Whether all are true; null is not."""
-    return pc.all(flags, skip_nulls=False).as_py() is True
-
-
-def _no_blanks(text: pa.Array) -> bool:
-    return _all(pc.match_substring_regex(text, f"[^{_BLANK}]"))
-
-
-def _good_chats(messages: pa.Array) -> bool:
-    """Whether every turn has a known role and a content, and every chat an answer; no user's or assistant's turn is
-    blank."""
-    turn = messages.flatten()
-    role, content = turn.field("role"), turn.field("content")
-    known = pc.and_(pc.is_in(role, pa.array(ROLES)), pc.and_(pc.is_valid(content), pc.is_valid(turn)))
-    speaks = pc.is_in(role, pa.array(["user", "assistant"]))
-    if not (_all(pc.is_valid(messages)) and _all(known) and _no_blanks(content.filter(speaks))):
-        return False
-    answers = pc.list_parent_indices(messages).filter(pc.equal(role, "assistant"))
-    return len(pc.unique(answers)) == len(messages)
-
-
-# ---- what is written
-
-
-def _written(cells: Cells, shape: ColumnShape, files: Files, kind: Kind) -> dict[str, pa.Array] | None:
-    """The written columns; None where not every row is good."""
-    prompt, answer = cells[shape.prompt], cells[shape.answer]
-    source = files.data_source or SOURCES.get(files.format)
-    math = files.format == "gsm8k"
-    written = {
-        "data_source": pa.repeat(source, len(prompt)) if source else _label(cells, "data_source", prompt, NO_SOURCE),
-        "ability": pa.repeat("math", len(prompt)) if math else _label(cells, "ability", prompt, ""),
-    }
-    if shape.prompt == "messages":
-        return {**written, "messages": prompt} if _good_chats(prompt) else None
-    truth = _numbers(answer) if math else answer
-    if truth is None or not (_no_blanks(prompt) and _no_blanks(answer)):
-        return None
-    instruction = files.instruction if files.instruction is not None else INSTRUCTIONS.get(files.format, "")
-    asked = pc.binary_join_element_wise(prompt, instruction, " ") if instruction else prompt
-    if kind == "answers":
-        return {**written, "messages": _chats(("user", asked), ("assistant", answer))}
-    written["prompt"] = _chats(("user", asked))
-    if kind == "prompts":
-        rule = pa.StructArray.from_arrays([pa.repeat("rule", len(truth)), truth], ["style", "ground_truth"])
-        return {**written, "reward_model": rule}
-    rejected = cells["rejected"]
-    if not (_no_blanks(rejected) and _all(pc.not_equal(answer, rejected))):
-        return None
-    return {**written, "chosen": answer, "rejected": rejected}
-
-
-def _numbers(solution: pa.Array) -> pa.Array | None:
-    """The number after the last marker; None where not every row clearly has one."""
-    parts = pc.split_pattern(solution, MARK, max_splits=1, reverse=True)
-    if not _all(pc.equal(pc.list_value_length(parts), 2)):
-        return None
-    last = pc.replace_substring(pc.replace_substring(pc.list_element(parts, 1), ",", ""), "$", "")
-    numbers = pc.ascii_trim_whitespace(last)
-    return numbers if _all(pc.match_substring_regex(numbers, f"^(?:{NUMBER})$")) else None
-
-
-def _chats(*turns: tuple[str, pa.Array]) -> pa.Array:
-    """Conversations of these turns, one for each row."""
-    count, each = len(turns[0][1]), len(turns)
-    parts = [pa.StructArray.from_arrays([pa.repeat(role, count), text], ["role", "content"]) for role, text in turns]
-    order = np.arange(count * each).reshape(each, count).T.ravel()  # turn by turn becomes row by row
-    turn = parts[0] if each == 1 else pa.concat_arrays(parts).take(pa.array(order))
-    return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * each), turn)
-
-
-def _label(cells: Cells, name: str, like: pa.Array, otherwise: str) -> pa.Array:
-    if name not in cells or cells[name].type != pa.string():
-        return pa.repeat(otherwise, len(like))
-    return pc.if_else(pc.equal(pc.fill_null(cells[name], ""), ""), otherwise, cells[name])
+def _says_something(text: pa.Array) -> bool:
+    """Whether every text is there and has more than blanks."""
+    return not text.null_count and not pc.any(pc.or_(pc.equal(text, ""), pc.utf8_is_space(text))).as_py()

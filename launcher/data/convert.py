@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launcher.data import columns, parquet_layout
-from launcher.data.chunks import Chunk, OpenedFile, open_rows
+from launcher.data import parquet_layout
+from launcher.data.columns import convert_columns
 from launcher.data.files import Files
 from launcher.data.formats import TEMPLATE_FIELDS
+from launcher.data.reader import read_chunks
 from launcher.data.refused import RefusedLog
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
@@ -23,7 +24,6 @@ from launcher.spec.data import RefusedRow, Row, Split
 
 GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
 GROUP_BYTES = 64 * 2**20  # where rows are long
-HALVINGS = 3  # of a chunk with bad rows, before it is read row by row: one bad row costs an eighth of it
 _TABLE_ROWS = 16_384  # that are kept as Python values at a time
 
 Piece = tuple[pa.Table, pa.StructArray]
@@ -73,34 +73,20 @@ class Converter:
         return count
 
     def _pieces(self, name: str) -> Iterator[Piece]:
-        shape, first, before = None, True, 0
-        with open_rows(name) as source:
-            for chunk in [source] if isinstance(source, RefusedRow) else source.chunks():
-                if isinstance(chunk, RefusedRow):
-                    self.log.keep(chunk)
-                    continue
-                if first and not self.templated:
-                    shape, first = columns.column_shape(columns.chunk_types(chunk), self.files, self.kind), False
-                yield from self._converted(chunk, shape)
-                if isinstance(source, OpenedFile):
-                    here = max(source.raw.tell(), before)  # the end of a parquet file is read first
-                    self.read(here - before, self.rows)
-                    before = here
-
-    def _converted(self, chunk: Chunk, shape: columns.ColumnShape | None, halvings: int = HALVINGS) -> Iterator[Piece]:
-        """In columns where all rows are good, otherwise its halves, and at last row by row."""
-        table = columns.good_table(chunk, shape, self.files, self.kind) if shape else None
-        if table is not None:
-            yield table, pa.nulls(table.num_rows, self.extra)
-        elif shape is None or not halvings or len(chunk) < 2:
+        """In columns where a chunk allows it, otherwise row by row."""
+        for chunk in read_chunks(name, lambda count: self.read(count, self.rows)):
+            if isinstance(chunk, RefusedRow):
+                self.log.keep(chunk)
+                continue
+            table = None if self.templated else convert_columns(chunk.table(), self.files, self.kind)
+            if table is not None:
+                yield table, pa.nulls(table.num_rows, self.extra)
+                continue
             good = (row for row in map(self._row, chunk.rows()) if row)
             while rows := list(islice(good, _TABLE_ROWS)):
                 fitting = self._fitting(rows)
                 extras = pa.array([row.extra for row in fitting], self.extra)
                 yield parquet_layout.table([row.columns for row in fitting], self.kind, self.templated), extras
-        else:
-            for half in chunk.halves():
-                yield from self._converted(half, shape, halvings - 1)
 
     def _row(self, raw: RawRow | RefusedRow) -> _Row | None:
         """What is to be written of a row; None where it is refused."""

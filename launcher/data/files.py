@@ -1,4 +1,4 @@
-"""A dataset in files: JSON lines, a JSON array, CSV (each also gzip) or parquet, as `chunks` reads them and `formats`
+"""A dataset in files: JSON lines, a JSON array, CSV (each also gzip) or parquet, as `reader` reads them and `formats`
 understands their rows."""
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Annotated, Any, Self
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, ReadOnlyWith, settings
-from launcher.data.chunks import FORMS, ending_problem, read_rows
 from launcher.data.encodings import other_content
 from launcher.data.formats import refuse_written_turns, to_row
 from launcher.data.known_datasets import Format, to_standard_row
+from launcher.data.reader import FORMS, ending_problem, read_rows
 from launcher.data.rows import RawRow, UnfitRow, without_nulls
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split

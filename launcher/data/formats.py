@@ -68,6 +68,11 @@ _VERDICTS = ("label", "kto_tag")
 """Whether the answer is a good one: of TRL, of LLaMA-Factory."""
 MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS, *_TEMPLATE_ARGS, TEMPLATE_FIELDS))
 """Keys of a row that change what its prompt and answer mean."""
+READ_KEYS = MEANING_KEYS.union(
+    PROMPTS, *ANSWERS.values(), ("chosen", "rejected", "input", "history"),
+    ("reward_model", "ground_truth", "data_source", "ability", "extra_info"),
+)  # fmt: skip
+"""All keys of a row that are read here where no setting names others."""
 WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
 """How turns begin that are written as text: as JSON, or as pandas writes a list."""
 _LEARNED = ("weight", "train", "training", "loss")

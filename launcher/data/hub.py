@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
-from launcher.data.chunks import FORMS
 from launcher.data.files import Files
+from launcher.data.reader import FORMS
 from launcher.hubs.choice import OF_AUTO, HubOrder
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched

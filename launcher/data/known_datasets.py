@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from launcher.core.problems import short_repr
 from launcher.data.formats import PROMPTS, required
@@ -44,7 +44,12 @@ def to_standard_row(
     """The row in a form of `formats`. Raises `UnfitRow`."""
     if instruction is None:
         instruction = INSTRUCTIONS.get(format, "")
-    row = _auto(values, instruction, prompt_key) if format == "auto" else _SHAPES[format](values, instruction)
+    if format == "auto":
+        row = _auto(values, instruction, prompt_key)
+    elif form := SOLVED.get(format):
+        row = _solved(form, values, instruction)
+    else:
+        row = _SHAPES[format](values, instruction)
     source = data_source or row.get("data_source") or SOURCES.get(format)
     return row if source is None else {**row, "data_source": source}
 
@@ -62,14 +67,13 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     return {**values, asked: with_instruction(values[asked], instruction)}
 
 
-def _gsm8k(values: Values, instruction: str) -> Values:
-    question, solution = _text(values, "question"), _text(values, "answer")
+def _gsm8k_truth(solution: str) -> str:
     _, mark, last = solution.rpartition(MARK)
     truth = number(last) if mark else None
     if truth is None:
         received = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
         raise UnfitRow(f"answer ends in no number: {received}; expected {MARK} 72")
-    return _solved_question(question, instruction, solution, truth)
+    return truth
 
 
 def number(text: str) -> str | None:
@@ -78,13 +82,11 @@ def number(text: str) -> str | None:
     return bare if _NUMBER.fullmatch(bare) else None
 
 
-def _math(values: Values, instruction: str) -> Values:
-    problem, solution = _text(values, "problem"), _text(values, "solution")
+def _math_truth(solution: str) -> str:
     truth = last_boxed(solution)
     if not truth:
         raise UnfitRow("solution has no closed, non-empty \\boxed{...}")
-    more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
-    return {**_solved_question(problem, instruction, solution, truth), "extra_info": more}
+    return truth
 
 
 def last_boxed(text: str) -> str | None:
@@ -142,12 +144,32 @@ def _sharegpt(values: Values, instruction: str) -> Values:
     return _without_other_prompts(values, instruction, "conversations", "messages")
 
 
-_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {
-    "alpaca": _alpaca, "sharegpt": _sharegpt, "gsm8k": _gsm8k, "math": _math, "hh": _hh,
-}  # fmt: skip
+class Solved(NamedTuple):
+    """A format of questions, each with a solution that ends in its answer."""
+
+    question: str
+    solution: str
+    truth: Callable[[str], str]
+    """The ground truth of a solution. Raises `UnfitRow`."""
+    labels: tuple[str, ...] = ()
+    """Keys that become extra_info."""
 
 
-def _solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
+SOLVED: Mapping[str, Solved] = {
+    "gsm8k": Solved("question", "answer", _gsm8k_truth),
+    "math": Solved("problem", "solution", _math_truth, ("level", "type")),
+}
+_SHAPES: Mapping[str, Callable[[Values, str], Values]] = {"alpaca": _alpaca, "sharegpt": _sharegpt, "hh": _hh}
+
+
+def _solved(form: Solved, values: Values, instruction: str) -> Values:
+    question, solution = _text(values, form.question), _text(values, form.solution)
+    row = solved_question(question, instruction, solution, form.truth(solution))
+    labels = {key: values[key] for key in form.labels if isinstance(values.get(key), str)}
+    return {**row, "extra_info": labels} if labels else row
+
+
+def solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
     """A question with a solution: a prompt with its truth, and a demonstration."""
     return {
         "prompt": with_instruction(question, instruction),

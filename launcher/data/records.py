@@ -1,192 +1,148 @@
-"""Records of CSV and TSV (RFC 4180) and elements of a JSON array (RFC 8259), one at a time and in bounded memory.
+"""Records of CSV and elements of a JSON array: rows that may go over several lines, read one by one.
 
-Each byte is looked at once, whatever the file holds; as in JSON lines, a row that cannot be used comes out as
-`RefusedRow` with its place, the reason and the whole of it.
+Python's `csv` and `json` find where a row ends. Where they cannot, reading ends there, and the reason says so.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
+import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from launcher.core.problems import error_message, short_repr
-from launcher.data.rows import BOM, MAX_KEPT_BYTES, MAX_ROW_BYTES, RawRow, UnfitRow, parse_object, reversible_text
+from launcher.data.encodings import to_utf8, wide_encoding
+from launcher.data.rows import (
+    BOM,
+    MAX_ROW_BYTES,
+    TOO_DEEP,
+    RawRow,
+    UnfitRow,
+    check_bytes,
+    parse_object,
+    reversible_text,
+    too_long,
+)
 from launcher.spec.data import RefusedRow
 
 PIECE_BYTES = 2**20
 """Bytes of an array that are read at a time."""
+BREAKS = (OSError, EOFError, zlib.error)
+"""What reading a damaged or cut file raises."""
 
-Line = tuple[int, bytes | RefusedRow]
-"""Number and text of a line, or why it is refused."""
-
-
-def _check_size(what: str, size: int) -> None:
-    if size <= MAX_ROW_BYTES:
-        return
-    reason = f"the {what} has {size:,} bytes; expected at most {MAX_ROW_BYTES:,}"
-    raise UnfitRow(f"{reason} (too long to set aside: it stays in the file only)" if size > MAX_KEPT_BYTES else reason)
+Found = RawRow | RefusedRow
 
 
-def _ended(where: str, reason: str, raw: bytes, size: int) -> RefusedRow:
-    """What ends the reading of a file, with the bytes that were being read."""
-    if size > MAX_KEPT_BYTES:
-        raw, reason = b"", f"{reason} ({size:,} bytes, too long to set aside: they stay in the file only)"
+def ended(where: str, reason: str, raw: bytes = b"") -> RefusedRow:
+    """What ends the reading of a file."""
     return RefusedRow(where, reason, reversible_text(raw), ends_file=True)
 
 
 # ---- CSV
 
-_QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+')
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+csv.field_size_limit(MAX_ROW_BYTES)  # Python's own is 128 KiB
 _MAX_COLUMNS = 4096
+_OPEN_QUOTE = "a quote that begins in this row is never closed; close it, or double each quote in a text"
 
 
-class _Record:
-    """One record, line by line: a quoted field may hold line breaks."""
+class _FileEnds(Exception):
+    """A line after which the records of a file cannot be told apart."""
 
-    def __init__(self, delimiter: bytes) -> None:
-        self.delimiter = delimiter
-        self.plain = re.compile(rb'[^"%s]*+' % re.escape(delimiter))
-        self.first = 0
-        """Number of the line on which it begins; 0 where none is open."""
 
-    def add(self, number: int, line: bytes) -> bool:
-        """Take the next line; True where the record ends with it."""
-        if not self.first:
-            self.first, self.raw, self.size = number, bytearray(), -1
-            self.fields, self.open, self.quoted, self.wrong = list[bytes](), bytearray(), False, ""
-        self.last = number
-        self.size += 1 + len(line)
-        if self.size > MAX_ROW_BYTES:  # it will be refused, and only its end is looked for
-            self.fields, self.open = [], bytearray()
-        if self.size > MAX_KEPT_BYTES:
-            self.raw.clear()
-        else:
-            self.raw += b"\n" * bool(self.raw) + line
-        self._split(line[:-1] if line.endswith(b"\r") else line, line)
-        return not self.quoted
+class _RecordLines(Iterator[str]):
+    """The lines of a CSV file for `csv.reader`, which takes as many as a record has; `taken` holds those."""
 
-    def _split(self, line: bytes, whole: bytes) -> None:
-        at, kept = 0, self.size <= MAX_ROW_BYTES
-        if not self.quoted and b'"' not in line:
-            self.fields = line.split(self.delimiter) if kept else []
-            return
-        if self.quoted and kept:
-            self.open += b"\n"
-        while True:
-            if self.quoted:
-                text = _QUOTED.match(whole, at)
-                assert text
-                if kept:
-                    self.open += text[0]
-                at = text.end()
-                if at == len(whole):
-                    return  # it goes on in the next line
-                if kept:
-                    self.fields.append(bytes(self.open).replace(b'""', b'"'))
-                self.quoted, self.open, at = False, bytearray(), at + 1
-                if at < len(line) and not line.startswith(self.delimiter, at):
-                    got = f"text after the closing quote of field {len(self.fields)}"
-                    got += f" in line {self.last:,}" if self.last != self.first else ""
-                    at = self._go_on(line, at, f"{got}; double each quote in a text")
-            elif line.startswith(b'"', at):
-                self.quoted, at = True, at + 1
-                continue
-            else:
-                text = self.plain.match(line, at)
-                assert text
-                if kept:
-                    self.fields.append(text[0])
-                at = text.end()
-                if line.startswith(b'"', at):
-                    got = f"a quote inside field {len(self.fields)}, which begins without one"
-                    at = self._go_on(line, at, f"{got}; put the field in quotes and double each quote in it")
-            if at >= len(line):
-                return
-            at += len(self.delimiter)
+    def __init__(self, lines: Iterator[bytes | RefusedRow], number: int) -> None:
+        self.lines, self.number, self.taken, self.size = lines, number, list[bytes](), 0
 
-    def _go_on(self, line: bytes, at: int, wrong: str) -> int:
-        """The end of a field that is wrong from `at` on: a quote that a later field opens still holds line breaks."""
-        self.wrong = self.wrong or wrong
-        end = line.find(self.delimiter, at)
-        return end if end >= 0 else len(line)
-
-    def close(self) -> bytes:
+    @property
+    def raw(self) -> bytes:
         """The record as it stands in its file."""
-        self.first = 0
-        return bytes(self.raw)
+        return b"\n".join(self.taken)
 
-    def texts(self, raw: bytes) -> list[str]:
-        """Its fields. Raises `UnfitRow`."""
-        _check_size("row", self.size)
-        if (nul := raw.find(b"\0")) >= 0:
-            raise UnfitRow(f"a NUL character at byte offset {nul}")
-        if self.wrong:
-            raise UnfitRow(self.wrong)
-        try:
-            raw.decode()
-            return [field.decode() for field in self.fields]
-        except UnicodeDecodeError as error:
-            raise UnfitRow(f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {error.start}") from error
+    def begin(self) -> int:
+        """The number of the line with which the next record begins."""
+        self.taken, self.size = [], 0
+        return self.number + 1
+
+    def __next__(self) -> str:
+        line = next(self.lines)
+        self.number += 1
+        if isinstance(line, RefusedRow):
+            raise _FileEnds(line.reason if line.ends_file else f"{line.reason}; no row after it is read")
+        self.taken.append(line)
+        self.size += len(line) + 1
+        if self.size > MAX_ROW_BYTES + 1:
+            raise _FileEnds(f"{too_long('row', self.size - 1)}: a quote in it may be open; no row after it is read")
+        return line.decode("utf-8", "surrogateescape") + "\n"
 
 
-def csv_rows(name: str, lines: Iterable[Line], tabs: bool) -> Iterator[RawRow | RefusedRow]:
+def csv_rows(name: str, source: Iterator[bytes | RefusedRow], tabs: bool) -> Iterator[Found]:
     """The records after the header, each as the texts of its columns; an empty field counts as missing.
 
     Columns are separated by commas (`tabs`: by tabs); where the header has none, by semicolons or tabs if it has
     those. Blank lines are no records, columns without a name are left out.
     """
-    record, header, rows = _Record(b"\t" if tabs else b","), list[str](), 0
-    for number, text in lines:
-        if isinstance(text, RefusedRow):
-            if text.ends_file or not text.raw:
-                yield _cut(name, record, text)
-                return
-            text = text.raw.encode("utf-8", "surrogateescape")  # too long, but a quote in it may open or close a text
-        if number == 1:
-            if text.startswith(_UTF16):
-                yield RefusedRow(name, "the file is UTF-16; save it as UTF-8", "", ends_file=True)
-                return
-            text = text.removeprefix(BOM)
-        if not record.first and not text.strip(b" \r"):
-            continue
-        if not header and not record.first and record.delimiter not in text:
-            record = _Record(next((sign for sign in (b";", b"\t") if sign in text), record.delimiter))
-        if not record.add(number, text):
-            continue
-        where, raw = f"{name}:{record.first}", record.close()
+    blank = 0
+    for start in source:
+        if isinstance(start, RefusedRow):
+            yield ended(start.where, start.reason)
+            return
+        if start.strip():
+            break
+        blank += 1
+    else:
+        return
+    if encoding := wide_encoding(start[:64]):
+        yield ended(name, f"the file is {encoding}; {to_utf8(name, encoding)}")
+        return
+    start = start if blank else start.removeprefix(BOM)
+    usual = "\t" if tabs else ","
+    sign = usual if usual.encode() in start else next((sign for sign in ";\t" if sign.encode() in start), usual)
+    lines = _RecordLines(chain([start], source), blank)
+    reader = csv.reader(lines, delimiter=sign, strict=True)
+    header, rows = list[str](), 0
+    while True:
+        where = f"{name}:{lines.begin()}"
         try:
-            fields = record.texts(raw)
-            if not header:
-                header = _header(fields)
+            fields = _record(reader, lines)
+            if fields and header:
+                yield RawRow(where, _csv_values(header, fields), lines.raw, only_texts=True)
+            elif fields:
+                header = _column_names(fields)
                 continue
-            yield RawRow(where, _values(header, fields), raw, only_texts=True)
+        except StopIteration:
+            break
+        except _FileEnds as ends:
+            yield ended(where, str(ends), lines.raw)
+            return
         except UnfitRow as unfit:
-            yield RefusedRow(where, str(unfit), reversible_text(raw), ends_file=not header)
+            yield RefusedRow(where, str(unfit), reversible_text(lines.raw), ends_file=not header)
             if not header:
                 return  # the columns are unknown
         rows += 1
-    if record.first:
-        reason = "a quote that begins in this row is never closed; close it, or double each quote in a text"
-        yield _ended(f"{name}:{record.first}", reason, record.close(), record.size)
-    elif header and not rows:
-        yield RefusedRow(name, "the file has a header and no rows", "", ends_file=True)
+    if header and not rows:
+        yield ended(name, "the file has a header and no rows")
 
 
-def _cut(name: str, record: _Record, line: RefusedRow) -> RefusedRow:
-    """The last row, where the file breaks off in this line, or where it is too long to look for quotes in it."""
-    reason = line.reason if line.ends_file else f"{line.reason}; no row after it is read"
-    if not record.first:
-        return replace(line, reason=reason, ends_file=True)
-    more = b"\n" + line.raw.encode("utf-8", "surrogateescape") if line.raw else b""
-    return _ended(f"{name}:{record.first}", reason, record.close() + more, record.size + len(more))
+def _record(reader: Iterator[list[str]], lines: _RecordLines) -> list[str]:
+    """The fields of the next record, none where it is blank. Raises `UnfitRow`, `_FileEnds` and `StopIteration`."""
+    try:
+        fields = next(reader)
+    except csv.Error as error:
+        if str(error) == "unexpected end of data":
+            raise _FileEnds(_OPEN_QUOTE) from error
+        raise UnfitRow(f"{error}; put the text in quotes and double each quote in it") from error
+    check_bytes(lines.raw)
+    return fields if lines.raw.strip() else []
 
 
-def _header(fields: list[str]) -> list[str]:
+def _column_names(fields: list[str]) -> list[str]:
     if len(fields) > _MAX_COLUMNS:
         raise UnfitRow(f"the header has {len(fields):,} columns; expected at most {_MAX_COLUMNS:,}")
     names = [field.strip() for field in fields]
@@ -195,7 +151,7 @@ def _header(fields: list[str]) -> list[str]:
     return names
 
 
-def _values(header: list[str], fields: list[str]) -> dict[str, Any]:
+def _csv_values(header: list[str], fields: list[str]) -> dict[str, Any]:
     if len(fields) != len(header):
         fix = "put texts that hold a separator in quotes"
         raise UnfitRow(f"the row has {len(fields):,} fields and the header {len(header):,}; {fix}")
@@ -204,124 +160,97 @@ def _values(header: list[str], fields: list[str]) -> dict[str, Any]:
 
 # ---- a JSON array
 
-_BLANK = re.compile(rb"[ \t\r\n]*+")
-_IN_TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_OUTSIDE = re.compile(rb'["\[\]{},]')
-_INSIDE = re.compile(rb'"|[\[{]++|[\]}]++')
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_SKIPPING = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Finds the end of an element; `parse_object` reads it."""
 
 
-class _Elements:
-    """Cuts an array into its elements: `feed` gives each with its line and size as soon as it has ended."""
+class _ArrayText:
+    """The text of a file, read in pieces; what stands before `at` has been taken."""
 
-    def __init__(self) -> None:
-        self.line, self.closed = 1, False
-        self._begin()
+    def __init__(self, file: Any) -> None:
+        self.file, self.text, self.at, self.line, self.broken = file, "", 0, 1, ""
+        self.decode = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape").decode
 
-    def _begin(self) -> None:
-        self.begun, self.depth, self.in_text = False, 0, False
-        self.kept, self.size = bytearray(), 0
+    def more(self) -> bool:
+        """Read on; False at the end of the file."""
+        try:
+            piece = self.file.read1(PIECE_BYTES)
+        except BREAKS as error:
+            piece, self.broken = b"", f": {error_message(error)}"
+        self.text, self.at = self.text[self.at :] + self.decode(piece, final=not piece), 0
+        return bool(piece)
 
-    def element(self) -> tuple[int, bytes, int]:
-        """Line, bytes and size of the element that has been read; its bytes are empty where it is too long."""
-        found = self.first if self.begun else self.line, bytes(self.kept).rstrip(), self.size
-        self._begin()
-        return found
+    def take(self, end: int) -> str:
+        taken = self.text[self.at : end]
+        self.at = end
+        self.line += taken.count("\n")
+        return taken
 
-    def _keep(self, data: bytes) -> None:
-        self.line += data.count(b"\n")
-        self.size += len(data)
-        if self.size <= MAX_KEPT_BYTES:
-            self.kept += data
-        else:
-            self.kept.clear()
+    def sign(self) -> str:
+        """The sign that comes next after blanks; empty at the end of the file."""
+        while True:
+            blanks = _BLANKS.match(self.text, self.at)
+            self.take(blanks.end() if blanks else self.at)
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes, int]]:
-        """The elements that end in `data`; what is left in `rest` comes before the next."""
-        at = start = 0
-        while at < len(data):
-            if not self.begun:
-                blank = _BLANK.match(data, start)
-                assert blank
-                self.line += blank[0].count(b"\n")
-                at = start = blank.end()
-                if at == len(data):
-                    break
-                self.begun, self.first = data[at] not in b",]", self.line
-            if self.in_text:
-                text = _IN_TEXT.match(data, at)
-                assert text
-                at = text.end()
-                if data[at : at + 1] != b'"':
-                    break  # it goes on, perhaps with the second half of an escape
-                self.in_text, at = False, at + 1
-            sign = (_INSIDE if self.depth else _OUTSIDE).search(data, at)
-            if not sign:
-                at = len(data)
-                break
-            at = sign.end()
-            if sign[0] == b'"':
-                self.in_text, self.begun = True, True
-            elif sign[0][0] in b"[{":
-                self.depth += len(sign[0])
-            elif self.depth:
-                closing = min(len(sign[0]), self.depth)
-                at, self.depth = sign.start() + closing, self.depth - closing
-            elif sign[0] in (b",", b"]"):
-                self._keep(data[start : sign.start()])
-                self.closed = sign[0] == b"]"
-                if self.begun or not self.closed:
-                    yield self.element()
-                start = at
-                if self.closed:
-                    break
-        self.rest = data[at:]
-        self._keep(data[start:at])
+    def element(self) -> str:
+        """The text of the next element. Raises `UnfitRow` where its end cannot be found."""
+        while True:
+            try:
+                _, end = _SKIPPING.raw_decode(self.text, self.at)
+                if end < len(self.text) or not self.more():
+                    return self.take(end)
+            except RecursionError as error:
+                raise UnfitRow(TOO_DEEP) from error
+            except json.JSONDecodeError as error:
+                size, place = len(self.text) - self.at, error.pos - self.at + 1
+                if size > MAX_ROW_BYTES:
+                    raise UnfitRow(f"the element is no JSON, or has more than {MAX_ROW_BYTES:,} bytes") from error
+                if not self.more():
+                    broken = self.broken or f": {error.msg[:1].lower()}{error.msg[1:]} at its character {place}"
+                    raise UnfitRow(f"the element is no JSON, or the file breaks off in it{broken}") from error
 
 
-def array_rows(name: str, file: Any) -> Iterator[RawRow | RefusedRow]:
-    """The elements of the array in an open file, each with its line and its number, which counts from 1."""
-    elements, number, rest, broken = _Elements(), 0, b"", ""
-    opened = False
-    while not elements.closed:
-        piece, broken = _piece(file)
-        if not piece:
-            break
-        if not opened:  # `open_rows` has seen the bracket
-            before, _, piece = piece.partition(b"[")
-            elements.line, opened = 1 + before.count(b"\n"), True
-        for line, text, size in elements.feed(rest + piece):
-            number += 1
-            yield _element(f"{name}:{line} (element {number})", text, size)
-        rest = elements.rest
-    if not elements.closed:
-        line, text, size = elements.element()
-        reason = f"the file breaks off in this element{broken}; the array is not closed"
-        yield _ended(f"{name}:{line} (element {number + 1})", reason, text + rest, size + len(rest))
-        return
-    while not rest.strip():
-        rest, broken = _piece(file)
-        if not rest:
-            break
-    where = f"{name}:{elements.line}"
-    if broken:
-        yield _ended(where, f"the file breaks off after the array{broken}", b"", 0)
-    elif rest:
-        yield _ended(where, "text after the end of the array; expected one array", b"", 0)
+def array_rows(name: str, file: Any) -> Iterator[Found]:
+    """The elements of the array in an open file, each with its line and its number, which counts from 1.
+
+    Behind an element that is no JSON the next one cannot be found, so reading ends there.
+    """
+    source, number = _ArrayText(file), 0
+    source.sign()
+    source.take(source.at + 1)  # the bracket
+    sign = source.sign()
+    while sign not in ("]", ""):
+        number += 1
+        where = f"{name}:{source.line} (element {number})"
+        try:
+            raw = source.element().encode("utf-8", "surrogateescape")
+        except UnfitRow as unfit:
+            yield ended(where, f"{unfit}; no element after it is read")
+            return
+        yield _element(where, raw)
+        sign = source.sign()
+        if sign == ",":
+            source.take(source.at + 1)
+            sign = source.sign() or ","
+        elif sign not in ("]", ""):
+            yield ended(f"{name}:{source.line}", f"{short_repr(sign)} follows element {number}; expected a comma")
+            return
+    source.take(source.at + 1)
+    after = source.sign()
+    where = f"{name}:{source.line}"
+    if not sign or source.broken:
+        yield ended(where, f"the file breaks off {'after' if sign else 'in'} the array{source.broken}")
+    elif after:
+        yield ended(where, "text after the end of the array; expected one array")
     elif not number:
-        yield _ended(name, "the array is empty", b"", 0)
+        yield ended(name, "the array is empty")
 
 
-def _piece(file: Any) -> tuple[bytes, str]:
-    """What comes next, and why there is no more, where the file is damaged."""
+def _element(where: str, raw: bytes) -> Found:
     try:
-        return file.read1(PIECE_BYTES), ""
-    except (OSError, EOFError, zlib.error) as error:
-        return b"", f": {error_message(error)}"
-
-
-def _element(where: str, text: bytes, size: int) -> RawRow | RefusedRow:
-    try:
-        _check_size("element", size)
-        return RawRow(where, parse_object(text, "element", "an object"), text)
+        return RawRow(where, parse_object(raw, "element", "an object"), raw)
     except UnfitRow as unfit:
-        return RefusedRow(where, str(unfit), reversible_text(text))
+        return RefusedRow(where, str(unfit), reversible_text(raw))

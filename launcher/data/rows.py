@@ -11,9 +11,7 @@ from launcher.core.problems import error_message, short_repr
 from launcher.spec.data import RefusedRow
 
 MAX_ROW_BYTES = 4 * 2**20
-"""A longer row is refused without looking into it."""
-MAX_KEPT_BYTES = 64 * 2**20
-"""Longer rows are not kept in memory; they stay in their file only."""
+"""A longer row is refused without looking into it, and stays in its file only."""
 MAX_DEPTH = 100
 """Lists and objects inside each other."""
 TOO_DEEP = f"lists and objects are nested too deeply; expected at most {MAX_DEPTH} levels"
@@ -42,8 +40,12 @@ class RawRow(NamedTuple):
 
 
 def reversible_text(line: bytes) -> str:
-    """The line as text that can be turned back into the same bytes, whatever they are."""
-    return line.decode("utf-8", "surrogateescape")
+    """The line as text that can be turned back into the same bytes, whatever they are; empty where it is too long."""
+    return "" if len(line) > MAX_ROW_BYTES else line.decode("utf-8", "surrogateescape")
+
+
+def too_long(what: str, size: int) -> str:
+    return f"the {what} has {size:,} bytes; expected at most {MAX_ROW_BYTES:,} (it stays in the file only)"
 
 
 def type_name(value: object) -> str:
@@ -64,14 +66,13 @@ def parse_line(name: str, number: int, line: bytes) -> RawRow | RefusedRow:
 
 def parse_object(line: bytes, of: str = "line", expected: str = "one object on each line") -> dict[str, Any]:
     """The object that the line, or the element `of` an array, holds; raises `UnfitRow`."""
+    if len(line) > MAX_ROW_BYTES:
+        raise UnfitRow(too_long(of, len(line)))
     if not line.strip():
         raise UnfitRow(f"the {of} is empty; expected {expected}")
-    if (nul := line.find(b"\0")) >= 0:
-        raise UnfitRow(f"a NUL character at byte offset {nul}")
+    check_bytes(line)
     try:
         values = _DECODER.decode(line.decode())
-    except UnicodeDecodeError as error:
-        raise UnfitRow(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
     except json.JSONDecodeError as error:
         place = f"column {error.colno}" if error.lineno == 1 else f"its line {error.lineno}, column {error.colno}"
         raise UnfitRow(f"invalid JSON at {place}: {error_message(ValueError(error.msg))}") from error
@@ -82,6 +83,16 @@ def parse_object(line: bytes, of: str = "line", expected: str = "one object on e
     if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # nothing else can need a closer look
         check(values)
     return values
+
+
+def check_bytes(line: bytes) -> None:
+    """Raise `UnfitRow` where the bytes are no text."""
+    if (nul := line.find(b"\0")) >= 0:
+        raise UnfitRow(f"a NUL character at byte offset {nul}")
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        raise UnfitRow(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 from launcher.config.compose import groups
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.data.chunks import FORMS, read_rows
 from launcher.data.files import Files
 from launcher.data.known_datasets import number
+from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow, Row
 from launcher.spec.reward import MODEL_STYLE

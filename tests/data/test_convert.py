@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data import columns, parquet_layout
-from launcher.data.chunks import read_rows
+from launcher.data import convert, parquet_layout
 from launcher.data.convert import Converter
 from launcher.data.files import Files
+from launcher.data.reader import read_rows
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import RawRow
 from launcher.spec.data import Row
 
 QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
@@ -35,7 +34,7 @@ def converted(
     refused = folder / "refused.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         if not in_columns:
-            patch.setattr(columns, "column_shape", lambda *_: None)
+            patch.setattr(convert, "convert_columns", lambda *_: None)
         while True:
             with RefusedLog(refused) as log:
                 try:
@@ -75,7 +74,7 @@ FORMS = [
     ("answers", "auto", {"prompt": "1+1?", "response": "2", "score": 0.5, "id": 3}),
     ("answers", "auto", {"question": "1+1?", "answer": "2"}),
     ("answers", "auto", {"prompt": "1+1?", "completion": "2"}),
-    ("answers", "auto", {"messages": [ASK, SAY]}),
+    ("answers", "alpaca", {"instruction": "Add.", "input": "1+1", "output": "2"}),
     ("prompts", "auto", {"question": "1+1?", "answer": "2", "data_source": "sums", "ability": "math"}),
     ("pairs", "auto", {"prompt": "1+1?", "chosen": "2", "rejected": "3"}),
 ]
@@ -94,7 +93,7 @@ def test_the_fast_way_is_taken_and_gives_what_the_other_gives(
     else:
         path.write_bytes(gzip.compress(text) if ending.endswith(".gz") else text)
     slow = converted(path, tmp_path, kind, in_columns=False, format=format)
-    monkeypatch.setattr(Files, "row", None)  # any row that was looked at alone would fail
+    monkeypatch.setattr(Converter, "_row", None)  # any row that was looked at alone would fail
     assert converted(path, tmp_path, kind, format=format) == slow
     assert len(slow[0]) == 3
 
@@ -193,7 +192,7 @@ BROKEN = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     rows=st.lists(st.one_of(ROWS, ROWS, ROWS, BROKEN), min_size=1, max_size=12),
     kind=st.sampled_from(["answers", "prompts", "pairs", "mixed"]),
@@ -209,14 +208,6 @@ def test_any_rows_come_out_equal_and_none_is_lost(
     slow = converted(path, folder, kind, in_columns=False, format=format, **more)
     assert fast == slow
     assert len(fast[0]) + len(fast[1]) == len(list(read_rows(str(path))))
-
-
-@pytest.mark.parametrize("first", ["null", " null", "[]", "1"])
-def test_a_first_row_that_is_no_object_is_refused_and_the_others_are_read(first: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f'{first}\n{{"question": "a", "answer": "#### 1"}}\n{{"question": "b", "answer": "#### 2"}}\n')
-    written, refused = converted(path, tmp_path, "prompts", format="gsm8k")[:2]
-    assert (len(written), len(refused)) == (2, 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -245,14 +236,6 @@ def test_bad_rows_among_many_are_found_and_the_others_keep_their_order(tmp_path:
     truths = [row["reward_model"]["ground_truth"] for row in made]
     assert truths == [str(n) for n in range(5_000) if n not in bad]
     assert [row["extra_info"]["index"] for row in made] == list(range(len(made)))
-
-
-@pytest.mark.parametrize("bad", ["a\0b", " ", None])
-def test_a_bad_turn_in_a_conversation_is_refused_both_ways(tmp_path: Path, bad: Any) -> None:
-    path = lines(tmp_path / "a.jsonl", [{"messages": [{**ASK, "content": bad}, SAY]}, {"messages": [ASK, SAY]}])
-    rows, refused = converted(path, tmp_path, "answers")
-    assert (rows, refused) == converted(path, tmp_path, "answers", in_columns=False)
-    assert [place for place, _, _ in refused] == ["1"] and len(rows) == 1
 
 
 def test_extra_info_grows_with_the_rows(tmp_path: Path) -> None:
@@ -285,12 +268,6 @@ def test_hh_prompts_become_turns(tmp_path: Path) -> None:
         {"role": "user", "content": "And\n\nmore?"},
     ]
     assert (made["chosen"], made["rejected"], made["data_source"]) == ("Yes.", "No.", "Dahoas/full-hh-rlhf")
-
-
-def test_found_rows_are_those_of_the_reader(tmp_path: Path) -> None:
-    """The oracle's own check: the reader names each row by its line."""
-    found = list(read_rows(str(lines(tmp_path / "a.jsonl", [GSM8K, "{"]))))
-    assert [isinstance(row, RawRow) for row in found] == [True, False]
 
 
 def test_a_parquet_row_that_is_too_long_is_refused_both_ways(tmp_path: Path) -> None:

@@ -1,0 +1,286 @@
+"""The one reader of files of rows: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
+
+Reading raises nothing, whatever a file holds: a row that cannot be used comes out as `RefusedRow` with its place and
+the reason, and memory stays bounded. Rows come in chunks. Where a chunk is made of plain columns, `Chunk.table` gives
+them at once; `columns` converts those without looking at each row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from launcher.core.files import open_file
+from launcher.core.problems import error_message, short_repr
+from launcher.data.records import BREAKS, Found, array_rows, csv_rows, ended
+from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, too_long
+from launcher.spec.data import ENDINGS, RefusedRow
+
+FORMS = "JSONL, JSON, CSV or parquet"
+"""What may be in a file, in words."""
+CHUNK_BYTES = 4 * 2**20
+"""Bytes of lines that are converted together. One bad row costs that its whole chunk is read row by row."""
+_BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
+"""Of parquet: rows and bytes that are in memory at a time."""
+_VALUE_ROWS = 1024
+"""Rows of parquet that are Python values at a time."""
+
+
+class Chunk(Protocol):
+    """Some rows of a file, in its order."""
+
+    def rows(self) -> Iterator[Found]:
+        """Each row by itself."""
+
+    def table(self) -> Any:
+        """All rows as a `pyarrow.Table`; None where they are no columns, or not all of them can be read so."""
+
+
+def read_rows(name: str) -> Iterator[Found]:
+    """Every row of the file once, in its order, good or refused."""
+    for chunk in read_chunks(name):
+        yield from [chunk] if isinstance(chunk, RefusedRow) else chunk.rows()
+
+
+def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> Iterator[Chunk | RefusedRow]:
+    """Every row of the file once, in chunks. `advance` is told how many bytes of the file each has taken."""
+    if reason := ending_problem(name):
+        yield ended(name, reason)
+        return
+    with ExitStack() as stack:
+        try:
+            file: Any = stack.enter_context(open_file(name))
+            head = file.peek(4)
+        except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
+            yield ended(name, f"cannot be read: {error_message(error)}")
+            return
+        before, empty = 0, True
+        for chunk in _chunks(name, file, head) if head else ():
+            empty = empty and isinstance(chunk, _Block) and not chunk.data.strip()
+            yield chunk
+            here = max(file.tell(), before)  # the end of a parquet file is read first
+            advance(here - before)
+            before = here
+        if empty:
+            yield ended(name, "the file is empty")
+
+
+def ending_problem(name: str) -> str | None:
+    """Why a file of this name is not read, or None."""
+    if name.lower().endswith(ENDINGS):
+        return None
+    return f"the ending of {short_repr(name)} is not known; expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+
+
+def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
+    """The chunks of a file of whichever form: its first bytes decide before its name does."""
+    if name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
+        return _batches(name, file)
+    text = io.BufferedReader(gzip.GzipFile(fileobj=file)) if head.startswith(b"\x1f\x8b") else file
+    bare = name.lower().removesuffix(".gz")
+    if bare.endswith((".csv", ".tsv")):
+        return _together(csv_rows(name, _lines(_blocks(name, text)), tabs=bare.endswith(".tsv")))
+    try:
+        start = text.peek(4096) if bare.endswith(".json") else b""
+    except BREAKS:  # whoever reads it will say so
+        start = b""
+    if start.removeprefix(BOM).lstrip().startswith(b"["):
+        return _together(array_rows(name, text))
+    return _blocks(name, text)
+
+
+@dataclass(frozen=True)
+class _Together:
+    """Rows that were read one by one."""
+
+    found: list[Found]
+
+    def rows(self) -> Iterator[Found]:
+        yield from self.found
+
+    def table(self) -> None:
+        return None
+
+
+def _together(rows: Iterator[Found]) -> Iterator[_Together]:
+    found, size = list[Found](), 0
+    for row in rows:
+        found.append(row)
+        size += len(row.line or b"") if isinstance(row, RawRow) else len(row.raw)
+        if size > CHUNK_BYTES:
+            yield _Together(found)
+            found, size = [], 0
+    if found:
+        yield _Together(found)
+
+
+# ---- lines of JSON
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Lines of JSON that stand behind one another."""
+
+    name: str
+    first: int  # number of the first line, from 1
+    data: bytes
+
+    def numbered(self) -> Iterator[tuple[int, bytes]]:
+        return enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first)
+
+    def rows(self) -> Iterator[Found]:
+        for number, line in self.numbered():
+            if line.strip():  # editors, shells and people leave blank lines
+                yield parse_line(self.name, number, line)
+
+    def table(self) -> Any:
+        """The lines as arrow reads them, where each of them is an object."""
+        import numpy as np  # noqa: PLC0415  late, as arrow below
+        import pyarrow as pa  # noqa: PLC0415  half a second that reading row by row does not need
+        import pyarrow.json as pj  # noqa: PLC0415  late, as above
+
+        # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
+        # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
+        data = self.data.rstrip()
+        signs = np.frombuffer(data, np.uint8)
+        breaks = np.flatnonzero(signs == ord("\n"))
+        last = breaks - 1 - (data[breaks[0] - 1 : breaks[0]] == b"\r" if len(breaks) else 0)
+        whole = (signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
+        if not (whole and data[:1] == b"{" and data[-1:] == b"}"):
+            return None
+        first = parse_line(self.name, self.first, data[: breaks[0] if len(breaks) else None])
+        if not isinstance(first, RawRow):
+            return None
+        # Without their types arrow takes texts that look like times for times.
+        texts = pa.schema([(key, pa.string()) for key, value in first.values.items() if isinstance(value, str)])
+        reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        try:
+            table = pj.read_json(pa.py_buffer(data), reading, pj.ParseOptions(explicit_schema=texts))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        return table if len(table) == len(breaks) + 1 else None
+
+
+def _blocks(name: str, file: Any) -> Iterator[_Block | RefusedRow]:
+    """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused, and so is one in which the
+    file breaks off, which ends it."""
+    number, rest, more, broken = 1, b"", True, ""
+    while more:
+        pieces, size = [rest], 0
+        try:
+            while size < CHUNK_BYTES and (piece := file.read1(CHUNK_BYTES)):
+                pieces.append(piece)
+                size += len(piece)
+            more = size >= CHUNK_BYTES
+        except BREAKS as error:
+            more, broken = False, f"the file breaks off in this line: {error_message(error)}"
+        data = b"".join(pieces)
+        end = data.rfind(b"\n") + 1 if more or broken else len(data)  # the last line needs no newline
+        if end:
+            yield _Block(name, number, data[:end])
+            number += data.count(b"\n", 0, end)
+        rest = data[end:]
+        if more and len(rest) > MAX_ROW_BYTES:
+            size = len(rest)
+            try:
+                while (piece := file.read1(CHUNK_BYTES)) and b"\n" not in piece:
+                    size += len(piece)
+            except BREAKS as error:
+                more, broken = False, f"the file breaks off in this line: {error_message(error)}"
+            else:
+                last, newline, rest = piece.partition(b"\n")
+                more = bool(newline)
+                yield RefusedRow(f"{name}:{number}", too_long("line", size + len(last)), "")
+                number += 1
+    if broken:
+        yield ended(f"{name}:{number}", broken, rest)
+
+
+def _lines(blocks: Iterator[_Block | RefusedRow]) -> Iterator[bytes | RefusedRow]:
+    for block in blocks:
+        yield from [block] if isinstance(block, RefusedRow) else (line for _, line in block.numbered())
+
+
+# ---- parquet
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Some rows of a parquet file, as columns (`pyarrow.RecordBatch`)."""
+
+    name: str
+    first: int  # number of its first row, from 1
+    columns: Any
+
+    def rows(self) -> Iterator[Found]:
+        parts = (self.columns.slice(at, _VALUE_ROWS) for at in range(0, self.columns.num_rows, _VALUE_ROWS))
+        for number, values in enumerate((row for part in parts for row in _python_rows(part)), start=self.first):
+            where = f"{self.name}:{number}"
+            if isinstance(values, str):
+                yield RefusedRow(where, values, "")
+                continue
+            row = RawRow(where, values, None)
+            try:
+                check(values)
+                yield row
+            except UnfitRow as unfit:
+                yield row.refused(str(unfit))
+
+    def table(self) -> Any:
+        import pyarrow as pa  # noqa: PLC0415  late, as above
+
+        table = pa.Table.from_batches([self.columns])
+        for place, of in enumerate(table.schema):
+            if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
+                table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
+        return table
+
+
+def _batches(name: str, file: Any) -> Iterator[_Batch | RefusedRow]:
+    """The file's rows in order, and at last why there are no more, where it is damaged."""
+    import pyarrow as pa  # noqa: PLC0415  late, as above
+    import pyarrow.parquet as pq  # noqa: PLC0415  late, as above
+
+    row = 0
+    try:
+        # No I/O threads of Arrow: one that lets go of a Python file while the interpreter ends aborts the process.
+        source = pq.ParquetFile(file, pre_buffer=False)
+        columns, promised = source.schema_arrow.names, source.metadata.num_rows
+        twice = min((column for column, count in Counter(columns).items() if count > 1), default=None)
+        if promised and twice is not None:
+            yield ended(name, f"column {short_repr(twice)} stands twice")
+            return
+        groups = range(source.num_row_groups)
+        total = sum(source.metadata.row_group(group).total_byte_size for group in groups)
+        size = max(min(_BATCH_ROWS, _BATCH_BYTES * promised // max(total, 1)), 1)  # fewer where rows are long
+        for group in groups:  # one at a time: a batch may not reach into a broken neighbour
+            for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
+                yield _Batch(name, row + 1, batch)
+                row += batch.num_rows
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
+        reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
+        yield ended(f"{name}:{row + 1}" if row else name, reason)
+        return
+    if row < promised:
+        yield ended(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}")
+
+
+def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
+    """The rows as plain Python values; for one that has no such values (text that is no UTF-8), the reason."""
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):
+        for index in range(batch.num_rows):
+            try:
+                rows = batch.slice(index, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
+            except (ValueError, OverflowError) as error:
+                yield f"cannot be turned into plain values: {error_message(error)[:200]}"
+            else:
+                yield rows[0]

@@ -1,0 +1,519 @@
+"""Reading files: nothing raises, nothing is lost, and every refusal names its place and reason."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.data import reader, records
+from launcher.data.files import Files
+from launcher.data.reader import read_rows
+from launcher.data.rows import RawRow
+from launcher.spec.data import RefusedRow
+
+GOOD = b'{"prompt": "a"}'
+ROW = '{"prompt": "1+1?", "response": "2"}'
+
+
+def read(path: Path, content: bytes | str | None = None) -> list[RawRow | RefusedRow]:
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return list(read_rows(str(path)))
+
+
+def shown(found: list[RawRow | RefusedRow]) -> list[tuple[str, Any]]:
+    """Place of each row, and its values or why it is refused."""
+    places = [row.where.rpartition("/")[2].partition(":")[2] for row in found]
+    what = [row.reason if isinstance(row, RefusedRow) else row.values for row in found]
+    return list(zip(places, what, strict=True))
+
+
+def good(found: list[RawRow | RefusedRow]) -> list[dict[str, Any]]:
+    return [row.values for row in found if isinstance(row, RawRow)]
+
+
+def back(row: RawRow | RefusedRow) -> bytes:
+    """The row as it stood in its file."""
+    return row.raw.encode("utf-8", "surrogateescape") if isinstance(row, RefusedRow) else row.line or b""
+
+
+# ---- lines of JSON
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"a": 1', "invalid JSON at column 8: expecting ',' delimiter"),
+        (b"{'a': 1}", "invalid JSON at column 2: expecting property name enclosed in double quotes"),
+        (b"nonsense", "invalid JSON at column 1: expecting value"),
+        (b'{"a": 1} {"b": 2}', "invalid JSON at column 10: extra data"),  # two objects on one line
+        (b'{"a": "\t"}', "invalid JSON at column 8: invalid control character at"),  # a tab must be written \t
+        (b"[1, 2]", "the line is of type list; expected one object on each line"),
+        (b"null", "the line is of type null; expected one object on each line"),
+        (b'"text"', "the line is of type text; expected one object on each line"),
+        (b"3", "the line is of type int; expected one object on each line"),
+        (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at byte offset 10"),  # Latin-1
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8: byte 0xed at byte offset 7"),  # a surrogate, encoded
+        (b'{"a": "x\0y"}', "a NUL character at byte offset 8"),
+        (b"\0\0\0", "a NUL character at byte offset 0"),  # the hole that a power cut leaves
+        (rb'{"a": ["x", "\u0000"]}', "a[1] holds a NUL character"),
+        (rb'{"a\u0000": 1}', r"'a\x00' holds a NUL character"),  # in a key
+        (rb'{"messages": [{"content": "ab\ud800"}]}', "messages[0].content holds a lone surrogate at character 2"),
+        (rb'{"a": "\udc80"}', "a holds a lone surrogate at character 0"),
+        (
+            b'{"a": 1, "b": {"c": 1, "c": 2}}',
+            "key 'c' stands twice in one object",
+        ),  # json would keep one and say nothing
+        (b'{"a": NaN}', "NaN is no JSON number; use null"),
+        (b'{"a": -Infinity}', "-Infinity is no JSON number; use null"),
+        (b'{"a": 1e999}', "the number '1e999' is too large; write it as text"),  # json makes it infinite
+        (
+            b'{"a": 18446744073709551616}',
+            "the whole number '18446744073709551616' does not fit 64 bits; write it as text would",
+        ),
+        (b'{"a": %s}' % (b"7" * 5000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "lists and objects are nested too deeply; expected at most 100 levels"),
+        (b"[" * 100_000, "lists and objects are nested too deeply; expected at most 100 levels"),
+        (
+            b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            "lists and objects are nested too deeply; expected at most 100 levels",
+        ),
+    ],
+)
+def test_a_bad_line_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, line: bytes, reason: str) -> None:
+    found = read(tmp_path / "x.jsonl", b"\n".join([GOOD, line, GOOD]) + b"\n")
+    assert shown(found) == [("1", {"prompt": "a"}), ("2", reason), ("3", {"prompt": "a"})]
+    assert back(found[1]) == line
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (GOOD, [{"prompt": "a"}]),  # no newline at the end
+        (b"\xef\xbb\xbf" + GOOD + b"\n", [{"prompt": "a"}]),  # a byte order mark
+        (GOOD + b"\r\n" + GOOD + b"\r\n", [{"prompt": "a"}] * 2),  # Windows
+        (rb'{"a": "\ud83d\ude00"}', [{"a": "\U0001f600"}]),  # a pair of surrogates is one character
+        (b'{"a": "\xe2\x80\xa8"}\n', [{"a": "\u2028"}]),  # a line separator ends no line of a file
+        (b'{"a": 18446744073709551615, "b": -9223372036854775808}', [{"a": 2**64 - 1, "b": -(2**63)}]),
+        (b'{"a": "%s"}' % (b"[{" * 200), [{"a": "[{" * 200}]),  # brackets in text are no depth
+        (b'{"a":' * 100 + b"1" + b"}" * 100, [json.loads('{"a":' * 100 + "1" + "}" * 100)]),
+    ],
+)
+def test_unusual_lines_that_are_fine(tmp_path: Path, content: bytes, values: list[dict[str, Any]]) -> None:
+    assert [found for _, found in shown(read(tmp_path / "x.jsonl", content))] == values
+
+
+@pytest.mark.parametrize("more", [0, 1, 6_000_000])
+def test_the_longest_line_is_read_and_a_longer_one_is_not(tmp_path: Path, more: int) -> None:
+    line = b'{"a": "' + b"x" * (reader.MAX_ROW_BYTES - 9 + more) + b'"}'
+    first, found, last = shown(read(tmp_path / "x.jsonl", b"\n".join([GOOD, line, GOOD])))
+    assert (first, last) == (("1", {"prompt": "a"}), ("3", {"prompt": "a"}))
+    assert isinstance(found[1], str) == bool(more)
+    assert not more or found[1].startswith(f"the line has {len(line):,} bytes; expected at most 4,194,304")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.jsonl", b"", "the file is empty"),
+        ("x.parquet", b"", "the file is empty"),
+        ("x.jsonl.gz", gzip.compress(b"\n \n", mtime=0), "the file is empty"),
+        ("x.csv", b"\n\n", "the file is empty"),
+        ("x.txt", b"a,b", "the ending of 'x.txt' is not known"),
+        ("x.parquet", b"no parquet at all", "the parquet file is cut short or damaged"),
+        ("folder.jsonl", None, "cannot be read: is a folder, not a file"),
+        ("gone.jsonl", None, "cannot be read: no such file or directory"),
+    ],
+)
+def test_a_file_without_rows(tmp_path: Path, monkeypatch: Any, name: str, content: bytes, reason: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.jsonl").mkdir()
+    [found] = read(Path(name), content)
+    assert isinstance(found, RefusedRow) and found.ends_file
+    assert (found.where, found.reason[: len(reason)]) == (name, reason)
+
+
+def test_blank_lines_are_no_rows_wherever_a_block_ends(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(reader, "CHUNK_BYTES", 64)
+    for blanks in range(60):
+        content = b'{"a": 1}\n' + b" \n" * blanks + b'{"a": 2}' + b"\n" * blanks
+        assert shown(read(tmp_path / "x.jsonl", content)) == [("1", {"a": 1}), (f"{2 + blanks}", {"a": 2})]
+
+
+LINES = st.one_of(
+    st.binary(max_size=30).filter(lambda line: b"\n" not in line),
+    st.text(max_size=30).map(lambda text: json.dumps({"prompt": text}).encode()),
+    st.sampled_from([b"", b"\r", GOOD, b"[", b"\xef\xbb\xbf" + GOOD, rb'{"a": "\ud800"}', b'{"a": NaN}']),
+)
+
+
+@settings(max_examples=150, deadline=None, database=None)
+@given(content=st.one_of(st.binary(), st.lists(LINES).map(b"\n".join)), size=st.sampled_from([1, 16, 2**20]))
+def test_any_bytes_in_is_out_plus_refused(tmp_path_factory: Any, content: bytes, size: int) -> None:
+    content = content.lstrip(b"\x1fP")  # what begins like gzip or parquet is another test's
+    lines = [(str(number), line) for number, line in enumerate(content.split(b"\n"), start=1) if line.strip()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "CHUNK_BYTES", size)
+        found = read(tmp_path_factory.getbasetemp() / "any.jsonl", content)
+    if not lines:
+        assert [item.reason for item in found if isinstance(item, RefusedRow)] == ["the file is empty"]
+        return
+    assert [(item.where.rpartition(":")[2], back(item)) for item in found] == lines
+
+
+# ---- gzip
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.jsonl.gz", gzip.compress(GOOD)), ("x.jsonl", gzip.compress(GOOD)), ("x.jsonl.gz", GOOD)],
+)
+def test_gzip_is_known_by_its_first_bytes(tmp_path: Path, name: str, content: bytes) -> None:
+    assert good(read(tmp_path / name, content)) == [{"prompt": "a"}]
+
+
+def test_a_gzip_file_cut_anywhere_gives_the_lines_before_the_cut(tmp_path: Path) -> None:
+    lines = [b'{"n": %d, "text": "%s"}' % (n, os.urandom(20).hex().encode()) for n in range(50)]
+    whole = gzip.compress(b"\n".join(lines))
+    for cut in range(2, len(whole), 37):
+        *before, last = read(tmp_path / "x.jsonl.gz", whole[:cut])
+        assert isinstance(last, RefusedRow) and last.ends_file
+        assert last.where.endswith(f"x.jsonl.gz:{len(before) + 1}")
+        assert last.reason.startswith("the file breaks off in this line: compressed file ended before")
+        assert good(before) == [json.loads(line) for line in lines[: len(before)]]
+        assert len(before) == len(lines) or lines[len(before)].startswith(back(last))  # the half line is kept, too
+
+
+@pytest.mark.parametrize("content", [b"\n".join([GOOD] * 50), f"[{ROW},{ROW}]".encode(), b"a,b\n1,2\n3,4"])
+def test_a_damaged_gzip_file_never_raises(tmp_path: Path, content: bytes) -> None:
+    whole, name = gzip.compress(content), {b"{": "x.jsonl.gz", b"[": "x.json.gz"}.get(content[:1], "x.csv.gz")
+    for place in range(2, len(whole)):
+        assert read(tmp_path / name, whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        assert read(tmp_path / name, whole[:place])[-1:]
+
+
+# ---- CSV
+
+QUOTE = "',' expected after '\"'; put the text in quotes and double each quote in it"
+NEVER = "a quote that begins in this row is never closed; close it, or double each quote in a text"
+STAYS = "(it stays in the file only)"
+FIELDS = "fields and the header 2; put texts that hold a separator in quotes"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.csv", "a,b\r\n1,2\r\n\r\n3,4", [("2", {"a": "1", "b": "2"}), ("4", {"a": "3", "b": "4"})]),
+        ("x.csv", "\ufeffa,b\n1,2\n\n\n", [("2", {"a": "1", "b": "2"})]),  # a byte order mark, blank lines at the end
+        ("x.csv", "\n\n a , b\n1,2\n", [("4", {"a": "1", "b": "2"})]),
+        ("x.csv", 'a,b\n"x, ""y""\r\nz",\n3,4\n',
+         [("2", {"a": 'x, "y"\r\nz', "b": None}), ("4", {"a": "3", "b": "4"})]),
+        ("x.csv", ",a\n0,1\n", [("2", {"a": "1"})]),  # as pandas writes its index
+        ("x.csv", 'a,b\n5" pipe,2\n', [("2", {"a": '5" pipe', "b": "2"})]),
+        ("x.csv", "a;b\n1,5;2\n", [("2", {"a": "1,5", "b": "2"})]),
+        ("x.tsv", "a\tb\n1,5\t2\n", [("2", {"a": "1,5", "b": "2"})]),
+        ("x.tsv.gz", gzip.compress(b"a\tb\n1\t2\n", mtime=0), [("2", {"a": "1", "b": "2"})]),
+        ("x.csv", 'a,b\n1,2\n3,"4\n5,6\n', [("2", {"a": "1", "b": "2"}), ("3", NEVER)]),
+        ("x.csv", b"a,b\n1,2\n" + b"x" * 5_000_000 + b"\n3,4", [("2", {"a": "1", "b": "2"}), ("3",
+         f"the line has 5,000,000 bytes; expected at most 4,194,304 {STAYS}; no row after it is read")]),
+        ("x.csv", b'a\n1\n"' + b"x\n" * 2_100_000 + b'"\n2', [("2", {"a": "1"}), ("3",
+         f"the row has 4,194,306 bytes; expected at most 4,194,304 {STAYS}: a quote in it may be open;"
+         " no row after it is read")]),
+        ("x.csv", "a,b\n", [("", "the file has a header and no rows")]),
+        ("x.csv", "a,b,a\n1,2,3\n", [("1", "column 'a' stands twice in the header; rename one")]),
+        ("x.csv", b"," * 4097 + b"\n1\n", [("1", "the header has 4,098 columns; expected at most 4,096")]),
+        ("x.csv", 'a,"b\n1,2\n', [("1", NEVER)]),
+    ],
+)  # fmt: skip
+def test_csv_is_read_as_rfc_4180_says(tmp_path: Path, name: str, content: bytes | str, expected: Any) -> None:
+    found = read(tmp_path / name, content)
+    assert shown(found) == expected
+    assert all(row.ends_file for row in found if isinstance(row, RefusedRow))
+
+
+def test_a_csv_file_in_utf_16_is_named(tmp_path: Path) -> None:
+    [(_, reason)] = shown(read(tmp_path / "x.csv", "a,b\n1,2\n".encode("utf-16")))
+    assert reason.startswith("the file is UTF-16; convert it to UTF-8: iconv -f UTF-16")
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (b"1", f"the row has 1 {FIELDS}"),
+        (b"1,2,3", f"the row has 3 {FIELDS}"),
+        (b'1,"a"b"', QUOTE),
+        (b'"1\n2"3,4', QUOTE),
+        (b"a\0,2", "a NUL character at byte offset 1"),
+        (b"1,caf\xe9", "not UTF-8: byte 0xe9 at byte offset 5"),
+    ],
+)
+def test_a_bad_record_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, record: bytes, reason: str) -> None:
+    found = read(tmp_path / "x.csv", b"a,b\n1,2\n" + record + b"\n3,4\n")
+    after = str(4 + record.count(b"\n"))
+    assert shown(found) == [("2", {"a": "1", "b": "2"}), ("3", reason), (after, {"a": "3", "b": "4"})]
+    assert back(found[1]) == record
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(
+    rows=st.lists(
+        st.lists(st.text(st.sampled_from('a",;\n\r\t \u00e9'), max_size=6), min_size=2, max_size=2), min_size=1
+    ),
+    tabs=st.booleans(),
+)
+def test_what_pythons_writer_writes_is_read_back(tmp_path_factory: Any, rows: list[list[str]], tabs: bool) -> None:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, "excel-tab" if tabs else "excel", quoting=csv.QUOTE_ALL)
+    writer.writerows([["a", "b"], *rows])
+    found = read(tmp_path_factory.getbasetemp() / f"x.{'t' if tabs else 'c'}sv", out.getvalue())
+    assert good(found) == [{"a": a or None, "b": b or None} for a, b in rows]
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(
+    content=st.lists(st.sampled_from([b"a,b", b'"', b",", b"\n", b"\r\n", b"x", b"\0", b"\xff", b'""'])).map(b"".join)
+)
+def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> None:
+    found = read(tmp_path_factory.getbasetemp() / "any.csv", b"a,b\n" + content)
+    blanks = b" \r\n"  # lines of them are no rows
+    assert b"".join(map(back, found)).translate(None, blanks) == content.translate(None, blanks)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
+@pytest.mark.parametrize(
+    "turns", ["[{'role': 'user', 'content': 'q'}]", '[ {"from": "human"}]', "{'role': 'assistant'}"]
+)
+def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, name: str, turns: str) -> None:
+    def rows(values: dict[str, str], kind: Any, **settings: Any) -> list[Any]:
+        out = io.StringIO(newline="")
+        writer = csv.writer(out, "excel-tab" if name == "x.tsv" else "excel")
+        writer.writerows([values, values.values()])
+        (tmp_path / name).write_text(out.getvalue())
+        return list(Files(train_files=(str(tmp_path / name),), **settings).read("train", kind))
+
+    pair = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    for values, kind in (({"prompt": "p", "completion": "c"}, "answers"), (pair, "pairs")):
+        assert not any(isinstance(row, RefusedRow) for row in rows(values, kind))
+        for key in values:
+            [row] = rows({**values, key: turns}, kind)
+            assert row.reason == f"{key} is {WRITTEN}"
+    for key in ("messages", "conversations"):
+        [row] = rows({key: turns, "response": "r"}, "answers")
+        assert row.reason == f"{key} is {WRITTEN}"
+    [row] = rows({"chat": turns, "response": "r"}, "answers", prompt_key="chat")
+    assert row.reason == f"chat is {WRITTEN}"
+    [row] = rows({"prompt": "p", "response": '[{"name": "add"}]'}, "answers")
+    assert row.response == '[{"name": "add"}]'  # an answer in JSON
+
+
+WRITTEN = "a list written as text, which CSV cannot hold; save the rows as JSONL or parquet"
+
+
+# ---- a JSON array
+
+UNREAD = "no element after it is read"
+NO_JSON = "the element is no JSON, or the file breaks off in it"
+
+
+@pytest.mark.parametrize(
+    ("content", "places"),
+    [
+        (f"[{ROW}]", ["1 (element 1)"]),
+        (f"\ufeff \n[\n{ROW},\n\n{ROW} , {ROW}\n]\n\n", ["3 (element 1)", "5 (element 2)", "5 (element 3)"]),
+        (json.dumps([json.loads(ROW)] * 2, indent=2), ["2 (element 1)", "6 (element 2)"]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 2**20])
+def test_elements_have_their_line_and_number(
+    tmp_path: Path, content: str, places: list[str], size: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(records, "PIECE_BYTES", size)
+    expected = [(place, json.loads(ROW)) for place in places]
+    assert shown(read(tmp_path / "x.json", content)) == expected
+    assert shown(read(tmp_path / "x.json.gz", gzip.compress(content.encode()))) == expected
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        ("3", "the element is of type int; expected an object"),
+        ("[1, [2]]", "the element is of type list; expected an object"),
+        ("null", "the element is of type null; expected an object"),
+        ('{"a": NaN}', "NaN is no JSON number; use null"),
+        ('{"a": %s}' % ("7" * 5_000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
+        ('{"a": 1,\n "a": 2}', "key 'a' stands twice in one object"),
+        (r'{"a": "x\u0000"}', "a holds a NUL character"),
+        ('{"a":' * 200 + "1" + "}" * 200, "lists and objects are nested too deeply; expected at most 100 levels"),
+    ],
+)
+def test_a_bad_element_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, element: str, reason: str) -> None:
+    found = read(tmp_path / "x.json", f"[{ROW},\n{element},\n{ROW}]")
+    last = f"{3 + element.count(chr(10))} (element 3)"
+    row = json.loads(ROW)
+    assert shown(found) == [("1 (element 1)", row), ("2 (element 2)", reason), (last, row)]
+    assert back(found[1]).decode() == element
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "reason"),
+    [
+        ("[]", "", "the array is empty"),
+        (f"[{ROW}", "1", "the file breaks off in the array"),
+        (f"[{ROW},\n", "2 (element 2)", f"{NO_JSON}: expecting value at its character 1; {UNREAD}"),
+        (f'[{ROW},{{"a": }}, {ROW}]', "1 (element 2)", f"{NO_JSON}: expecting value at its character 7; {UNREAD}"),
+        (f"[{ROW} {ROW}]", "1", "'{' follows element 1; expected a comma"),
+        (f'[{{"a": "{"x" * 5_000_000}"}}, {ROW}]', "1 (element 1)",
+         f"the element is no JSON, or has more than 4,194,304 bytes; {UNREAD}"),
+        ("[" * 1_000_000, "1 (element 1)",
+         f"lists and objects are nested too deeply; expected at most 100 levels; {UNREAD}"),
+        (f"[{ROW}]\n{ROW}", "2", "text after the end of the array; expected one array"),
+    ],
+)  # fmt: skip
+def test_an_array_that_is_not_read_to_its_end(tmp_path: Path, content: str, place: str, reason: str) -> None:
+    found = read(tmp_path / "x.json", content)
+    assert [(there, why) for there, why in shown(found) if isinstance(why, str)] == [(place, reason)]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-99, 99) | st.text(st.sampled_from('a"\\[]{},\n\u00e9'), max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab[]", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(rows=st.lists(JSON, min_size=1), indent=st.sampled_from([None, 1]), size=st.sampled_from([1, 2, 3, 7, 2**20]))
+def test_any_array_is_read_alike_in_pieces_of_any_size(rows: list[Any], indent: Any, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "PIECE_BYTES", size)
+        elements = list(
+            records.array_rows("x.json", io.BufferedReader(io.BytesIO(json.dumps(rows, indent=indent).encode())))
+        )
+    assert [json.loads(back(found)) for found in elements] == rows
+    assert [isinstance(found, RawRow) for found in elements] == [isinstance(value, dict) for value in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end"),
+    [
+        ("x.jsonl", b'{"a": "', b'"}\n'),
+        ("x.json", b'[{"a": "', b'"}]'),
+        ("x.json", b"[", b'{"a": "b"}]'),
+        ("x.csv", b'a\n"', b'"\n'),
+    ],
+)
+def test_a_row_of_100_mb_is_not_held_in_memory(tmp_path: Path, name: str, start: bytes, end: bytes) -> None:
+    path = tmp_path / name
+    fill = b" " * 999_999 + (b" " if name == "x.jsonl" else b"\n")
+    with path.open("wb") as file:
+        file.writelines([start, *[fill] * 100, end])
+    tracemalloc.start()
+    found = list(read_rows(str(path)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+    assert len(found) == 1
+
+
+# ---- parquet
+
+
+def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> bytes:
+    pq.write_table(pa.table(columns), path, **options)
+    return path.read_bytes()
+
+
+def test_parquet_rows_are_plain_python(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    write_parquet(path, {"prompt": [[{"role": "user", "content": "a"}], None], "n": [1, 2], "x": [0.5, None]})
+    assert read(path) == [
+        RawRow(f"{path}:1", {"prompt": [{"role": "user", "content": "a"}], "n": 1, "x": 0.5}, None),
+        RawRow(f"{path}:2", {"prompt": None, "n": 2, "x": None}, None),
+    ]
+
+
+def test_reading_parquet_leaves_no_thread_that_holds_the_file(tmp_path: Path) -> None:
+    """A thread of Arrow's that lets go of a Python file during the interpreter's end aborts the process."""
+    write_parquet(tmp_path / "x.parquet", {"prompt": ["a", "b"]})
+    code = """
+import os, sys, pyarrow.parquet
+from launcher.data.reader import read_rows
+before = len(os.listdir("/proc/self/task"))
+next(iter(read_rows(sys.argv[1])))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.parquet"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0\n"
+
+
+def test_a_cut_parquet_file_gives_no_row_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    whole = write_parquet(path, {"prompt": ["a", "b"]})
+    for cut in range(1, len(whole), 5):
+        (found,) = read(path, whole[:cut])
+        assert isinstance(found, RefusedRow)
+        assert (found.where, found.raw) == (str(path), "")
+        assert found.reason.startswith("the parquet file is cut short or damaged, no row from here on: ")
+
+
+def test_a_parquet_file_damaged_anywhere_never_raises(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    whole = write_parquet(path, {"prompt": [[{"role": "user"}]] * 3, "text": ["a", "b", "c"]}, compression="none")
+    for place in range(0, len(whole), 11):
+        assert read(path, whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+
+
+def test_a_parquet_file_damaged_in_the_middle_gives_the_rows_before(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    whole = write_parquet(
+        path, {"prompt": [f"text {n}" for n in range(40)]}, row_group_size=10, compression="gzip", use_dictionary=False
+    )
+    start = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
+    found = read(path, whole[:start] + b"\xff" * 40 + whole[start + 40 :])
+    assert good(found) == [{"prompt": f"text {n}"} for n in range(20)]
+    assert [item.where for item in found if isinstance(item, RefusedRow)] == [f"{path}:21"]
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (pa.array(["a", "b\0"]), "a holds a NUL character"),
+        (pa.array([1.0, float("nan")]), "a is nan; expected a finite number or null"),
+        (pa.array(["a", "x" * 5_000_000]), "the row has 5,000,000 characters; expected at most 4,194,304"),
+        (
+            pa.Array.from_buffers(
+                pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]
+            ),
+            "not UTF-8: byte 0xff at byte offset 0 of a text",
+        ),
+    ],
+)
+def test_a_bad_parquet_row_does_not_take_its_neighbour_along(tmp_path: Path, column: Any, reason: str) -> None:
+    write_parquet(tmp_path / "x.parquet", {"a": column})
+    found = read(tmp_path / "x.parquet")
+    assert [pair for pair in shown(found) if pair[0] == "2"] == [("2", reason)]
+    assert len(good(found)) == 1
+
+
+def test_parquet_without_rows_or_with_a_column_twice(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    write_parquet(path, {"a": pa.array([], pa.string())})
+    assert shown(read(path)) == [("", "the file is empty")]
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
+    assert shown(read(path)) == [("", "column 'a' stands twice")]
