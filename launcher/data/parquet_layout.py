@@ -8,7 +8,7 @@
 Where a row has tools, tool calls or reasoning, all files have `template_fields` too: JSON of what the chat template
 reads beside roles and contents. `extra_info` holds split, index (from 0, among the rows written), and what the row
 brought of its own.
-Only `columns`, `convert` and this file load arrow; they are imported late, as it takes half a second.
+Arrow takes half a second to load: `columns`, `convert` and this file are imported late, and `reader` imports it late.
 """
 
 from __future__ import annotations
