@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launcher.cli.log_or_run import PROGRAMS
 from launcher.core.events import Alert, Step
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
 from launcher.logs.sources import open_log
+from launcher.views.findings import PROGRAMS
 
 EARLY = 0.4
 KNOWN = ("healthy", "degraded", "collapsed", "warn only")

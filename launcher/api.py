@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.live_view import watching
 from launcher.core.overrides import literal
 from launcher.launch import start
 from launcher.launch.follow import Outcome
+from launcher.monitor.console import LinePrinter
 from launcher.preflight import plan as planning
 from launcher.preflight.plan import Page
 from launcher.runs import store
@@ -40,26 +39,22 @@ def plan(*arguments: str, settings: Mapping[str, Any] | None = None, config_dir:
 def train(
     *arguments: str, settings: Mapping[str, Any] | None = None, config_dir: str | Path | None = None, show: bool = True
 ) -> RecordedRun:
-    """Start a run and follow it to its end; with `show` its progress is shown as on the command line.
+    """Start a run and follow it to its end; with `show` its lines are printed as `rlrun train` prints
+    them without a terminal.
 
     Arguments and settings are those of `plan`. Raises `Problems` before anything is started, and `RunFailed` where the
     run did not finish.
     """
     words = _words(arguments, settings)
     ready = planning.ready_from(words, _path(config_dir))
-    with ExitStack() as stack:
-        sinks = [stack.enter_context(watching())] if show else []
-        folder, outcome = start.start(ready, ["train", *words], sinks)
+    folder, outcome = start.start(ready, ["train", *words], [LinePrinter()] if show else [])
     return _finished(folder, outcome)
 
 
 def resume(name: str, *arguments: str, root: str | Path = "runs", show: bool = True) -> RecordedRun:
     """Go on with a run from its newest checkpoint that verifies. Raises as `train` does."""
     folder = store.find(name, Path(root))
-    with ExitStack() as stack:
-        sinks = [stack.enter_context(watching())] if show else []
-        outcome = start.resume(folder, arguments, sinks)
-    return _finished(folder, outcome)
+    return _finished(folder, start.resume(folder, arguments, [LinePrinter()] if show else []))
 
 
 def _finished(folder: Folder, outcome: Outcome) -> RecordedRun:

@@ -31,6 +31,7 @@ BELOW = {
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
+    "views": "core spec health logs monitor runs",
     "config": "core spec runs config.names engines.verl.config",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
@@ -39,13 +40,13 @@ BELOW = {
         "core clusters.ray config.names spec algorithms data logs models rewards engines engines.verl.config "
         "engines.verl.rules"
     ),
-    "reports": "core spec monitor runs config",
+    "reports": "core spec monitor runs views config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
     "preflight.checks": "core clusters.nodes health hubs spec data models clusters.ray rewards text runs config",
-    "cli": "core health hubs logs monitor runs config.reference",
+    "cli": "core hubs logs monitor config.reference views",
     "engines": "core clusters.local",
     "engines.torch": (
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
@@ -71,10 +72,10 @@ BELOW = {
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
-        "config.reference cli preflight reports engines.verl engines.torch tools tools.doctor tools.importing launch "
-        "launch.sweeps"
+        "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
+        "launch launch.sweeps"
     ),
-    "": "runs core cli preflight launch",
+    "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs

@@ -47,3 +47,11 @@ RunName = Annotated[
         metavar="RUN", help="Folder of a run, project/experiment, or experiment.", autocompletion=complete_run
     ),
 ]
+LogOrRunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="LOG-OR-RUN",
+        help="A log file, - for standard input, or a run: its folder, project/experiment, or experiment.",
+        autocompletion=complete_run,
+    ),
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import sys
@@ -19,15 +18,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.output import printable
+from launcher.cli.plot import sparkline
 from launcher.core.events import LoggedEvent, Usage
 from launcher.core.metrics import label, metric, watched
+from launcher.core.redaction import printable
 from launcher.core.state import RunState, Sink
-from launcher.monitor.console import clock, compact, date, results_of
+from launcher.monitor.console import LinePrinter, clock, compact, date, results_of
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
 EXPLAIN = "m"  # the key
-BLOCKS = "▁▂▃▄▅▆▇█"
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
 
 
@@ -131,23 +130,6 @@ def meanings(state: RunState) -> RenderableType:
     return Panel(table, title=place, title_align="left", border_style="dim", padding=(0, 2))
 
 
-class LinePrinter:
-    """Prints lines until they cannot be written (`| head`); the run goes on."""
-
-    def __init__(self) -> None:
-        self._read = True
-
-    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        try:
-            for line in lines if self._read else []:
-                print(printable(line), flush=True)
-        except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
-            self._read = False
-
-    def close(self) -> None:
-        """Standard output stays open."""
-
-
 def picture(state: RunState, now: float) -> RenderableType:
     """One panel: where the run is, the numbers that matter, the score's curve, the last validation and alert."""
     border = colour(state)
@@ -194,16 +176,6 @@ def _numbers(state: RunState) -> RenderableType:
 def _curve(state: RunState) -> Text:
     values = (*state.curve.points, *state.curve.waiting[-1:])
     return Text.assemble((f"{label(state.score_name)}  ", "dim"), (sparkline(values), "cyan"))
-
-
-def sparkline(values: tuple[float, ...]) -> str:
-    """One block for each value, the lowest the least; a value that is no number is a blank."""
-    real = [x for x in values if math.isfinite(x)]
-    low, high = (min(real), max(real)) if real else (0.0, 0.0)
-    span = high / 2 - low / 2  # halves: the difference of two numbers may be none
-    if span <= 1e-12 * max(abs(low), abs(high)):  # means of equal values differ by rounding
-        span = math.inf
-    return "".join(BLOCKS[int((x / 2 - low / 2) / span * 7)] if low <= x <= high else " " for x in values)
 
 
 def _used(usage: Sequence[Usage]) -> str:

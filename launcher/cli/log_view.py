@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.cli.live_view import watching
-from launcher.cli.log_or_run import PROGRAMS
-from launcher.cli.output import out, printable
+from launcher.cli.output import out
 from launcher.core.events import Alert, Event, LogProgress, Started, Step
 from launcher.core.files import NewLines
 from launcher.core.metric_aliases import by_our_names
+from launcher.core.redaction import printable
 from launcher.core.state import RunState, after
-from launcher.health.judge import Judge
-from launcher.health.profiles import MEASURED, read_profile
 from launcher.logs.sources import GrowingLog, open_log
+from launcher.views.findings import judge_of
 
 LOOK_S = 0.3
 LINES = 10  # of a log that are printed before new ones, without a terminal
@@ -32,7 +31,7 @@ class LogState:
     def __init__(self, title: str, kind: str = "") -> None:
         self._begun_with, self._elapsed = (title, kind), 0.0
         self._progress: LogProgress | None = None
-        self._judge = Judge(read_profile(MEASURED), PROGRAMS.get(kind, "any"))
+        self._judge = judge_of(None, kind)
         self._state = after(RunState(), Started(at=0.0, run=title, algorithm=kind, processes=0))
 
     def anew(self) -> LogState:

@@ -48,7 +48,6 @@ COMMANDS = (
         "import", "imports:import_", "Make recipes of a launch script of verl, and plan them.", TRAIN,
         examples=("rlrun import FILE.sh",),
     ),
-    CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware.", TRAIN),
     CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since.", TRAIN),
     CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep.", TRAIN),
     CommandEntry("runs", "runs:list_runs", "List the runs, the latest first.", LOOK),

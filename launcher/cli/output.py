@@ -1,12 +1,21 @@
-"""Output: problems on standard error with exit code 2, answers on standard output."""
+"""The one writer of answers: text for people, JSON and CSV for programs; problems go to standard error, exit code 2.
+
+Names and texts of logs, models and rows are not trusted: secrets are redacted, and no control or direction character
+reaches a terminal or a parser as it is.
+"""
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from io import StringIO
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,16 +26,70 @@ from rich.text import Text
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.events import writable
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.core.redaction import redact
+from launcher.core.redaction import printable
 
 out = Console()
 err = Console(stderr=True)
 
-WIDE = 1_000
+WIDE = 1_000  # columns where no terminal is: names are not cut
 LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 """The colour of each result."""
+_RAW = re.compile(r"[^\n -~]")
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+"""Categories of characters that steer a terminal or hide text: controls, directions, line separators."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for a formula at the beginning of a cell."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Cell = str | tuple[str, str] | Text
+"""A text, also with its style, or styled already."""
+
+
+# ---- for programs
+
+
+def write(view: Any, as_json: bool, show: Callable[[], object]) -> None:
+    """Print a view as JSON, or have it shown to people."""
+    if as_json:
+        write_json(view)
+    else:
+        show()
+
+
+def write_json(view: Any) -> None:
+    """Print a view: dataclasses, lists, dicts, numbers, texts, paths."""
+    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # else the stream's escapes are no JSON
+    text = json.dumps(writable(_plain(view)), indent=2, ensure_ascii=not unicode, allow_nan=False)
+    typer.echo(json_safe(text))
+
+
+def json_safe(text: str) -> str:
+    """JSON with control and direction characters as escapes; equal once it is read."""
+    return _RAW.sub(lambda found: _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1] if unicodedata.category(character) in _HIDDEN else character
+
+
+def _plain(view: Any) -> Any:
+    if is_dataclass(view) and not isinstance(view, type):
+        return _plain(asdict(view))
+    if isinstance(view, dict):
+        return {key: _plain(value) for key, value in view.items()}
+    if isinstance(view, list | tuple):
+        return [_plain(value) for value in view]
+    return str(view) if isinstance(view, Path) else view
+
+
+def write_csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Rows for a spreadsheet; a name that begins as a formula does is quoted, so that nothing is computed from it."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(f"'{name}" if name.startswith(FORMULA) else name for name in map(printable, head))
+    writer.writerows(rows)
+
+
+# ---- for people
 
 
 def say(text: str, style: str = "") -> None:
@@ -34,14 +97,45 @@ def say(text: str, style: str = "") -> None:
     out.print(Text(printable(text), style), soft_wrap=True, highlight=False)
 
 
-def make_table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] | None = None) -> Table:
-    """Without lines. Too long cells of `whole` columns, by default of all, are cut; others are folded."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(columns))
-    for column in columns:
+def tell(text: str, style: str = "dim") -> None:
+    """Print a remark beside the answer, on standard error."""
+    err.print(Text(printable(text), style), soft_wrap=True, highlight=False)
+
+
+def make_table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] | None = None,
+) -> Table:
+    """A table without lines. Too long cells of `whole` columns, by default of all, are cut; others are folded. A head
+    without any text is not shown."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(head))
+    for column in head:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         no_wrap = whole is None or column in whole
-        table.add_column(column, no_wrap=no_wrap, overflow="ellipsis" if no_wrap else "fold", justify=justify)
+        table.add_column(Text(column), no_wrap=no_wrap, overflow="ellipsis" if no_wrap else "fold", justify=justify)
+    for row in rows:
+        table.add_row(*map(_text, row))
     return table
+
+
+def _text(cell: Cell) -> Text:
+    if isinstance(cell, Text):
+        return cell
+    text, style = (cell, "") if isinstance(cell, str) else cell
+    return Text(printable(text), style)
+
+
+def say_table(table: Table) -> None:
+    """Print a table; elsewhere than on a terminal nothing is cut or folded."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    text = StringIO()
+    Console(width=WIDE, file=text).print(table)
+    typer.echo("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
 
 
 def say_result(result: CheckResult, indent: str = "") -> None:
@@ -56,25 +150,10 @@ def say_result(result: CheckResult, indent: str = "") -> None:
 def progress_line(*, lines: bool = False) -> Iterator[Callable[[str], None]]:
     """What is under way: a line that changes on a terminal; without one, a line for each change with `lines`."""
     if not err.is_terminal:
-        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True) if lines else None
+        yield lambda what: tell(what) if lines else None
         return
     with err.status("") as status:
         yield lambda what: status.update(Text(printable(what), "dim"))
-
-
-def wide() -> Console:
-    """The console for tables: elsewhere than on a terminal, names are not cut."""
-    return out if out.is_terminal else Console(width=WIDE)
-
-
-def say_table(table: Table) -> None:
-    """Print a table; elsewhere than on a terminal without line breaks and trailing spaces."""
-    if out.is_terminal:
-        out.print(table)
-        return
-    console = Console(width=WIDE, file=StringIO())
-    console.print(table)
-    typer.echo("\n".join(line.rstrip() for line in console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -97,14 +176,3 @@ def problems_named() -> Iterator[None]:
 def say_problems(problems: Iterable[Problem | str], console: Console = err) -> None:
     for problem in problems:
         console.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters and lone surrogates escaped and secrets redacted."""
-    safe = redact(text).encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in safe)
-
-
-def say_json(node: Any) -> None:
-    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")  # else the stream's escapes are no JSON
-    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=not unicode, allow_nan=False))

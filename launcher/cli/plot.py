@@ -3,57 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from launcher.monitor.console import compact
 
+BLOCKS = "▁▂▃▄▅▆▇█"
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille cell, by row and column
 
 
-class CurveMeans:
-    """Any number of values in at most `2 * points` means, each over `stride` of them in their order."""
-
-    def __init__(self, points: int = 64) -> None:
-        self._most = 2 * points
-        self._stride = 1
-        self._means = list[float]()
-        self._rest = list[float]()
-
-    def extend(self, values: Iterable[float]) -> None:
-        self._rest += values
-        if self._stride == 1:
-            self._means, self._rest = self._means + self._rest, []
-        else:
-            whole = len(self._rest) - len(self._rest) % self._stride
-            self._means += [_mean(self._rest[i : i + self._stride]) for i in range(0, whole, self._stride)]
-            del self._rest[:whole]
-        while len(self._means) > self._most:
-            if len(self._means) % 2:
-                self._rest = [self._means.pop()] * self._stride + self._rest
-            self._means = [_mean(self._means[i : i + 2]) for i in range(0, len(self._means), 2)]
-            self._stride *= 2
-
-    def points(self) -> list[float]:
-        """The means, what is left over last."""
-        return [*self._means, _mean(self._rest)] if self._rest else list(self._means)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Of the finite ones; NaN where there is none."""
-    total = sum(values)
-    if math.isfinite(total):
-        return total / len(values)
-    finite = [value for value in values if math.isfinite(value)]
-    return math.fsum(value / len(finite) for value in finite) if finite else math.nan
-
-
-def shortened(values: Sequence[float], most: int) -> tuple[float, ...]:
-    """At most `most` means of the values."""
-    if len(values) <= most:
-        return tuple(values)
-    edges = [round(i * len(values) / most) for i in range(most + 1)]
-    return tuple(_mean(values[a:b]) for a, b in pairwise(edges))
+def sparkline(values: Sequence[float]) -> str:
+    """One block for each value, the lowest the least; a value that is no number is a blank."""
+    real = [x for x in values if math.isfinite(x)]
+    low, high = (min(real), max(real)) if real else (0.0, 0.0)
+    span = high / 2 - low / 2  # halves: the difference of two numbers may be none
+    if span <= 1e-12 * max(abs(low), abs(high)):  # means of equal values differ by rounding
+        span = math.inf
+    return "".join(BLOCKS[int((x / 2 - low / 2) / span * 7)] if low <= x <= high else " " for x in values)
 
 
 def plot(

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRem
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from launcher.cli.output import err, printable
+from launcher.cli.output import err
+from launcher.core.redaction import printable
 from launcher.hubs.progress import Progress
 from launcher.monitor.console import Seldom, clock
 

@@ -269,3 +269,12 @@ def _random(value: str, *, letters: bool) -> bool:
     if _number(value):
         return False
     return letters or (any(map(str.isalpha, value)) and any(map(str.isdigit, value)))
+
+
+def printable(text: str, layout: str = "\n") -> str:
+    """`text` for a screen or a page: secrets redacted; control and direction characters other than those of `layout`,
+    and lone surrogates, as escapes."""
+    safe = redact(text).encode("utf-8", "backslashreplace").decode()
+    if safe.isprintable():  # nearly all
+        return safe
+    return "".join(c if c.isprintable() or c in layout else f"\\x{ord(c):02x}" for c in safe)

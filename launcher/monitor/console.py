@@ -14,6 +14,7 @@ from launcher.core.events import (
     Ended,
     Event,
     Loaded,
+    LoggedEvent,
     Restarted,
     Resumed,
     Saved,
@@ -25,6 +26,7 @@ from launcher.core.events import (
 )
 from launcher.core.metrics import LEARNT_FROM, label, shown_values
 from launcher.core.problems import short_repr
+from launcher.core.redaction import printable
 from launcher.core.state import RunState
 
 LINE_S = 5.0
@@ -211,3 +213,20 @@ def date(seconds: float | None) -> str:
 def compact(value: float) -> str:
     """A number for a screen: four significant digits."""
     return short_repr(value) if value != value else f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+class LinePrinter:
+    """A sink that prints a run's lines until they cannot be written (`| head`); the run goes on."""
+
+    def __init__(self) -> None:
+        self._read = True
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        try:
+            for line in lines if self._read else []:
+                print(printable(line), flush=True)
+        except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
+            self._read = False
+
+    def close(self) -> None:
+        """Standard output stays open."""

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from launcher.core.events import Sample
 from launcher.core.settings import Chosen, from_node, settings
-from launcher.reports.record import RunRecord
 from launcher.spec.reward import Reward
+from launcher.views.record import RunRecord
 
 DRAWN, SEED = 20, 0
 LOW = 0.5

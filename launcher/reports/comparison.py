@@ -27,9 +27,10 @@ from launcher.reports.items import common_items
 from launcher.reports.measures import score_trace
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
-from launcher.reports.record import RunRecord
 from launcher.reports.text import setting_text
 from launcher.runs import store
+from launcher.views.read import read_record
+from launcher.views.record import RunRecord
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 26, 20, 300
 ENOUGH = 0.5  # of the held-out prompts: with fewer the test is not paired
@@ -94,6 +95,11 @@ class ScoreTest:
             outcome = f"{outcome}; p adjusted for {self.comparisons} comparisons"
         return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}"
 
+    @property
+    def node(self) -> dict[str, Any]:
+        found = {"difference": self.found.value, "paired": self.found.paired, "significant": self.significant}
+        return {**asdict(self), **found}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -109,6 +115,19 @@ class Comparison:
     remarks: list[str]
     plots: list[tuple[str, Markup]]
 
+    @property
+    def node(self) -> dict[str, Any]:
+        """The same for programs."""
+        letters = [side.letter for side in self.sides]
+        return {
+            "runs": {side.letter: side.name for side in self.sides},
+            "settings": {row.name: dict(zip(letters, row.values, strict=True)) for row in self.settings},
+            "results": {name: dict(zip(letters, cells, strict=True)) for name, *cells in self.results},
+            "tests": [test.node for test in self.tests],
+            "notes": self.notes,
+            "remarks": self.remarks,
+        }
+
 
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     """Read and compare runs. Raises `Problems` where a name means no run, or two mean the same one."""
@@ -118,7 +137,7 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     if len(folders) > MOST_RUNS:
         raise Problems(Problem("compare", f"{len(folders)} runs were given", f"use at most {MOST_RUNS}"))
     sides = [
-        ComparedRun(letter, RunRecord.read(folder))
+        ComparedRun(letter, read_record(folder))
         for letter, folder in zip(string.ascii_uppercase, folders, strict=False)
     ]
     notes = [f"{side.name}: {line}" for side in sides for line in side.record.unread]
@@ -282,25 +301,3 @@ def write_comparison(found: Comparison, out: Path) -> Path:
     page = out.with_suffix(".html")
     write_atomic(page, render.page("compare.html.j2", c=found))
     return page
-
-
-def to_json(found: Comparison) -> dict[str, Any]:
-    """The same for programs."""
-    letters = [side.letter for side in found.sides]
-    return {
-        "runs": {side.letter: side.name for side in found.sides},
-        "settings": {row.name: dict(zip(letters, row.values, strict=True)) for row in found.settings},
-        "results": {name: dict(zip(letters, cells, strict=True)) for name, *cells in found.results},
-        "tests": [_test_node(test) for test in found.tests],
-        "notes": found.notes,
-        "remarks": found.remarks,
-    }
-
-
-def _test_node(test: ScoreTest) -> dict[str, Any]:
-    return {
-        **asdict(test),
-        "difference": test.found.value,
-        "paired": test.found.paired,
-        "significant": test.significant,
-    }

@@ -14,7 +14,7 @@ from launcher.core.metrics import HeldOut, better, label
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.reports.items import common_items
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired
-from launcher.reports.record import RunRecord
+from launcher.views.record import RunRecord
 
 _GOAL = re.compile(r"(?:(?P<name>\S+?)\s*(?P<sign><=|>=))?\s*(?P<value>[-+.0-9eE]+)")
 LOW_SHARE = 0.5  # of answers with a positive score, below which the model hardly finds any

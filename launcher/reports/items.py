@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from launcher.core.events import prompt_digest
-from launcher.reports.record import KEPT_SAMPLES, RunRecord, samples_at, scores_at
+from launcher.views.read import samples_at, scores_at
+from launcher.views.record import KEPT_SAMPLES, RunRecord
 
 PromptKey = tuple[str, str, int]
 """Data source, digest of prompt and ground truth, and number among equal rows."""

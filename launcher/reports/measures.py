@@ -1,8 +1,6 @@
-"""Tables of a report: stability against the bands of the guide, efficiency, parts of the reward, and the checklist.
+"""Tables of a report: stability with what the health rules found, efficiency, parts of the reward, and the checklist.
 
-The bands are those of the guide `verl中的RL训练过程中评估指标` (2025-09-11), which measured one run (GRPO of a 4B model
-on GSM8K). Healthy values differ from model to model, so a value outside of them is a place to look, and no failure by
-itself; rules that compare a run with itself are in the findings.
+Whether a value is healthy is judged by the rules of the run's health profile alone, while it trains.
 """
 
 from __future__ import annotations
@@ -12,19 +10,28 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import label
+from launcher.core.state import LEVELS
 from launcher.monitor.console import clock
 from launcher.reports.goal import ENOUGH_ANSWERS, GoalResult, enough_logged, positive_share
-from launcher.reports.record import RunRecord
-from launcher.reports.trace import Trace
+from launcher.views.record import RunRecord
+from launcher.views.trace import Trace
 
-GUIDE = "a guide to metrics of RL training with verl (2025-09-11)"
 Status = Literal["pass", "fail", "not measured", "no bound"]
-GOOD_SCORE, SWING = 0.8, 3.0  # of the guide
-ROUNDING = 1e-6  # a loss that is never larger is 0
-SHARE_OK, SHARE_FULL = 20 / 24, 23 / 24  # of a card's memory: 20 GB of 24 are good, 23 are too many
+GOOD_SCORE = 0.8  # of an answer; a reward of several parts gives less than 1 to right answers, too
+SWING = 3.0  # longest step in medians: steps of answers of odd lengths stay below
+FULL = 23 / 24  # of a card's memory: the allocator needs the rest, so what comes near it may end by out-of-memory
+NEAR = 20 / 24
 BUSY, IDLE = 70.0, 30.0  # percent of the time in which a GPU computes
-GAP = 0.2
+GAP = 0.2  # points of a score from 0 to 1 by which training may be better than held-out data
+STABLE: tuple[tuple[str, ...], ...] = (
+    ("actor/pg_loss", "train/loss", "actor/dpo_loss"),
+    ("actor/entropy",),
+    ("actor/kl_loss", "actor/reward_kl_penalty"),
+    ("actor/grad_norm", "train/grad_norm"),
+)
+"""Metrics of the stability table: of each row the first that the run has."""
 
 
 @dataclass(frozen=True)
@@ -38,74 +45,31 @@ class ReportRow:
 
 
 @dataclass(frozen=True)
-class Band:
-    """What the guide calls healthy, of the mean over the run or of its end."""
-
-    title: str
-    metrics: tuple[str, ...]
-    of: Literal["mean", "last"]
-    low: float
-    high: float
-    below: tuple[float, str] | None
-    """A value below this means that."""
-    above: tuple[float, str]
-
-    @property
-    def text(self) -> str:
-        return f"< {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
-
-    def meaning(self, value: float) -> str:
-        if value > self.above[0]:
-            return self.above[1]
-        return self.below[1] if self.below and value < self.below[0] else ""
-
-
-BANDS = (
-    Band("pg_loss", ("actor/pg_loss",), "mean", -0.05, 0.05,
-         (-0.2, "updates are too cautious: a larger optim.lr"), (0.1, "look at how advantages are computed")),
-    Band("entropy", ("actor/entropy",), "last", 0.2, 0.5,
-         (0.1, "it always gives the same answer"), (1.0, "not converged")),
-    Band("kl", ("actor/kl_loss", "actor/reward_kl_penalty"), "mean", 0.005, 0.02,
-         (0.001, "updates are too cautious: a smaller KL coefficient"),
-         (0.03, "updates are too bold: a larger KL coefficient")),
-    Band("grad_norm", ("actor/grad_norm",), "mean", -math.inf, 0.8, None,
-         (1.0, "gradients are large: a smaller optim.lr")),
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
 class StabilityRow:
-    """One metric over the run, and the guide's band."""
+    """One metric over the run, with the most serious level of the health findings on it and their rules."""
 
     title: str
     metric: str
-    mean: float | None
-    last: float | None
-    low: float | None
-    high: float | None
-    band: str
-    status: Status
-    meaning: str
+    mean: float
+    last: float
+    low: float
+    high: float
+    level: str
+    rules: str
 
 
 def stability(record: RunRecord) -> list[StabilityRow]:
     rows = []
-    for band in BANDS:
-        which = f"{band.of if band.of == 'mean' else 'end'} {band.text}"
-        found = record.trace(*band.metrics)
+    for names in STABLE:
+        found = record.trace(*names)
         if found is None or not found[1].count:
-            rows.append(StabilityRow(band.title, "", None, None, None, None, which, "not measured", ""))
             continue
         name, trace = found
-        value = trace.mean if band.of == "mean" else trace.late(1)
-        status: Status = "pass" if band.low <= value <= band.high and value != math.inf else "fail"
-        if band.low == -math.inf and value >= band.high:
-            status = "fail"
-        meaning = band.meaning(value)
-        rows.append(StabilityRow(
-            band.title, name, trace.mean, trace.last, trace.low, trace.high, which, status,
-            meaning or ("" if status == "pass" else "outside of the band"),
-        ))  # fmt: skip
+        alerts = [alert for alert in record.alerts if alert.metric and canonical(alert.metric) == name]
+        worst = max((LEVELS.index(alert.level) for alert in alerts), default=None)
+        rules = ", ".join(dict.fromkeys(alert.rule for alert in alerts))
+        level = "" if worst is None else LEVELS[worst]
+        rows.append(StabilityRow(label(name), name, trace.mean, trace.last, trace.low, trace.high, level, rules))
     return rows
 
 
@@ -113,7 +77,7 @@ def stability(record: RunRecord) -> list[StabilityRow]:
 
 
 def efficiency(record: RunRecord) -> list[ReportRow]:
-    """Time, speed and memory; a status where the guide has a bound."""
+    """Time, speed and memory."""
     return [row for row in (
         _duration(record), _steps(record), _pace(record), _tokens(record), _lost(record), _gpu_use(record),
         _gpu_memory(record), _memory(record),
@@ -195,10 +159,10 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
     if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
         return ReportRow("GPU memory", "not measured", tensors.removeprefix("; "), "no Usage event with GPU memory")
     figure = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%}){tensors}"
-    note = "use a smaller trainer.micro_batch_size_per_gpu" if share >= SHARE_FULL else ""
-    if SHARE_OK < share < SHARE_FULL:
+    note = "use a smaller trainer.micro_batch_size_per_gpu" if share >= FULL else ""
+    if NEAR < share < FULL:
         note = "near its limit"
-    return ReportRow("GPU memory", "fail" if share >= SHARE_FULL else "pass", figure, note)
+    return ReportRow("GPU memory", "fail" if share >= FULL else "pass", figure, note)
 
 
 def _memory(record: RunRecord) -> ReportRow | None:
@@ -210,7 +174,7 @@ def _memory(record: RunRecord) -> ReportRow | None:
     peak = max(used.memory_peak_bytes, own_peak)
     share = peak / used.machine_total_bytes if used.machine_total_bytes else 0.0
     figure = f"peak {peak / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
-    return ReportRow("CPU memory", "fail" if share > SHARE_FULL else "pass", figure, each)
+    return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, each)
 
 
 # ---- the reward's parts
@@ -244,13 +208,11 @@ def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
 # ---- the checklist
 
 
-def checklist(
-    record: RunRecord, goal: GoalResult, stable: list[StabilityRow], cost: list[ReportRow]
-) -> list[ReportRow]:
-    """The guide's list: while it trains, at validations, at the end."""
+def checklist(record: RunRecord, goal: GoalResult, cost: list[ReportRow]) -> list[ReportRow]:
+    """What a person looks at first: did it learn, does that hold on other data, was it healthy and efficient?"""
     return [
-        _score_rises(record), _loss_sign(record), _entropy_falls(record), _step_time(record), _in_step(record),
-        _gap(record), _target(goal), _answers_good(record), _all_stable(stable), _efficient(cost),
+        _score_rises(record), _moves_together(record), _gap(record), _target(goal), _answers_good(record),
+        _healthy(record), _efficient(cost),
     ]  # fmt: skip
 
 
@@ -276,48 +238,7 @@ def _score_rises(record: RunRecord) -> ReportRow:
     return ReportRow(name, "pass" if late > max(early, 0.0) else "fail", figure, "means of up to 10 steps")
 
 
-def _loss_sign(record: RunRecord) -> ReportRow:
-    name, found = "policy loss is mostly negative", record.trace("actor/pg_loss")
-    if not found or not found[1].count:
-        return ReportRow(name, "not measured", "")
-    if max(abs(found[1].low), abs(found[1].high)) < ROUNDING:
-        return ReportRow(name, "not measured", "0 but for rounding", "one update per batch: the advantages' mean is 0")
-    share = found[1].below_zero / found[1].count
-    note = "its sign depends on the algorithm and on how often a batch is used: look at the score"
-    return ReportRow(name, "pass" if share > 0.5 else "fail", f"negative in {share:.0%} of the steps", note)
-
-
-def _entropy_falls(record: RunRecord) -> ReportRow:
-    name, found = "entropy falls gradually", record.trace("actor/entropy")
-    if not found or found[1].count < 4:
-        return ReportRow(name, "not measured", "")
-    early, late = found[1].ends()
-    sudden = _largest_fall(found[1])
-    figure = f"{early:.4g} in the first steps, {late:.4g} in the last; largest fall within 10 steps {sudden:.0%}"
-    return ReportRow(name, "pass" if late <= early and sudden < 0.9 else "fail", figure,
-                     "1.0 to 0.1 at once would be sudden")  # fmt: skip
-
-
-def _largest_fall(trace: Trace) -> float:
-    """Relative to the value before, within 10 values."""
-    means, most = [bucket.mean for bucket in trace.buckets], 0.0
-    reach = max(10 // trace.stride, 1)
-    for place, value in enumerate(means):
-        before = max(means[max(place - reach, 0) : place], default=0.0)
-        if before > 0:
-            most = max(most, 1 - value / before)
-    return most
-
-
-def _step_time(record: RunRecord) -> ReportRow:
-    name, found = "seconds per step are steady", swing(record)
-    if not found:
-        return ReportRow(name, "not measured", "")
-    figure = f"longest {found[2]:.1f}x the median; bound {SWING:g}x"
-    return ReportRow(name, "pass" if found[2] <= SWING else "fail", figure)
-
-
-def _in_step(record: RunRecord) -> ReportRow:
+def _moves_together(record: RunRecord) -> ReportRow:
     name, found = "held-out score moves with the training score", comparable_score(record)
     if not found or found[1].count < 4 or len(record.validations) < 2:
         return ReportRow(name, "not measured", "")
@@ -362,14 +283,13 @@ def _answers_good(record: RunRecord) -> ReportRow:
     return ReportRow(name, "pass" if share > 0.5 else "fail", figure, "whether the reasoning is right: see the samples")
 
 
-def _all_stable(rows: list[StabilityRow]) -> ReportRow:
-    measured = [row for row in rows if row.status != "not measured"]
-    outside = [row.title for row in measured if row.status == "fail"]
-    if not measured:
-        return ReportRow("loss, entropy, KL and gradient in the guide's bands", "not measured", "")
-    figure = f"{len(measured) - len(outside)} of {len(measured)} in their bands"
-    note = f"outside: {', '.join(outside)}" if outside else ""
-    return ReportRow("loss, entropy, KL and gradient in the guide's bands", "fail" if outside else "pass", figure, note)
+def _healthy(record: RunRecord) -> ReportRow:
+    serious = [alert for alert in record.alerts if alert.level != "info"]
+    rules = ", ".join(dict.fromkeys(alert.rule or alert.level for alert in serious))
+    count = f"{len(serious)} of {record.alert_count} findings are warnings or critical"
+    figure = count if record.alerts else "no finding"
+    status: Status = "fail" if serious else "pass" if record.traces else "not measured"
+    return ReportRow("health rules find nothing serious", status, figure, rules)
 
 
 def _efficient(rows: list[ReportRow]) -> ReportRow:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from launcher.core.metrics import HeldOut
-from launcher.reports.trace import Trace
+from launcher.views.trace import Trace
 
 WIDTH, HEIGHT = 400.0, 210.0
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 10.0, 24.0

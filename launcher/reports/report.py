@@ -22,7 +22,6 @@ from launcher.reports import render
 from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
 from launcher.reports.goal import Goal, GoalResult, interval_of, judge_goal
 from launcher.reports.measures import (
-    GUIDE,
     PartRow,
     ReportRow,
     StabilityRow,
@@ -32,10 +31,11 @@ from launcher.reports.measures import (
     stability,
 )
 from launcher.reports.plots import line_of, line_of_validations, plot
-from launcher.reports.record import Gap, RunRecord
 from launcher.reports.text import one_line, setting_text
-from launcher.reports.trace import Trace
 from launcher.runs.folder import Folder
+from launcher.views.read import read_record
+from launcher.views.record import Gap, RunRecord
+from launcher.views.trace import Trace
 
 MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
 
@@ -96,9 +96,9 @@ class Report:
 
 def make_report(folder: Folder, goal: Goal | None = None) -> Report:
     """Read the run and judge it. Raises `Problems` where the goal's metric is not one of the run's."""
-    record = RunRecord.read(folder)
+    record = read_record(folder)
     judged = judge_goal(record, goal)
-    stable, cost, low = stability(record), efficiency(record), error_groups(record)
+    cost, low = efficiency(record), error_groups(record)
     return Report(
         name=record.name,
         path=str(folder.path),
@@ -106,11 +106,11 @@ def make_report(folder: Folder, goal: Goal | None = None) -> Report:
         goal=judged,
         problems=_problems(record),
         facts=list(_facts(record)),
-        checklist=checklist(record, judged, stable, cost),
+        checklist=checklist(record, judged, cost),
         alerts=record.alerts,
         alerts_left_out=record.alert_count - len(record.alerts),
         plots=list(_plots(record, judged)),
-        stability=stable,
+        stability=stability(record),
         efficiency=cost,
         gaps=record.gaps[-50:],
         parts=reward_parts(record),
@@ -129,8 +129,8 @@ def make_report(folder: Folder, goal: Goal | None = None) -> Report:
 def write_report(report: Report, out: Path) -> tuple[Path, Path]:
     """The page and the Markdown beside it; `out` names either. Raises `OSError`."""
     page, text = out.with_suffix(".html"), out.with_suffix(".md")
-    write_atomic(page, render.page("report.html.j2", r=report, guide=GUIDE))
-    write_atomic(text, render.markdown("report.md.j2", r=report, guide=GUIDE))
+    write_atomic(page, render.page("report.html.j2", r=report))
+    write_atomic(text, render.markdown("report.md.j2", r=report))
     return page, text
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from yaml import YAMLError
@@ -18,12 +19,14 @@ from launcher.core.problems import Problem, Problems, error_message, short_repr,
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
+from launcher.data.reader import FORMS, read_rows
+from launcher.data.rows import RawRow
 from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ENDINGS, Dataset, OnDataProgress
+from launcher.spec.data import ENDINGS, Dataset, OnDataProgress, RefusedRow
 from launcher.spec.run import RunSpec
-from launcher.tools.advise import inspect_rows
 
+LOOKED_AT = 100  # rows of a file
 _ALGORITHMS: dict[Kind, str] = {
     "answers": "algorithm=sft",
     "pairs": "algorithm=dpo",
@@ -150,3 +153,28 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
         return prepare(data, found.kind, found.name, watch, into=into)
     got = "is generated, so there is nothing to prepare"
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
+
+
+def inspect_rows(file: str) -> Kind:
+    """What the first rows of a file are. Raises `Problems` where they are neither."""
+    rows = list(islice(read_rows(file), LOOKED_AT))
+    found = [row for row in rows if isinstance(row, RawRow)]
+    if not found:
+        reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", f"use {FORMS}"))
+    paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
+    if paired:
+        return "pairs" if paired == len(found) else "mixed"
+    marks = ("reward_model", "ground_truth", "self_play")
+    graded = any(row.values.get(key) is not None for row in found for key in marks)
+    kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
+    if not kinds:
+        raise Problems(Problem(found[0].where, "is neither a demonstration, a pair nor a prompt, with the keys"
+                     f" {', '.join(sorted(found[0].values))}", "use prompt and response", "bad-row"))  # fmt: skip
+    return "prompts" if graded or "answers" not in kinds else "answers"
+
+
+def _fitting(row: RawRow) -> Iterator[Kind]:
+    for kind in ("answers", "prompts"):
+        if not isinstance(Files().row(row, kind), RefusedRow):
+            yield kind

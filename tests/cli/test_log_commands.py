@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from launcher.cli.log_or_run import events_of_log_or_run, find
 from launcher.cli.log_view import LogState
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.cli.plot import CurveMeans, plot
+from launcher.cli.plot import plot
 from launcher.core.events import LogProgress, Sample, Step, to_line
 from launcher.core.problems import Problems
+from launcher.views.read import find
 
 
 def rlrun(*arguments: str) -> tuple[int, str]:
@@ -127,7 +127,7 @@ def test_a_key_that_no_metric_has_is_answered_with_a_near_one(log):
 def test_a_run_is_read_like_a_log(run_root):
     code, text = rlrun("metrics", "r", "--root", str(run_root), "--keys", "reward", "--csv")
     assert code == 0 and text.splitlines() == ["step,critic/score/mean", *(f"{n},{n / 10}" for n in range(1, 6))]
-    assert [event.step for event in events_of_log_or_run("p/r", run_root)] == [1, 2, 3, 4, 5]
+    assert [event.step for event in find("p/r", run_root).events()] == [1, 2, 3, 4, 5]
 
 
 def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
@@ -250,14 +250,6 @@ def test_watching_a_log_without_a_terminal_prints_its_lines(log):
             assert watching.stdout and "step:12 " in watching.stdout.readline()
         finally:
             watching.terminate()
-
-
-def test_a_trace_keeps_means_in_order_whatever_comes():
-    trace = CurveMeans(8)
-    for begin in range(0, 1_000, 7):
-        trace.extend([float(x) for x in range(begin, min(begin + 7, 1_000))])
-    points = trace.points()
-    assert len(points) <= 17 and points == sorted(points) and 0 <= points[0] < 64 and points[-1] > 900
 
 
 @pytest.mark.parametrize(

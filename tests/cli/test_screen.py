@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 from launcher.cli import live_view
-from launcher.cli.live_view import picture, sparkline, watching
+from launcher.cli.live_view import picture, watching
 from launcher.cli.output import printable
+from launcher.cli.plot import sparkline
 from launcher.core.events import Ended, Event, Step, Usage
 from launcher.core.metrics import HeldOut
 from launcher.core.state import Curve, RunState

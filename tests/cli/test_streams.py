@@ -50,7 +50,7 @@ def test_characters_that_an_encoding_lacks_are_shown_by_number(folder: Path) -> 
 
 
 def test_json_is_valid_in_an_encoding_that_lacks_characters(folder: Path) -> None:
-    script = "from launcher.cli import output, streams\nstreams.protect()\noutput.say_json({'of': '" + LINE + "'})\n"
+    script = "from launcher.cli import output, streams\nstreams.protect()\noutput.write_json({'of': '" + LINE + "'})\n"
     (folder / "say.py").write_text(script, encoding="utf-8")
     ran = rlrun("say.py", "", folder, PYTHONIOENCODING="ascii")
     assert (json.loads(ran.stdout), ran.stderr) == ({"of": LINE}, b"")

@@ -11,7 +11,6 @@ from typer import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from launcher.cli.log_or_run import PROGRAMS
 from launcher.cli.main import app
 from launcher.core.events import Alert, Step
 from launcher.engines.verl.config.compose import compose
@@ -21,6 +20,7 @@ from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile
 from launcher.logs import endings
 from launcher.logs.sources import open_log
+from launcher.views.findings import PROGRAMS
 
 RULES = read_profile("measured")
 SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")

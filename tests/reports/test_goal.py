@@ -11,7 +11,7 @@ from launcher.core.events import Ended, Step
 from launcher.core.problems import Problems
 from launcher.reports.goal import Goal, GoalResult, judge_goal, parse_goal
 from launcher.reports.items import common_items
-from launcher.reports.record import RunRecord
+from launcher.views.read import read_record
 
 
 @pytest.mark.parametrize(("text", "goal"), [
@@ -32,7 +32,7 @@ def test_what_is_no_goal_is_named(text: str) -> None:
 
 
 def judged(make_run: Any, events: list[Any], goal: str | None = "0.55") -> GoalResult:
-    record = RunRecord.read(make_run(events))
+    record = read_record(make_run(events))
     return judge_goal(record, parse_goal(goal) if goal else None)
 
 
@@ -65,7 +65,7 @@ def test_a_score_that_fell_is_neither_flat_nor_to_be_trained_longer(make_run: An
 
 def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> None:
     for name, right, outcome, word in (("a", 12, "reached", "miss"), ("b", 10, "not reached", "meet")):
-        record = RunRecord.read(make_run([*logged.begin(), logged.validated(9, right, 20)], name))
+        record = read_record(make_run([*logged.begin(), logged.validated(9, right, 20)], name))
         found = judge_goal(record, Goal(0.55))
         assert found.outcome == outcome
         assert (
@@ -76,7 +76,7 @@ def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> Non
 
 def test_a_goal_of_any_metric(make_run: Any, logged: Any) -> None:
     events = [logged.validated(10, 5, 10), Step(at=111.0, step=11, metrics={"val/loss": 0.3, "actor/entropy": 0.2})]
-    record = RunRecord.read(make_run([*logged.begin(), *events]))
+    record = read_record(make_run([*logged.begin(), *events]))
     assert judge_goal(record, parse_goal("val/loss<=0.35")).outcome == "reached"
     assert judge_goal(record, parse_goal("actor/entropy>=0.3")).outcome == "not reached"
     assert judge_goal(record, parse_goal(f"{logged.mean}>=0.5")).measured.low == pytest.approx(0.2366, abs=1e-3)
@@ -95,7 +95,7 @@ def test_a_loss_is_to_fall(make_run: Any, logged: Any) -> None:
 def test_without_a_validation_nothing_is_known(make_run: Any, logged: Any, events: list[Any]) -> None:
     for goal in ("0.55", "x>=1", None):
         found = judge_goal(
-            RunRecord.read(make_run([*logged.begin(), *events], str(goal)[:1])), parse_goal(goal) if goal else None
+            read_record(make_run([*logged.begin(), *events], str(goal)[:1])), parse_goal(goal) if goal else None
         )
         assert found.outcome == "not measured"
         assert found.lines == ("there is no validation, so nothing is known of held-out data",)
@@ -111,7 +111,7 @@ def test_without_a_goal_the_change_since_step_0_is_tested_on_the_same_items(make
     found = judged(make_run, [*logged.begin(), *events], None)
     assert found.outcome == "not measured" and found.change and found.change.paired
     assert found.change.p == pytest.approx(2 / 2**6) and "McNemar exact on 10 items" in found.lines[1]
-    few = judge_goal(RunRecord.read(make_run([*logged.begin(rows=500), *events], "few")), None)
+    few = judge_goal(read_record(make_run([*logged.begin(rows=500), *events], "few")), None)
     assert few.change and not few.change.paired and "not paired: from two intervals" in few.lines[1]
 
 
@@ -123,6 +123,6 @@ def test_a_change_that_may_be_chance_is_not_significant(make_run: Any, logged: A
 def test_equal_rows_are_paired_in_their_order(make_run: Any, logged: Any) -> None:
     texts = {"prompt": "same", "ground_truth": "1"}
     events = [*logged.answers(1, [1.0, 0.0, 1.0], **texts), *logged.answers(2, [0.0, 0.0, math.nan], **texts)]
-    record = RunRecord.read(make_run(events))
+    record = read_record(make_run(events))
     assert common_items(record, 1, record, 2).scores() == [(1.0, 0.0), (0.0, 0.0)]
     assert common_items(record, 1, record, 3).scores() == [] == common_items(record, 3, record, 2).scores()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.reports.plots import line_of, plot, smoothed, ticks
-from launcher.reports.trace import BUCKETS, Trace
+from launcher.views.trace import BUCKETS, Trace
 
 
 def traced(values: list[float]) -> Trace:

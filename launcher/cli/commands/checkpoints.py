@@ -16,10 +16,11 @@ from rich.text import Text
 
 from launcher.cli.arguments import Root, complete_run
 from launcher.cli.commands import verl_checkpoints
-from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
+from launcher.cli.output import AsJson, Cell, err, make_table, out, problems_named, say, say_table, write
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.monitor.console import compact, date
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs import store
@@ -78,7 +79,7 @@ def of_run(
             return _list(run, metric, verify, as_json)
         if action == "best":
             found = keeping.best(run, metric)
-            return say_json(_node(found)) if as_json else typer.echo(os.fspath(found.path))
+            return write(_node(found), as_json, lambda: typer.echo(os.fspath(found.path)))
         if problems := _export_problems(to, folder, [step is not None, best, newest], metric, best):
             raise Problems(problems)
         assert folder is not None
@@ -136,33 +137,26 @@ def _export_problems(
 def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
     with err.status("hashing"):
         found = keeping.kept(run, metric, verify=verify)
-    if as_json:
-        return say_json([_node(one) for one in found])
+    write([_node(one) for one in found], as_json, lambda: _show(run, found))
+
+
+def _show(run: Folder, found: list[Kept]) -> None:
     if not found:
         return say(f"no checkpoints in {run.name}", "dim")
     judged = next((one.judged[0] for one in found if one.judged), "")
-    table = make_table(
-        "step", "written", "MB", "files", *([printable(label(judged))] if judged else []), "", right=("step", "MB")
-    )
+    head = ["step", "written", "MB", "files", *([label(judged)] if judged else []), ""]
+    rows = list[list[Cell]]()
     for one in found:
-        marks = [word for word, true in (("best", one.best), ("newest", one.newest)) if true]
+        state = ("not looked at", "dim") if one.faults is None else ("damaged", "red") if one.faults else "verified"
         value = [compact(one.judged[1]) if one.judged else ""] if judged else []
-        table.add_row(
-            str(one.step), date(one.at), f"{one.bytes / 1e6:,.1f}", _state(one),
-            *value, Text(", ".join(marks), "green"),
-        )  # fmt: skip
-    wide().print(table)
-    for fault in [fault for one in found for fault in one.faults or ()]:
+        marks = ", ".join(word for word, true in (("best", one.best), ("newest", one.newest)) if true)
+        rows.append([str(one.step), date(one.at), f"{one.bytes / 1e6:,.1f}", state, *value, (marks, "green")])
+    say_table(make_table(head, rows, right=["step", "MB"]))
+    for fault in (fault for one in found for fault in one.faults or ()):
         out.print(Text.assemble(("damaged  ", "bold red"), printable(str(fault))), soft_wrap=True)
     if judged:
         say(f"best by {judged}", "dim")
     return None
-
-
-def _state(one: Kept) -> Text:
-    if one.faults is None:
-        return Text("not looked at", "dim")
-    return Text("damaged", "red") if one.faults else Text("verified")
 
 
 def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
@@ -170,11 +164,9 @@ def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, 
 
     with show_bytes() as show:
         made = export.export(run, one, folder, show, fold=fold, base=base)
-    if as_json:
-        return say_json({**asdict(made), "path": os.fspath(made.path)})
     what = "LoRA adapter" if made.adapter else "model"
     size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
-    return say(f"{made.path}  {what} of step {made.step}, {size}")
+    write(made, as_json, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
 
 
 def _node(one: Kept) -> dict[str, Any]:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir
 from launcher.cli.output import (
     AsJson,
+    Cell,
     make_table,
-    printable,
     problems_named,
     progress_line,
     say,
-    say_json,
     say_result,
     say_table,
-)
+    write,
+)  # fmt: skip
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ssh import Shell, read_hosts
@@ -119,14 +116,7 @@ def status(
     with problems_named():
         found = cluster_status.cluster_status(address)
     amiss = [each for each in (found.own, *found.trouble) if each and each.level == "FAIL"]
-    if as_json:
-        say_json(asdict(found))
-    else:
-        say(f"cluster at {found.address}")
-        for result in filter(None, (found.own, *found.trouble)):
-            say_result(result)
-        if found.nodes:
-            say_table(_table(found))
+    write(found, as_json, lambda: _show(found))
     raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
 
 
@@ -138,10 +128,7 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
     """
     with problems_named(), progress_line(lines=True) as tell:
         became = begin.down(_shell(ssh, rlrun), tell)
-        if as_json:
-            say_json(asdict(became))
-        else:
-            say(became.message)
+        write(became, as_json, lambda: say(became.message))
         if became.left:
             raise Problems(
                 Problem(host, f"has not left: {why}", "use rlrun cluster down there")
@@ -169,12 +156,14 @@ def _shell(ssh: str, rlrun: str | None) -> Shell:
     return Shell(tuple(shlex.split(ssh)), tuple(there))
 
 
-def _table(found: cluster_status.ClusterStatus) -> Table:
-    table = make_table("node", "host", "state", "CPUs", "free", "GPUs", "free")
+def _show(found: cluster_status.ClusterStatus) -> None:
+    say(f"cluster at {found.address}")
+    for result in filter(None, (found.own, *found.trouble)):
+        say_result(result)
+    rows = list[list[Cell]]()
     for node in sorted(found.nodes, key=lambda node: (not node.alive, node.address)):
-        state = Text("alive", "green") if node.alive else Text("gone", "bold red")
-        numbers = (node.cpus, node.free_cpus, node.gpus, node.free_gpus) if node.alive else ()
-        table.add_row(
-            Text(printable(node.address), "bold"), Text(printable(node.hostname)), state, *(f"{n:g}" for n in numbers)
-        )
-    return table
+        state = ("alive", "green") if node.alive else ("gone", "bold red")
+        numbers = [f"{n:g}" for n in (node.cpus, node.free_cpus, node.gpus, node.free_gpus)]
+        rows.append([(node.address, "bold"), node.hostname, state, *(numbers if node.alive else [])])
+    if rows:
+        say_table(make_table(["node", "host", "state", "CPUs", "free", "GPUs", "free"], rows))

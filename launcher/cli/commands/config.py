@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
-from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
+from launcher.cli.output import AsJson, Cell, make_table, out, problems_named, say, say_table, tell, write
 from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import coming_from, groups, markdown
@@ -21,6 +21,7 @@ from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.metric_aliases import canonical, spellings
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 
 app = typer.Typer(no_args_is_help=True, help="Show settings, metrics, and how two runs differ.")
 
@@ -49,63 +50,55 @@ def show(
             text = markdown.of_sections(groups.sections(target, config_dir)) if target else markdown.whole(config_dir)
             return typer.echo(text, nl=False)
         if target is None:
-            return _say_groups(groups.overview(config_dir), as_json)
+            found = groups.overview(config_dir)
+            return write([_group_node(group) for group in found], as_json, lambda: _say_groups(found))
         sections = groups.sections(target, config_dir)
-        if as_json:
-            return say_json([_section_node(section) for section in sections])
-        for number, section in enumerate(sections):
-            _say_section(section, first=number == 0)
-    return None
+    return write([_section_node(section) for section in sections], as_json, lambda: _say_sections(sections))
 
 
-def _say_groups(found: list[Group], as_json: bool) -> None:
-    if as_json:
-        return say_json([_group_node(group) for group in found])
-    table = make_table("group", "default", "choices", "what it is", whole=("group",))
+def _say_groups(found: list[Group]) -> None:
+    rows = list[list[Cell]]()
     for group in found:
-        choices = Text(printable(", ".join(group.choices)))
-        table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.description))
-    table.add_row(Text(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run")
-    out.print(table)
+        rows.append([(group.name, "bold"), group.default or "-", ", ".join(group.choices), group.description])
+    rows.append([(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run"])
+    say_table(make_table(["group", "default", "choices", "what it is"], rows, whole=["group"]))
     say("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim")
-    return None
 
 
-def _say_section(section: Section, first: bool) -> None:
-    also = f"as {' and '.join(section.also)}, and" if section.also else ""
-    if not first:
-        out.print()
-    out.print(Text.assemble((section.title, "bold cyan"), f"  {printable('  '.join(section.choices))}"), soft_wrap=True)
-    if section.description:
-        out.print(Text(printable(section.description), "dim"))
-    if also and section.settings:
-        out.print(Text(also, "dim"))
-    if out.is_terminal:
-        for one in section.settings:
-            _say_setting(one, section.sets.get(one.name, ""))
-    elif section.settings:
-        wide().print(_settings(section))
+def _say_sections(sections: list[Section]) -> None:
+    for number, section in enumerate(sections):
+        if number:
+            say("")
+        choices = printable("  ".join(section.choices))
+        out.print(Text.assemble((section.title, "bold cyan"), f"  {choices}"), soft_wrap=True)
+        if section.description:
+            out.print(Text(printable(section.description), "dim"))
+        if section.also and section.settings:
+            out.print(Text(f"as {' and '.join(section.also)}, and", "dim"))
+        if out.is_terminal:
+            for each in section.settings:
+                _say_setting(each, section.sets.get(each.name, ""))
+        elif section.settings:
+            say_table(_settings(section))
 
 
-def _say_setting(one: Setting, chosen: str) -> None:
+def _say_setting(of: Setting, chosen: str) -> None:
     """On lines of its own, so that the consequence has the whole width."""
-    facts = [one.shape.kind, one.shape.range, one.shown_default if one.required else f"default {one.shown_default}"]
-    line = Text.assemble((one.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
+    facts = [of.shape.kind, of.shape.range, of.shown_default if of.required else f"default {of.shown_default}"]
+    line = Text.assemble((of.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
     out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"))
-    out.print(Padding(Text(printable(one.description)), (0, 0, 0, 4)))
+    out.print(Padding(Text(printable(of.description)), (0, 0, 0, 4)))
 
 
 def _settings(section: Section) -> Table:
     """One line for each, so that a program reads it."""
-    columns = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
-    table = make_table(*columns, whole=("setting",))
-    for one in section.settings:
-        chosen = [Text(printable(section.sets.get(one.name, "")), "bold")] if section.sets else []
-        table.add_row(
-            Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
-            Text(one.shape.range), Text(printable(one.description)),
-        )  # fmt: skip
-    return table
+    head = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
+    rows = list[list[Cell]]()
+    for of in section.settings:
+        chosen: list[Cell] = [(section.sets.get(of.name, ""), "bold")] if section.sets else []
+        row: list[Cell] = [(of.name, "bold"), of.shape.kind, of.shown_default]
+        rows.append([*row, *chosen, of.shape.range, of.description])
+    return make_table(head, rows, whole=["setting"])
 
 
 def _group_node(group: Group) -> dict[str, Any]:
@@ -113,16 +106,16 @@ def _group_node(group: Group) -> dict[str, Any]:
 
 
 def _section_node(section: Section) -> dict[str, Any]:
-    settings = [_setting_node(one, section) for one in section.settings]
+    settings = [_setting_node(each, section) for each in section.settings]
     return {"class": section.title, "says": section.description, "choices": section.choices, "also": section.also,
             "settings": settings}  # fmt: skip
 
 
-def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
-    node = {"setting": one.name, "type": one.shape.kind, "required": one.required, "default": one.default,
-            "range": one.shape.range, "values": one.shape.values, "says": one.description,
-            "declared": one.where}  # fmt: skip
-    return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
+def _setting_node(of: Setting, section: Section) -> dict[str, Any]:
+    node = {"setting": of.name, "type": of.shape.kind, "required": of.required, "default": of.default,
+            "range": of.shape.range, "values": of.shape.values, "says": of.description,
+            "declared": of.where}  # fmt: skip
+    return node | ({"this_choice": section.sets[of.name]} if of.name in section.sets else {})
 
 
 @app.command("names")
@@ -139,15 +132,9 @@ def names(
     found = [(name, meaning) for _, each, meaning in coming_from.rows(of) for name in each]
     if as_markdown:
         return typer.echo(coming_from.page(of), nl=False)
-    if as_json:
-        return say_json(
-            [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
-        )
-    table = make_table(of.name, "here", whole=())
-    for name, meaning in found:
-        table.add_row(Text(name, "bold"), Text(coming_from.here(meaning, of.key, code="")))
-    wide().print(table)
-    return None
+    nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
+    rows = [((name, "bold"), coming_from.here(meaning, of.key, code="")) for name, meaning in found]
+    return write(nodes, as_json, lambda: say_table(make_table([of.name, "here"], rows, whole=())))
 
 
 @app.command("metrics")
@@ -168,21 +155,19 @@ def metrics(
         found = {**meant, **catalogue.matching(pattern)}
         if not found:
             raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
-    if as_json:
-        rows = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in found.items()]
-        return say_json(rows)
-    return _say_metrics(found, with_spellings=bool(pattern))
+    nodes = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in found.items()]
+    write(nodes, as_json, lambda: _say_metrics(found, with_spellings=bool(pattern)))
 
 
 def _say_metrics(found: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
     others = {name: ", ".join(spellings(name)[1:]) for name in found}
     more = with_spellings and any(others.values())
-    table = make_table("metric", "unit", "better", "what it measures", *(["others call it"] if more else []), whole=())
+    rows = list[list[Cell]]()
     for name, entry in found.items():
-        message = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
-        cells = Text(entry.unit), entry.better or "", Text(message), *([Text(others[name])] if more else [])
-        table.add_row(Text(printable(name), "bold"), *cells)
-    wide().print(table)
+        meaning = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
+        rows.append([(name, "bold"), entry.unit, entry.better or "", meaning, *([others[name]] if more else [])])
+    head = ["metric", "unit", "better", "what it measures", *(["others call it"] if more else [])]
+    say_table(make_table(head, rows, whole=()))
 
 
 @app.command("diff")
@@ -198,14 +183,10 @@ def diff(
     with problems_named():
         one, other = differ.side(a, root, config_dir), differ.side(b, root, config_dir)
         rows = list(differ.rows(one, other))
-    if as_json:
-        differs = [_row_node(row, source) for row in rows]
-        notes = [*one.notes, *other.notes]
-        say_json({"equal": not rows, "a": one.name, "b": other.name, "differs": differs, "notes": notes})
-    else:
-        _say_rows(one.name, other.name, rows, source)
-        for note in dict.fromkeys([*one.notes, *other.notes]):
-            err.print(Text(printable(f"· {note}"), "dim"), soft_wrap=True)
+    notes = [*one.notes, *other.notes]
+    differs = [_row_node(row, source) for row in rows]
+    node = {"equal": not rows, "a": one.name, "b": other.name, "differs": differs, "notes": notes}
+    write(node, as_json, lambda: _say_difference(one.name, other.name, rows, notes, source))
     raise typer.Exit(1 if rows else 0)
 
 
@@ -218,17 +199,17 @@ def _row_node(row: differ.DiffRow, source: bool) -> dict[str, Any]:
     return node
 
 
-def _say_rows(a: str, b: str, rows: list[differ.DiffRow], source: bool) -> None:
-    if not rows:
-        return
-    table = make_table(
-        "setting", "A", *(["from"] if source else []), "B", *(["from"] if source else []), whole=("setting",)
-    )
-    for row in rows:
-        texts = []
-        for cell in row.cells:
-            value, source_of = (written(cell.value), cell.origin) if cell else (ABSENT, "")
-            texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(source_of), "dim")]
-        table.add_row(Text(printable(row.name), "bold"), *(texts if source else texts[::2]))
-    say(f"A  {a}\nB  {b}", "dim")
-    wide().print(table)
+def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str], source: bool) -> None:
+    if rows:
+        of = ["from"] if source else []
+        cells = list[list[Cell]]()
+        for row in rows:
+            texts = list[Cell]()
+            for cell in row.cells:
+                value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
+                texts += [(value, "cyan" if row.whole else ""), (origin, "dim")]
+            cells.append([(row.name, "bold"), *(texts if source else texts[::2])])
+        say(f"A  {a}\nB  {b}", "dim")
+        say_table(make_table(["setting", "A", *of, "B", *of], cells, whole=["setting"]))
+    for note in dict.fromkeys(notes):
+        tell(f"· {note}")

@@ -16,10 +16,11 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json
+from launcher.cli.output import AsJson, make_table, out, problems_named, say, say_table, write
 from launcher.cli.progress import show_bytes
 from launcher.core.problems import Problem, Problems
-from launcher.data.prepare import prepared
+from launcher.core.redaction import printable
+from launcher.data.prepare import PreparedData, prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split, prompt_node
@@ -41,14 +42,11 @@ def list_data(as_json: AsJson = False) -> None:
     """List the datasets that have a name, and their prepared folders."""
     with problems_named():
         found = datasets.known()
-    if as_json:
-        return say_json([asdict(known) | {"prepared": [str(path) for path in known.prepared]} for known in found])
-    table = make_table("data=", "repository", "holds", "prepared")
-    for known in found:
-        where = ", ".join(path.name for path in known.prepared)
-        table.add_row(Text(known.name, "bold"), known.repo, known.holds, Text(printable(where), "green"))
-    out.print(table)
-    return None
+    rows = [
+        ((known.name, "bold"), known.repo, known.holds, (", ".join(path.name for path in known.prepared), "green"))
+        for known in found
+    ]
+    write(found, as_json, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
 
 
 @app.command("prepare")
@@ -69,16 +67,16 @@ def prepare(
         made = prepared(folder)
         if made is None:
             raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
-    if as_json:
-        return say_json({"folder": str(folder), **asdict(made)})
+    write({"folder": folder, **asdict(made)}, as_json, lambda: _say_prepared(folder, made, time.monotonic() - begun))
+
+
+def _say_prepared(folder: Path, made: PreparedData, seconds: float) -> None:
+    total = sum(made.rows.values())
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
     refused = f", {made.refused:,} refused" if made.refused else ""
-    seconds = time.monotonic() - begun
-    total = sum(made.rows.values())
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
     say(f"✓ {rows}{refused}{took}", "green")
     say(f"  {folder}")
-    return None
 
 
 @app.command("check")
@@ -102,10 +100,7 @@ def check(
             reward = found.run.reward if found.has_reward else None
             report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
     kept = folder if folder.exists() else None
-    if as_json:
-        say_json({**asdict(report), "passed": report.passed, "folder": kept and str(kept)})
-    else:
-        _say(report, kept)
+    write({**asdict(report), "passed": report.passed, "folder": kept}, as_json, lambda: _say(report, kept))
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -166,13 +161,14 @@ def show(
         found = datasets.chosen(name, kind, overrides or [], config_dir)
         with watched() as watch:
             rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
-    if as_json:
-        return say_json([_node(row) for row in rows])
+    write([_node(row) for row in rows], as_json, lambda: _say_rows(rows, f"{found.name} has no {split} rows"))
+
+
+def _say_rows(rows: list[Row | RefusedRow], otherwise: str) -> None:
     for row in rows:
         _say_row(row)
     if not rows:
-        out.print(Text(printable(f"{found.name} has no {split} rows"), "dim"))
-    return None
+        say(otherwise, "dim")
 
 
 def _node(row: Row | RefusedRow) -> dict[str, Any]:

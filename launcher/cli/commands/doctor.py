@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.output import AsJson, out, problems_named, progress_line, say, say_json, say_result
+from launcher.cli.output import AsJson, out, problems_named, progress_line, say, say_result, write_json
 from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.ray import remote
 from launcher.core.check_result import CheckResult, any_failed
@@ -49,5 +49,5 @@ def doctor(
             found.append((where, result))
     ok = not any_failed(result for _, result in found)
     if as_json:
-        say_json({"ok": ok, "results": [{"node": where, **asdict(result)} for where, result in found]})
+        write_json({"ok": ok, "results": [{"node": where, **asdict(result)} for where, result in found]})
     raise typer.Exit(0 if ok else 1)

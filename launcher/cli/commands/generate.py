@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.arguments import Root, complete_run
-from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
+from launcher.cli.output import AsJson, err, problems_named, say, say_problems, write_json
 from launcher.cli.progress import show_download
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.spec.data import Message, Row, Text, prompt_node
 from launcher.tools import generate as asking
 
@@ -97,9 +98,11 @@ def generate(
                     typer.echo()
         if rows:
             rows.close()
-    if as_json and not out:
-        return say_json(nodes)
-    return say(f"{out}  {len(asked) * n} answers") if out else None
+    if out:
+        say(f"{out}  {len(asked) * n} answers")
+    elif as_json:
+        write_json(nodes)
+    return None
 
 
 def chat(

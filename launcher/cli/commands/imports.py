@@ -12,10 +12,11 @@ import typer
 from rich.text import Text
 
 from launcher.cli.commands.plan import result_table
-from launcher.cli.output import AsJson, err, out, printable, problems_named, say, say_json, say_problems, say_table
+from launcher.cli.output import AsJson, out, problems_named, say, say_problems, say_table, tell, write
 from launcher.core.check_result import CheckResult
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.preflight.plan import plan
 from launcher.tools.importing.launch import ImportedLaunch
 from launcher.tools.importing.script import ImportedScript, import_script, recipe, recipe_paths
@@ -58,10 +59,7 @@ def import_(
         target = output or Path(f"rlrun-{script.stem}.sh")
         taken = [made for made in found.launches if made.arguments]
         written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
-    if as_json:
-        say_json(_node(found, written))
-    else:
-        _say(found, written)
+    write(_node(found, written), as_json, lambda: _say(found, written))
     if found.problems or len(taken) < len(found.launches) or not all(one.ok for one in written):
         raise typer.Exit(1)
 
@@ -94,7 +92,7 @@ def _write(made: ImportedLaunch, path: Path) -> Written:
 
 def _say(found: ImportedScript, written: list[Written]) -> None:
     for note in found.notes:
-        err.print(Text(printable(f"· {note}"), "dim"), soft_wrap=True)
+        tell(f"· {note}")
     say_problems([*found.problems, *_not_taken(found)])
     for one in written:
         out.print(Text.assemble((printable(str(one.path)), "bold"), f"  {printable(one.made.name)}"), soft_wrap=True)

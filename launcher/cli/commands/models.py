@@ -6,34 +6,27 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.output import (
-    AsJson,
-    err,
-    make_table,
-    out,
-    printable,
-    problems_named,
-    say,
-    say_json,
-    say_problems,
-    wide,
-)
+from launcher.cli.output import AsJson, Cell, err, make_table, problems_named, say, say_problems, say_table, write
 from launcher.cli.progress import show_bytes, show_download
+from launcher.config.nodes import flat
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.redaction import printable
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
 from launcher.models import catalogue, size, store
 from launcher.models.catalogue import KnownModel
 from launcher.spec.model import Architecture
+
+if TYPE_CHECKING:
+    from launcher.tools.merge.merge import MergeResult
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -68,19 +61,17 @@ def list_models(as_json: AsJson = False) -> None:
     """List the catalogue and the models on this machine."""
     with problems_named():
         found = catalogue.list_models(_group())
-    if as_json:
-        return say_json([_node(known) for known in found])
-    table = make_table("name", "parameters", "context", "hub", "here", right=("parameters", "context"))
+    write([_node(known) for known in found], as_json, lambda: _say_models(found))
+
+
+def _say_models(found: list[KnownModel]) -> None:
+    rows = list[list[Cell]]()
     for known in found:
-        shape = known.architecture
-        table.add_row(
-            Text(printable(known.name or ""), "bold"), _billions(known.parameters),
-            str(shape.max_position_embeddings) if shape else "",
-            Text(printable(f"{known.repo}{' (gated)' if known.gated else ''}")),
-            Text(printable(str(known.folder)) if known.folder else "", "green"),
-        )  # fmt: skip
-    wide().print(table)
-    return None
+        shape, count = known.architecture, known.parameters
+        numbers = ["" if count is None else f"{count / 1e9:.2f} B", str(shape.max_position_embeddings) if shape else ""]
+        hub = f"{known.repo}{' (gated)' if known.gated else ''}"
+        rows.append([(known.name or "", "bold"), *numbers, hub, (str(known.folder or ""), "green")])
+    say_table(make_table(["name", "parameters", "context", "hub", "here"], rows, right=["parameters", "context"]))
 
 
 @app.command("show")
@@ -90,15 +81,10 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
     with problems_named():
         known = catalogue.find_model(word, _group())
         faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
-    if as_json:
-        say_json({**_node(known), **({"faults": faults} if verify else {})})
-    else:
-        table = make_table()
-        for name, value in _rows(known):
-            table.add_row(Text(name, "dim"), Text(printable(value)))
-        wide().print(table)
-        say_problems(faults)
+    rows = [((name, "dim"), value) for name, value in _rows(known)]
+    write(_node(known) | ({"faults": faults} if verify else {}), as_json, lambda: say_table(make_table(["", ""], rows)))
     if faults:
+        say_problems([] if as_json else faults)
         raise typer.Exit(1)
 
 
@@ -141,10 +127,7 @@ def download(
                 asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
             )  # fmt: skip
         known = catalogue.find_model(str(folder), _group())
-    if as_json:
-        return say_json(_node(known))
-    say(f"{asked.path} is in {folder}")
-    return None
+    write(_node(known), as_json, lambda: say(f"{asked.path} is in {folder}"))
 
 
 @app.command("size")
@@ -157,23 +140,14 @@ def sizes(
     with problems_named():
         known = catalogue.find_model(word, _group())
     node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
-    if as_json:
-        return say_json(node)
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    for name, value in _flat(node):
-        shown = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-        amount = f"{value / 1e9:,.2f} GB" if isinstance(value, int) and "bytes" in name and value >= 1e7 else ""
-        table.add_row(Text(printable(name), "dim"), Text(printable(shown)), Text(amount, "bold"))
-    out.print(table)
-    return None
+    rows = [_size_row(name, value) for name, value in flat(node).items()]
+    write(node, as_json, lambda: say_table(make_table([""] * 3, rows)))
 
 
-def _flat(node: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{before}{name} ")
-        else:
-            yield f"{before}{name}", value
+def _size_row(name: str, value: Any) -> list[Cell]:
+    shown = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    amount = f"{value / 1e9:,.2f} GB" if isinstance(value, int) and "bytes" in name and value >= 1e7 else ""
+    return [(name.replace(".", " "), "dim"), shown, (amount, "bold")]
 
 
 def _numbers(shape: Architecture | None) -> dict[str, Any]:
@@ -190,10 +164,6 @@ def _node(known: KnownModel) -> dict[str, Any]:
         "commit": of.commit if of else None, "architecture": _numbers(known.architecture) or None,
         "files": [{"name": name, "bytes": count} for name, count in known.files()],
     }  # fmt: skip
-
-
-def _billions(count: int | None) -> str:
-    return "" if count is None else f"{count / 1e9:.2f} B"
 
 
 @app.command("merge")
@@ -235,14 +205,14 @@ def merge(
         asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
         with show_bytes() as show:
             made = merging.merge(asked, show)
-    if as_json:
-        return say_json({**asdict(made), "path": str(made.path)})
+    write(made, as_json, lambda: _say_merged(made, time.monotonic() - began))
+
+
+def _say_merged(made: MergeResult, seconds: float) -> None:
     for note in made.notes:
         err.print(Text.assemble(("note  ", "bold yellow"), printable(note)), soft_wrap=True)
     size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
-    line = f"{printable(str(made.path))}  {size}, read back and checked, {time.monotonic() - began:.1f} s"
-    say(line)
-    return None
+    say(f"{made.path}  {size}, read back and checked, {seconds:.1f} s")
 
 
 def _weights(text: str | None) -> tuple[float, ...] | None:

@@ -16,20 +16,21 @@ from launcher.cli.commands import sweep
 from launcher.cli.output import (
     LEVELS,
     AsJson,
+    Cell,
     make_table,
     out,
-    printable,
     problems_named,
     say,
-    say_json,
     say_problems,
     say_table,
-)
+    write_json,
+)  # fmt: skip
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.config.recipe import run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem
+from launcher.core.redaction import printable
 from launcher.preflight.plan import Page
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
@@ -75,7 +76,7 @@ def plan(
 def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bool = False) -> None:
     """Print a page, and end with 2 where anything FAILs, as the run would."""
     if as_json:
-        say_json(_node(page))
+        write_json(_node(page))
     elif as_yaml and page.run:
         say_problems([result.line for result in page.results if result.level == "FAIL"])
         typer.echo(to_yaml(page.run), nl=False)
@@ -118,50 +119,46 @@ def _print(page: Page, source: bool) -> None:
 
 def result_table(results: Sequence[CheckResult]) -> Table:
     """A row for each: level, subject, message and fix."""
-    table = _bare(1)
+    rows = list[list[Cell]]()
     for result in results:
         reason = Text(printable(result.message))
         if result.fix:
             reason.append(f"; {printable(result.fix)}", "bold" if result.level != "OK" else "")
-        table.add_row(Text(result.level, LEVELS[result.level]), Text(printable(result.subject)), reason)
-    return table
+        rows.append([(result.level, LEVELS[result.level]), result.subject, reason])
+    return _without_head(rows)
 
 
-def _bare(narrow: int) -> Table:
-    """Without lines; the first `narrow` columns are never broken, the last takes the room."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    for _ in range(narrow):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", max_width=32 if out.is_terminal else None)
-    table.add_column(overflow="fold")
+def _without_head(rows: list[list[Cell]]) -> Table:
+    """Three columns, of which the first is never broken, and the last takes the room."""
+    table = make_table([""] * 3, rows, whole=())
+    table.columns[0].no_wrap = True
+    table.columns[1].max_width = 32 if out.is_terminal else None
     return table
 
 
 def _chosen(page: Page) -> Table:
     """Each group with its choice, and the settings that differ from their classes' defaults."""
-    table, of_group = _bare(1), dict[str, list[str]]()
+    of_group = dict[str, list[str]]()
     for value in _changed(page):
         group, _, name = value.name.partition(".")
         of_group.setdefault(group, []).append(f"{name}={written(value.value)}" if name else written(value.value))
-    for group in dict.fromkeys([*page.choices, *of_group]):
-        if "." not in group:
-            printed = Text(printable("  ".join(of_group.get(group, []))))
-            table.add_row(Text(group, "bold"), Text(page.choices.get(group, ""), "bold cyan"), printed)
-    return table
+    groups = [group for group in dict.fromkeys([*page.choices, *of_group]) if "." not in group]
+    return _without_head([
+        [(group, "bold"), (page.choices.get(group, ""), "bold cyan"), "  ".join(of_group.get(group, []))]
+        for group in groups
+    ])  # fmt: skip
 
 
 def _sources(page: Page) -> Table:
     """Each choice and each value that is not its default, with where it came from."""
-    table = make_table("setting", "value", "default", "from", whole=())
-    for group, choice in page.choices.items():
-        table.add_row(
-            Text(group, "bold"), Text(choice, "bold cyan"), "", Text(printable(str(page.origins.get(group, ""))))
-        )
+    rows: list[list[Cell]] = [
+        [(group, "bold"), (choice, "bold cyan"), "", str(page.origins.get(group, ""))]
+        for group, choice in page.choices.items()
+    ]
     for value in _changed(page):
         default = "" if value.required else written(value.default)
-        origin = Text(printable(str(page.origins.get(value.name, ""))))
-        table.add_row(value.name, Text(printable(written(value.value))), Text(printable(default), "dim"), origin)
-    return table
+        rows.append([value.name, written(value.value), (default, "dim"), str(page.origins.get(value.name, ""))])
+    return make_table(["setting", "value", "default", "from"], rows, whole=())
 
 
 def _changed(page: Page) -> list[Changed]:
@@ -171,15 +168,16 @@ def _changed(page: Page) -> list[Changed]:
 
 def _memory(node: dict[str, Any]) -> Table:
     """Phases and what each holds, of the fullest process."""
-    parts = dict.fromkeys(part for phase in node["phases"] for part in phase["parts"])
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("GiB a process")
-    for phase in node["phases"]:
-        table.add_column(phase["name"], justify="right", style="bold" if phase["name"] == node["peak"] else "")
+    phases = node["phases"]
+    parts = dict.fromkeys(part for phase in phases for part in phase["parts"])
+    styles = ["bold" if phase["name"] == node["peak"] else "" for phase in phases]
+    rows: list[list[Cell]] = []
     for part in parts:
-        table.add_row(part.replace("_", " "), *(_gib(phase["parts"].get(part, 0)) for phase in node["phases"]))
-    table.add_row("all", *(_gib(phase["total_bytes"]) for phase in node["phases"]), style="bold")
-    return table
+        sizes = [_gib(phase["parts"].get(part, 0)) for phase in phases]
+        rows.append([part.replace("_", " "), *zip(sizes, styles, strict=True)])
+    rows.append([("all", "bold"), *((_gib(phase["total_bytes"]), "bold") for phase in phases)])
+    names = [phase["name"] for phase in phases]
+    return make_table(["GiB a process", *names], rows, right=names, whole=())
 
 
 def _gib(count: int) -> str:

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from launcher.cli.arguments import Root, RunName, complete_run
-from launcher.cli.output import AsJson, make_table, printable, problems_named, say, say_json, wide
+from launcher.cli.output import AsJson, Cell, make_table, problems_named, say, say_table, write
 from launcher.core.problems import Problem, Problems
-from launcher.reports.comparison import Comparison, compare_runs, to_json, write_comparison
+from launcher.reports.comparison import Comparison, compare_runs, write_comparison
 from launcher.reports.goal import parse_goal
 from launcher.reports.report import check_output, make_report, write_report
 from launcher.runs import store
@@ -72,15 +71,10 @@ def compare(
             check_output(out)
         found = compare_runs(names, root)
         written_to = write_comparison(found, out) if out else None
-    if as_json:
-        return say_json(to_json(found))
-    _say_comparison(found)
-    if written_to:
-        say(f"wrote {written_to}")
-    return None
+    write(found.node, as_json, lambda: _say_comparison(found, written_to))
 
 
-def _say_comparison(found: Comparison) -> None:
+def _say_comparison(found: Comparison, written_to: Path | None) -> None:
     for side in found.sides:
         say(f"{side.letter}  {side.name}")
     for line in found.notes:
@@ -88,17 +82,15 @@ def _say_comparison(found: Comparison) -> None:
     letters = [side.letter for side in found.sides]
     if found.settings:
         say("")
-        table = make_table("setting", *letters, whole=("setting",))
-        for row in found.settings:
-            table.add_row(Text(printable(row.name), "bold"), *(Text(printable(value)) for value in row.values))
-        wide().print(table)
+        rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in found.settings]
+        say_table(make_table(["setting", *letters], rows, whole=["setting"]))
     say("")
-    table = make_table("result", *letters, whole=("result",))
-    for name, *cells in found.results:
-        table.add_row(Text(printable(name), "bold"), *(Text(printable(cell)) for cell in cells))
-    wide().print(table)
+    rows = [[(name, "bold"), *cells] for name, *cells in found.results]
+    say_table(make_table(["result", *letters], rows, whole=["result"]))
     say("")
     for test in found.tests:
         say(test.text)
     for line in found.remarks:
         say(line, "dim")
+    if written_to:
+        say(f"wrote {written_to}")

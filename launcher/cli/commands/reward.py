@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.commands.data import watched
-from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json, say_problems
+from launcher.cli.output import AsJson, Cell, make_table, out, problems_named, say, say_problems, say_table, write
+from launcher.core.redaction import printable
 from launcher.monitor.console import compact
 from launcher.tools import reward_bench
-from launcher.tools.reward_bench import MEANING, BenchReport
+from launcher.tools.reward_bench import MEANING, AnswerKind, BenchReport
 
 app = typer.Typer(no_args_is_help=True, help="Test a reward before a run trains with it.")
 
@@ -39,19 +39,17 @@ def bench(
         run = reward_bench.run_of(overrides or [], config_dir)
         with watched() as watch:
             report = reward_bench.bench(run, rows, watch)
-    if as_json:
-        say_json({**asdict(report), "ok": report.ok})
-    else:
-        _say(report)
+    write({**asdict(report), "ok": report.ok}, as_json, lambda: _say(report))
     raise typer.Exit(0 if report.ok else 1)
 
 
 def _say(report: BenchReport) -> None:
     known = "" if report.gold_known else "; it does not define a right answer's form: the best of several forms counts"
     say(f"{report.reward} over {report.rows} rows{known}", "bold")
-    out.print(_table(report))
-    out.print(Text(f"latency per answer  p50 {_ms(report.latency_p50_s)}  p95 {_ms(report.latency_p95_s)}"))
-    out.print(Text(f"scored twice        {'equal' if report.deterministic else 'not equal'}"))
+    head = ["answer", "", "n", "unscored", "mean", "min", "p50", "max", "zeros"]
+    say_table(make_table(head, map(_row, report.kinds), right=head[2:], whole=head))
+    say(f"latency per answer  p50 {_ms(report.latency_p50_s)}  p95 {_ms(report.latency_p95_s)}")
+    say(f"scored twice        {'equal' if report.deterministic else 'not equal'}")
     for line in report.faults:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
     say_problems(report.wrong, out)
@@ -59,18 +57,11 @@ def _say(report: BenchReport) -> None:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
 
 
-def _table(report: BenchReport) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("answer", "", "n", "unscored", "mean", "min", "p50", "max", "zeros"):
-        table.add_column(name, justify="right" if name not in ("answer", "") else "left")
-    for kind in report.kinds:
-        numbers = [compact(x) for x in (kind.mean, kind.low, kind.median, kind.high)]
-        zeros = f"{kind.zeros:.0%}" if kind.zeros == kind.zeros else "nan"
-        table.add_row(
-            Text(kind.name, "bold"), Text(MEANING[kind.name], "dim"), str(kind.answers), str(kind.unscored), *numbers,
-            zeros,
-        )  # fmt: skip
-    return table
+def _row(kind: AnswerKind) -> list[Cell]:
+    numbers = [compact(x) for x in (kind.mean, kind.low, kind.median, kind.high)]
+    zeros = f"{kind.zeros:.0%}" if kind.zeros == kind.zeros else "nan"
+    counts = str(kind.answers), str(kind.unscored)
+    return [(kind.name, "bold"), (MEANING[kind.name], "dim"), *counts, *numbers, zeros]
 
 
 def _ms(seconds: float) -> str:

@@ -9,26 +9,25 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
-from launcher.cli.log_or_run import not_found, state_in
 from launcher.cli.log_view import watch_log
-from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
+from launcher.cli.output import AsJson, Cell, json_safe, make_table, out, problems_named, say, say_table, write
 from launcher.clusters.ray import remote
 from launcher.core.files import NewLines
-from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.launch.sweeps import points
-from launcher.monitor.console import clock, compact, date, held_out, held_out_change, next_command
+from launcher.monitor.console import next_command
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
+from launcher.views import runs as views
+from launcher.views.read import not_found, state_in
 
 Cluster = Annotated[
     str | None,
@@ -50,94 +49,63 @@ COLUMNS = {
 def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     """List the runs, the latest first."""
     found = list(store.every(root))
-    if as_json:
-        return say_json([_node(run) for run in found])
+    write([views.run_node(run) for run in found], as_json, lambda: _say_runs(found, root))
+
+
+def _say_runs(found: list[store.Run], root: Path) -> None:
     if not found:
-        say(f"no runs in {root}", "dim")
-        return None
-    console = wide()
-    columns = [name for name, width in COLUMNS.items() if width <= console.width]
-    table = make_table(*columns)
+        return say(f"no runs in {root}", "dim")
+    columns = [name for name, width in COLUMNS.items() if not out.is_terminal or width <= out.width]
+    rows = list[list[Cell]]()
     for run in found:
-        cells = _cells(run)
-        table.add_row(*(cells[name] for name in columns))
-    console.print(table)
-    return None
-
-
-def _cells(run: store.Run) -> dict[str, Text]:
-    state = run.state
-    texts = {
-        "algorithm": state.algorithm,
-        "started": date(state.started_at),
-        "took": clock(state.elapsed_s),
-        "step": f"{state.step}/{state.steps}",
-        "training": "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
-        "held out": f"{label(state.last.name)} {state.last.shown}" if state.last else "",
-        "at first": state.first.shown if state.first else "",
-        "best": f"{state.best.shown} at {state.best.step}" if state.best else "",
-        "change": held_out_change(state),
-    }
-    status = Text("doubtful" if state.doubtful else state.status, colour(state))
-    return {
-        "run": Text(printable(run.folder.name), "bold"), "status": status,
-        **{name: Text(printable(text)) for name, text in texts.items()},
-    }  # fmt: skip
+        styles = {"run": "bold", "status": colour(run.state)}
+        texts = views.run_row(run)
+        rows.append([(texts[name], styles.get(name, "")) for name in columns])
+    return say_table(make_table(columns, rows))
 
 
 def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show what a run came to and how its attempts ended, or each point of a sweep."""
-    if cluster is not None:
-        _on_head(cluster, "show", name, root, *(["--json"] if as_json else []))
-    with problems_named():
-        if found := points.find(name, root):
-            return say_sweep(found, as_json)
-        run = store.see(store.find(name, root))
-    tried = read_attempts(run.folder)
-    if as_json:
-        return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
-    out.print(picture(run.state, time.time()))
-    where = printable(str(run.folder.path))
-    say(f"{where}  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}", "dim")
-    if tried:
-        wide().print(_attempts(tried, run.state.status == "running"))
-    if run.state.following:
-        say(f"next: {next_command(run.state.following, str(run.folder.path))}")
-    return None
+    if run := _run_here("show", name, root, cluster, as_json):
+        tried = read_attempts(run.folder)
+        node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in tried]}
+        write(node, as_json, lambda: _say_run(run, tried))
 
 
 def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Print where a run stands on one line, or each point of a sweep."""
+    if run := _run_here("status", name, root, cluster, as_json):
+        write(views.run_node(run), as_json, lambda: say(views.status_line(run.folder.name, run.state)))
+
+
+def _run_here(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | None:
+    """The run of that name; None of a sweep, whose points were printed."""
     if cluster is not None:
-        _on_head(cluster, "status", name, root, *(["--json"] if as_json else []))
+        _on_head(cluster, command, name, root, *(["--json"] if as_json else []))
     with problems_named():
         if found := points.find(name, root):
-            return say_sweep(found, as_json)
-        run = store.see(store.find(name, root))
-    state = run.state
-    if as_json:
-        return say_json(_node(run))
-    left = f", {clock(state.eta_s)} left" if state.status == "running" and state.eta_s is not None else ""
-    parts = [
-        f"{run.folder.name}: {'doubtful' if state.doubtful else state.status}", f"step {state.step}/{state.steps}",
-        f"{clock(state.elapsed_s)}{left}",
-        *([] if state.score is None else [f"{label(state.score_name)} {compact(state.score)}"]),
-        *([f"held out {held_out(state)}"] if state.last else []), *([state.stalled or state.why or state.alert]),
-    ]  # fmt: skip
-    return say("; ".join(part for part in parts if part))
+            say_sweep(found, as_json)
+            return None
+        return store.see(store.find(name, root))
 
 
-def _attempts(tried: list[Attempt], running: bool) -> Table:
-    table = make_table("attempt", "ended", "step", "cause", "why")
-    for number, attempt in enumerate(tried, start=1):
-        name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
-        if ended is None:
-            table.add_row(name, "", "", "" if running and number == len(tried) else "not recorded", "")
-        else:
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
-            cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))
-            table.add_row(name, at, str(ended.step), cause, why)
-    return table
+def _say_run(run: store.Run, tried: list[Attempt]) -> None:
+    out.print(picture(run.state, time.time()))
+    say(f"{run.folder.path}  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}", "dim")
+    if tried:
+        running = run.state.status == "running"
+        rows = [_attempt_row(attempt, running and attempt is tried[-1]) for attempt in tried]
+        say_table(make_table(["attempt", "ended", "step", "cause", "why"], rows))
+    if run.state.following:
+        say(f"next: {next_command(run.state.following, str(run.folder.path))}")
+
+
+def _attempt_row(attempt: Attempt, runs: bool) -> tuple[str, ...]:
+    name, ended = attempt.name.removeprefix("attempt_"), attempt.ended
+    if ended is None:
+        return name, "", "", "" if runs else "not recorded", ""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+    return name, at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
 
 
 def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
@@ -187,7 +155,7 @@ def logs(
     path = folder.events if as_json else folder.console
     try:
         for text in _tail(path, (lambda: holder(folder) is not None) if follow else None, last):
-            typer.echo(text if as_json else printable(text))
+            typer.echo(json_safe(text) if as_json else printable(text))
     except (KeyboardInterrupt, BrokenPipeError):
         raise typer.Exit(0) from None
 
@@ -218,24 +186,10 @@ def stop(
     with problems_named():
         folder = store.named(name, root, points.FILE) or store.find(name, root)
         became = store.stop(folder, now=now)
-    if as_json:
-        return say_json({"run": folder.name, "became": became})
-    say(f"{folder.name}: {became}")
-    return None
+    write({"run": folder.name, "became": became}, as_json, lambda: say(f"{folder.name}: {became}"))
 
 
 def _on_head(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
     """The command as it would be typed on the cluster's head."""
     with problems_named():
         remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)
-
-
-def _node(run: store.Run) -> dict[str, Any]:
-    state = run.state
-    return {
-        **asdict(state),
-        "run": run.folder.name,
-        "folder": os.fspath(run.folder.path),
-        "seconds_per_step": state.seconds_per_step,
-        "eta_s": state.eta_s,
-    }

@@ -19,14 +19,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
-from launcher.cli.output import err, make_table, out, printable, problems_named, say, say_json, say_problems, wide
+from launcher.cli.live_view import COLOURS, REDRAW_S
+from launcher.cli.output import Cell, make_table, out, problems_named, say, say_problems, say_table, tell, write
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.redaction import printable
 from launcher.core.state import RunState
 from launcher.launch.sweeps import drive, points
-from launcher.monitor.console import Seldom, clock
+from launcher.monitor.console import LinePrinter, Seldom, clock
 from launcher.preflight.plan import problems
 
 Parallel = Annotated[
@@ -76,9 +77,7 @@ def _begun(overrides: list[str], config_dir: Path | None, parallel: int | None) 
     begun = points.begin(overrides, config_dir, planned, parallel)
     for other in points.unfinished(overrides, begun.path.parent):
         if other.path != begun.path:
-            err.print(
-                Text(printable(f"{other.name} has these overrides and is not done; --resume goes on with it"), "dim")
-            )
+            tell(f"{other.name} has these overrides and is not done; --resume goes on with it")
     return begun
 
 
@@ -87,28 +86,26 @@ def run(found: points.Sweep) -> int:
     with _watching(found) as show:
         code = drive.drive(found, show)
     views = drive.views(found)
-    wide().print(table(views))
+    say_table(table(views))
     for view in views:
         if view.entry.status == "failed" or view.state.doubtful:
             say_problems([f"{view.entry.name}: {view.entry.why or view.state.why}"])
     if any(view.entry.status != "finished" for view in views):
-        err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
+        tell(f"rlrun train --resume {found.path} goes on with what is not done")
     return code
 
 
 def say_sweep(path: Path, as_json: bool) -> None:
     """Where each point stands."""
     views = drive.views(points.read(path))
-    if not as_json:
-        return wide().print(table(views))
-    node = [
+    nodes = [
         {
-            **asdict(view.entry), "folder": os.fspath(view.folder.path), "step": view.state.step,
+            **asdict(view.entry), "folder": view.folder.path, "step": view.state.step,
             "steps": view.state.steps, "held_out": held_out_score(view.state.validation),
         }
         for view in views
     ]  # fmt: skip
-    return say_json(node)
+    write(nodes, as_json, lambda: say_table(table(views)))
 
 
 def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
@@ -116,24 +113,26 @@ def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: 
     with problems_named(), _counting() as watch:
         planned = points.plan(overrides, config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
-    if as_json:
-        node = [
-            {
-                "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.overrides),
-                "ok": not each.problems, "results": [vars(result) for result in from_problems(each.problems)],
-            }
-            for each in planned
-        ]  # fmt: skip
-        say_json({"ok": ok, "points": node})
-    else:
-        for each in planned:
-            level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
-            wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
-        say_problems(points.problems(planned), out)
-        count = "1 point" if len(planned) == 1 else f"{len(planned)} points"
-        out.print(Text(f"{count}, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
+    nodes = [
+        {
+            "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.overrides),
+            "ok": not each.problems, "results": from_problems(each.problems),
+        }
+        for each in planned
+    ]  # fmt: skip
+    write({"ok": ok, "points": nodes}, as_json, lambda: _say_plan(planned))
     if not ok:
         raise typer.Exit(1)
+
+
+def _say_plan(planned: list[points.Planned]) -> None:
+    for each in planned:
+        level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
+        name = printable(each.name)
+        out.print(Text.assemble(level, f"  {name}  ", (printable(each.point.label), "dim")), soft_wrap=True)
+    say_problems(points.problems(planned), out)
+    count = "1 point" if len(planned) == 1 else f"{len(planned)} points"
+    say(f"{count}, {sum(bool(each.problems) for each in planned)} would fail", "dim")
 
 
 @contextmanager
@@ -144,7 +143,7 @@ def _counting() -> Iterator[points.OnCount]:
     def watch(done: int, every: int) -> None:
         if seldom.due() or (shown and done == every):
             shown.append(done)
-            err.print(Text(f"planned {done:,} of {every:,} points", "dim"))
+            tell(f"planned {done:,} of {every:,} points")
 
     yield watch
 
@@ -178,22 +177,19 @@ def _watching(found: points.Sweep) -> Iterator[drive.OnViews]:
 
 def table(views: Sequence[drive.View], most: int | None = None) -> Table:
     """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
-    made = make_table("point", "status", "step", "held out", "time", "folder")
     first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
     picked = sorted(first[:most])
+    rows = list[list[Cell]]()
     for view in (views[place] for place in picked):
         entry, state = view.entry, view.state
         elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
-        made.add_row(
-            Text(printable(entry.name), "bold"),
-            Text("doubtful", "yellow") if state.doubtful else Text(entry.status, COLOURS[entry.status]),
-            f"{state.step}/{state.steps}" if state.steps else "",
-            Text(printable(f"{label(state.last.name)} {state.last.shown}") if state.last else ""),
-            clock(elapsed) if state.started_at else "",
-            Text(printable(os.path.relpath(view.folder.path)), "dim"),
-        )  # fmt: skip
+        status = ("doubtful", "yellow") if state.doubtful else (entry.status, COLOURS[entry.status])
+        step = f"{state.step}/{state.steps}" if state.steps else ""
+        score = f"{label(state.last.name)} {state.last.shown}" if state.last else ""
+        passed, folder = clock(elapsed) if state.started_at else "", os.path.relpath(view.folder.path)
+        rows.append([(entry.name, "bold"), status, step, score, passed, (folder, "dim")])
     if len(picked) < len(views):
         states = [view.entry.status for view in views]
         counts = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
-        made.add_row(Text(f"{len(views)} points", "dim"), Text(counts, "dim"))
-    return made
+        rows.append([(f"{len(views)} points", "dim"), (counts, "dim")])
+    return make_table(["point", "status", "step", "held out", "time", "folder"], rows)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root, RunName
-from launcher.cli.output import AsJson, problems_named, say, say_json
+from launcher.cli.output import AsJson, problems_named, say, write
 from launcher.core.problems import Problem, Problems
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
@@ -45,10 +45,7 @@ def track(
         _check(to, port)
         folder = store.find(name, root)
         sent = _send(to, folder, follow, _address(to, port), silent=as_json)
-    if as_json:
-        say_json({"run": folder.name, "tracker": to, **asdict(sent)})
-    else:
-        say(_summary(to, sent))
+    write({"run": folder.name, "tracker": to, **asdict(sent)}, as_json, lambda: say(_summary(to, sent)))
     raise typer.Exit(1 if sent.failure else 0)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
-from dataclasses import asdict, replace
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -17,13 +19,14 @@ from launcher.cli.commands.plan import Multirun, Recipe
 from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
+from launcher.cli.output import AsJson, err, problems_named, say, say_problems, tell, write_json
 from launcher.config.recipe import RunRequest, run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.launch import detach, start
 from launcher.launch.follow import Outcome
-from launcher.launch.rerun import Rerun, prepare_rerun, start_rerun
+from launcher.launch.rerun import prepare_rerun, start_rerun
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
 from launcher.monitor.console import next_command
@@ -100,7 +103,7 @@ def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_st
 
 def _start(checked: Ready, overrides: list[str]) -> Outcome:
     for note in checked.notes:
-        err.print(Text(printable(note), "dim"), soft_wrap=True)
+        tell(note)
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:
@@ -132,9 +135,7 @@ def _detach(
     parallel: str | None,
     from_step: int | None,
 ) -> None:
-    def report(line: str) -> None:
-        err.print(Text(printable(line)), soft_wrap=True, highlight=False)
-
+    report = partial(tell, style="")
     if swept:
         begun = detach.sweep(swept.path, parallel, report)
     elif resume is not None:
@@ -144,13 +145,12 @@ def _detach(
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
     say(f"{begun.folder.name} runs in the background")
-    where = printable(shlex.quote(str(begun.folder.path)))
+    where = shlex.quote(str(begun.folder.path))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
         say(f"  rlrun {command} {where}")
     if begun.cluster:
-        whole = printable(shlex.quote(str(begun.folder.path.absolute())))
-        say_far = f"where the folder is not: rlrun watch {whole} --cluster {printable(begun.cluster)}"
-        say(say_far, "dim")
+        whole = shlex.quote(str(begun.folder.path.absolute()))
+        say(f"where the folder is not: rlrun watch {whole} --cluster {begun.cluster}", "dim")
 
 
 def say_end(outcome: Outcome) -> None:
@@ -164,9 +164,9 @@ def say_end(outcome: Outcome) -> None:
     export = ("checkpoints", "export", "--to", "hf", "--out", f"{outcome.folder.name}-model")
     following = export if state.status == "finished" and not state.doubtful else state.following
     if state.status == "stopped" and not following:
-        err.print(Text(printable(f"next: rlrun train --resume {shlex.quote(run)}"), "dim"), soft_wrap=True)
+        tell(f"next: rlrun train --resume {shlex.quote(run)}")
     elif following:
-        err.print(Text(printable(f"next: {next_command(following, run)}"), "dim"), soft_wrap=True)
+        tell(f"next: {next_command(following, run)}")
 
 
 def rerun(
@@ -191,34 +191,19 @@ def rerun(
         if not as_json:
             for line in [*made.notes, *([each.line for each in made.differences] or ["nothing differs"])]:
                 say(line)
-        outcome = None if dry_run or refused else _begin(made, ["rerun", folder.name, *given], silent=as_json)
+        outcome = None
+        if not (dry_run or refused):
+            with nullcontext() if as_json else watching() as view:
+                outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [])
         if as_json:
-            say_json(
-                {
-                    "run": folder.name,
-                    **_node(made),
-                    "refused": [str(problem) for problem in refused],
-                    "status": _status(outcome),
-                }
-            )
+            trainer = made.run.trainer
+            write_json({
+                "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
+                "differences": made.differences, "refused": list(map(str, refused)),
+                "status": outcome.state.status if outcome else None,
+            })  # fmt: skip
         if refused:
             raise Problems(refused)
     if outcome:
         say_end(outcome)
         raise typer.Exit(outcome.exit_code)
-
-
-def _begin(made: Rerun, typed: list[str], silent: bool) -> Outcome:
-    if silent:
-        return start_rerun(made, typed, [])
-    with watching() as view:
-        return start_rerun(made, typed, [view])
-
-
-def _node(made: Rerun) -> dict[str, Any]:
-    name = f"{made.run.trainer.project_name}/{made.run.trainer.experiment_name}"
-    return {"new": name, "differences": [asdict(each) for each in made.differences]}
-
-
-def _status(outcome: Outcome | None) -> str | None:
-    return outcome.state.status if outcome else None

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
-from launcher.cli.output import make_table, out, printable, say, say_json, wide
+from launcher.cli.output import Cell, make_table, out, say, say_table, write
 from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import printable
 from launcher.engines.verl import saved
 from launcher.monitor.console import date
 
@@ -25,19 +26,20 @@ def list_all(folder: Path, as_json: bool) -> None:
     """Each with its size and faults; which one verl itself would resume from."""
     tracked = saved.tracked(folder)
     rows = [(step, path, saved.faults(path)) for step, path in saved.folders(folder)]
-    if as_json:
-        return say_json([_node(step, path, faults, tracked) for step, path, faults in rows])
-    table = make_table("step", "written", "MB", "files", "", right=("step", "MB"))
+    write([_node(*row, tracked) for row in rows], as_json, lambda: _show(folder, rows, tracked))
+
+
+def _show(folder: Path, rows: list[tuple[int, Path, list[Problem]]], tracked: int | None) -> None:
+    cells = list[list[Cell]]()
     for step, path, faults in rows:
-        state = Text("not complete", "red") if faults else Text("complete")
-        mark = Text("resumed by verl" if step == tracked else "", "green")
-        table.add_row(str(step), date(path.stat().st_mtime), f"{_bytes(path) / 1e6:,.1f}", state, mark)
-    wide().print(table)
-    for fault in [fault for _, _, faults in rows for fault in faults]:
+        state = ("not complete", "red") if faults else ("complete", "")
+        mark = ("resumed by verl" if step == tracked else "", "green")
+        cells.append([str(step), date(path.stat().st_mtime), f"{_bytes(path) / 1e6:,.1f}", state, mark])
+    say_table(make_table(["step", "written", "MB", "files", ""], cells, right=["step", "MB"]))
+    for fault in (fault for _, _, faults in rows for fault in faults):
         out.print(Text.assemble(("not complete  ", "bold red"), printable(str(fault))), soft_wrap=True)
     if tracked is None:
         say(f"{saved.TRACKER} names no step; rlrun checkpoints repair {folder} writes it anew", "dim")
-    return None
 
 
 def repair(folder: Path) -> None:

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
-from yaml import YAMLError
-
-from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.events import (
     GOES_BACK,
     Alert,
-    Crashed,
     Event,
     HeldOutScores,
     Loaded,
-    LogReader,
     Restarted,
     Resumed,
     Sample,
@@ -31,17 +25,13 @@ from launcher.core.events import (
     Step,
     Usage,
     WentOn,
-    events_of,
     is_damage,
 )
-from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, held_out, validation
-from launcher.core.problems import error_message
 from launcher.core.redaction import redact
 from launcher.core.state import RunState
-from launcher.reports.trace import Trace
-from launcher.runs import store
-from launcher.runs.folder import Attempt, Folder, read_attempts
+from launcher.runs.folder import Attempt, Folder
+from launcher.views.trace import Trace
 
 METRICS = 400  # names whose curves are kept
 ALERTS = 100  # findings that are kept: the first half and the last
@@ -139,7 +129,8 @@ class RunRecord:
     gaps: list[Gap] = field(default_factory=list)
     stalled_s: float = 0.0
     stalls: int = 0
-    crashes: list[Crashed] = field(default_factory=list)
+    last_heard: Callable[[int], float | None] = lambda attempt: None
+    """When an attempt wrote its last event, where its end is not recorded."""
     _last_at: float | None = None
     _went_back: Restarted | Resumed | None = None
 
@@ -167,34 +158,7 @@ class RunRecord:
         """The first of these metrics that has a value."""
         return next(((name, self.traces[name]) for name in names if name in self.traces), None)
 
-    @classmethod
-    def read(cls, folder: Folder) -> RunRecord:
-        """The run as it is now. Raises `Problems` where the name means no run."""
-        record = cls(folder, store.see(folder).state)
-        record.settings = record._node("spec.yaml")
-        record.lock = record._node("lock.json")
-        record.attempts = read_attempts(folder)
-        for event in events_of(folder.events):
-            record._take(event)
-        if not folder.events.is_file():
-            record.unread.append("events.jsonl: there is none, so nothing is known of the training")
-        if record.damaged:
-            record.unread.append(f"events.jsonl: {record.damaged} damaged lines were left out")
-        return record
-
-    def _node(self, name: str) -> Mapping[str, Any]:
-        path = self.folder.path / name
-        try:
-            node = (parse_yaml if name.endswith(".yaml") else parse_json)(read_file(path))
-        except (OSError, ValueError, YAMLError) as error:
-            self.unread.append(f"{name}: cannot be read, {error_message(error)}")
-            return {}
-        if not isinstance(node, dict):
-            self.unread.append(f"{name}: holds no settings")
-            return {}
-        return node
-
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         match event:
             case Step():
                 self._take_step(event)
@@ -217,8 +181,6 @@ class RunRecord:
             case Loaded():
                 self.loaded = event
                 self._last_at = event.at
-            case Crashed():
-                self.crashes.append(event)
             case WentOn(after_s=after_s):
                 self.stalled_s, self.stalls = self.stalled_s + after_s, self.stalls + 1
         if isinstance(event, GOES_BACK):
@@ -262,17 +224,11 @@ class RunRecord:
         """`since` the last step that stands until the next."""
         before = [each for each in self.attempts if each.name == f"attempt_{back.attempt - 1}"]
         ended = before[0].ended if before else None
-        ended_at = ended.at if ended else self._heard_last.get(back.attempt - 1, back.at)
+        ended_at = ended.at if ended else self.last_heard(back.attempt - 1) or back.at
         paused = max(back.at - ended_at, 0.0) if isinstance(back, Resumed) else 0.0
         usual = self.step_seconds or 0.0
         why = back.why if isinstance(back, Restarted) else "resumed by a person"
         self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
-
-    @cached_property
-    def _heard_last(self) -> dict[int, float]:
-        """When each attempt wrote its last event, undone ones too: a killed launcher leaves no other end."""
-        log = LogReader(self.folder.events).new()
-        return {logged.attempt: logged.event.at for logged in log if not is_damage(logged.event)}
 
     def _take_sample(self, event: Sample) -> None:
         event = _shortened(event)
@@ -305,13 +261,3 @@ def _shortened(sample: Sample) -> Sample:
         return sample
     cut = [redact(text)[:TEXT] for text in (sample.prompt, sample.response, sample.ground_truth)]
     return replace(sample, prompt=cut[0], response=cut[1], ground_truth=cut[2])
-
-
-def samples_at(folder: Folder, step: int) -> Iterator[Sample]:
-    """The answers that were logged at a step."""
-    return (event for event in events_of(folder.events) if isinstance(event, Sample) and event.step == step)
-
-
-def scores_at(folder: Folder, step: int) -> Iterator[HeldOutScores]:
-    """The scores of single prompts that were logged at a step."""
-    return (event for event in events_of(folder.events) if isinstance(event, HeldOutScores) and event.step == step)

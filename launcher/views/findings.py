@@ -1,0 +1,87 @@
+"""What health rules find in a run or log: the most serious first, with what helps in the program's own spelling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from launcher.core.events import Alert, Event, Step, is_damage
+from launcher.core.metric_aliases import canonical
+from launcher.core.metrics import metric
+from launcher.core.problems import Problems
+from launcher.core.state import LEVELS
+from launcher.health.advice import with_one_rate
+from launcher.health.judge import Judge
+from launcher.health.profiles import MEASURED, read_profile
+from launcher.logs import endings
+from launcher.monitor.health import Health
+from launcher.monitor.run_rules import RATES
+from launcher.spec.health import HealthRules
+from launcher.spec.run import RunSpec
+from launcher.views.read import LogOrRun
+
+PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
+"""In whose spelling the health rules name settings, by the form of a log; of others in words."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found, and the last step that was judged."""
+
+    alerts: list[Alert]
+    last_step: int
+
+    @property
+    def counts(self) -> str:
+        """`1 critical, 2 warn`"""
+        found = {level: sum(alert.level == level for alert in self.alerts) for level in reversed(LEVELS)}
+        return ", ".join(f"{count} {level}" for level, count in found.items() if count)
+
+
+def judge_of(rules: HealthRules | None, kind: str) -> Judge:
+    """The judge of a log of that form; by what was measured on healthy and ruined runs without a profile."""
+    return Judge(rules or read_profile(MEASURED), PROGRAMS.get(kind, "any"))
+
+
+def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | None = None) -> Findings:
+    """By these rules; without any, a run of ours by its own profile and its settings `run`.
+
+    Raises `Problems` where there are neither steps nor findings: nothing was judged.
+    """
+    judge = judge_of(rules, source.kind)
+    see: Callable[[Event], list[Alert]] = Health(run).hear if run and rules is None else judge.see
+    found, last, rate = list[Alert](), -1, 0.0
+    for event in source.events():
+        if isinstance(event, Step):
+            last, rate = max(last, event.step), max(rate, *_rates(event))
+        found += see(event)
+        if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
+            # an error that ended a program has its remedy by the rule's name
+            found.append(replace(event, fix=judge.fix_of(endings.FIXES.get(event.rule, {})) or event.fix))
+    if last < 0 and not found:
+        raise Problems(source.no_metrics)
+    alerts = sorted(with_one_rate(found, rate), key=lambda alert: -LEVELS.index(alert.level))
+    return Findings(alerts, max(last, 0))
+
+
+def _rates(event: Step) -> Iterator[float]:
+    """The policy's learning rates, and 0."""
+    yield 0.0
+    yield from (value for name, value in event.metrics.items() if canonical(name) in RATES and math.isfinite(value))
+
+
+def evidence_line(alert: Alert) -> str:
+    """`actor/entropy, is 0.01, bound 0.1: what the metric measures`; empty without a metric."""
+    if not alert.metric:
+        return ""
+    subject = f"{alert.measure} " if alert.measure else ""
+    numbers = [f"{subject}is {alert.value:.4g}"] if alert.value is not None else []
+    numbers += [f"bound {alert.threshold:.4g}"] if alert.threshold is not None else []
+    known = metric(canonical(alert.metric))
+    return ", ".join([alert.metric, *numbers]) + (f": {known.meaning}" if known else "")
+
+
+def series_of(alerts: Iterable[Alert]) -> set[str]:
+    """The metrics whose curves show the findings."""
+    return {alert.metric for alert in alerts if alert.metric}
