@@ -188,9 +188,7 @@ def merge(
     density: Annotated[
         float | None, typer.Option("--density", help="ties: share of the changes that is kept; default 0.2.")
     ] = None,
-    scale: Annotated[
-        float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")
-    ] = None,
+    scale: Annotated[float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
     max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
     as_json: AsJson = False,
