@@ -36,6 +36,7 @@ from launcher.data.files import Files
 from launcher.engines.torch import assemble
 from launcher.engines.torch.answer import Answerer, Sampling
 from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.generator import make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.text.encoder import Encoder, Unwritable
 
@@ -166,14 +167,14 @@ def answers(saved: Path, *others: Callable[[Path, Sequence[list[int]]], Written]
     answerer = Answerer(saved, Files(), Sampling())
     prompts = [answerer.encoder.prompt_ids(asked) for asked in ANSWERS]
     decoder = Decoder(answerer.model, TorchSampler(), LONGEST)
-    ours = decoder.sample(prompts, 1, np.zeros(len(prompts), np.uint64), 0.0)
+    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64), 0.0))
     texts = [text.strip() for text in decoder.texts(ours)]
     # some templates open an answer with more than they open a prompt with
     right = [text.endswith(answer) for text, answer in zip(texts, ANSWERS.values(), strict=True)]
     taught = all(one or text in ANSWERS.values() for one, text in zip(right, texts, strict=True))
     stops = " ".join(answerer.model.tokenizer.convert_ids_to_tokens(answerer.model.eos))
     found = {other.__name__.removeprefix("by_"): other(saved, prompts) for other in others}
-    return Found(sum(right), taught, stops, [one.tokens for one in ours], found)
+    return Found(sum(right), taught, stops, [one.turns[0].tokens for one in ours], found)
 
 
 def tried(folder: Path, template: str, vllm: bool) -> Found:

@@ -68,23 +68,20 @@ def answers(words: list[str], table: Table) -> bool:
     import numpy as np  # noqa: PLC0415  # torch loads it, after its environment
 
     from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  # as above
+    from launcher.engines.torch.rollout.generator import make_requests  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.collate import collate  # noqa: PLC0415  # as above
     from launcher.engines.torch.train.measure import Clock  # noqa: PLC0415  # as above
-    from launcher.engines.torch.train.sources import collate  # noqa: PLC0415  # as above
 
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]
-    keys = np.zeros(PROMPTS, np.uint64)
-    own = Decoder(policy.model, TorchSampler(), run.data.max_response_length).sample(prompts, 1, keys, 0.0)
+    requests = make_requests(prompts, np.zeros(PROMPTS, np.uint64), 0.0)
+    own = Decoder(policy.model, TorchSampler(), run.data.max_response_length).answer(requests)
     with generator.current_weights():
-        found = generator.sample(prompts, 1, keys, 0.0)
+        found = generator.answer(requests)
     generator.close()
     equal = sum(mine.tokens == other.tokens for mine, other in zip(own, found, strict=True))
-    rows = [
-        (prompt + answer.tokens, [0] * len(prompt) + [1] * len(answer.tokens))
-        for prompt, answer in zip(prompts, found, strict=True)
-    ]
-    batch = policy.annotate(collate(rows, policy.model), Clock(), on_policy=False)
-    sampled = [logp for answer in found for logp in answer.logp]
+    batch = policy.annotate(collate(found, policy.model), Clock(), on_policy=False)
+    sampled = [logp for episode in found for logp in episode.turns[0].logp]
     apart = (batch.old[batch.mask > 0] - batch.old.new_tensor(sampled)).abs().max().item()
     table.add_row("answers equal to our own loop's, greedy", f"{equal} of {PROMPTS}", f"{PROMPTS}")
     table.add_row(f"most apart in log-probability, of {len(sampled):,} tokens", f"{apart:.1e}", f"≤ {NEAR:.0e}")
@@ -108,13 +105,13 @@ def weights(words: list[str], table: Table) -> bool:
             pass
 
     def sent() -> None:
-        policy.actor.steps_taken += 1
+        policy.model.version += 1
         wake_up_only()
 
     with apart([*LARGE, *words], policy) as other:
 
         def sent_away() -> None:
-            policy.actor.steps_taken += 1
+            policy.model.version += 1
             with other.current_weights():
                 pass
 

@@ -1,6 +1,6 @@
 """A checkpoint is a folder whose manifest verifies; anything else is none.
 
-    checkpoints/step_000020/  policy/  state/  trainer.json  manifest.json
+    checkpoints/step_000020/  trainer.json  manifest.json, and what the engine writes
 
 It is filled under a temporary name, synced, and renamed, and the manifest (sha256 of every file) is written
 last. So a kill leaves either the whole checkpoint or none, and a byte that changed later is found.
@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -34,41 +34,70 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step_"))
 
 
+Files = Mapping[str, Mapping[str, int | str]]
+"""A part of a manifest: bytes and sha256 of files, by their paths in the checkpoint."""
+
+
 def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write the files, then make them a checkpoint. On any error nothing of it remains."""
-    final = root / name_of(step)
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tidy(root)
-    draft = root / f"{_UNFINISHED}{final.name}"
+    draft = begin(root, step)
     try:
-        draft.mkdir(mode=0o700)
         fill(draft)
-        _seal(draft, step)
-        if final.exists():  # a damaged one of an older attempt, or this step is saved again
-            final.rename(root / f"{_REMOVED}{final.name}")
-        draft.rename(final)
-        fsync_path(root)
+        return complete(root, step, [seal(draft, _files(draft))])
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def begin(root: Path, step: int) -> Path:
+    """The empty folder that the writers of a checkpoint fill. One of them calls it, before the others write.
+
+    Each then writes files of its own and seals them; the one that began joins the parts (`complete`), after which
+    readers see the checkpoint. Until then there is none: what a kill leaves is removed with the next one.
+    """
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tidy(root)
+    draft = root / f"{_UNFINISHED}{name_of(step)}"
+    draft.mkdir(mode=0o700)
+    return draft
+
+
+def seal(draft: Path, written: Iterable[Path]) -> Files:
+    """Make a writer's files durable: its part of the manifest."""
+    part: dict[str, dict[str, int | str]] = {}
+    for path in written:
+        os.chmod(path, 0o600)
+        fsync_path(path)
+        part[path.relative_to(draft).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    return part
+
+
+def complete(root: Path, step: int, parts: Sequence[Files]) -> Path:
+    """Make the folder of `begin` a checkpoint, whose manifest is made of the parts of all writers.
+
+    Raises `ValueError` where two writers sealed one file, or none did: then there is no checkpoint.
+    """
+    draft, final = root / f"{_UNFINISHED}{name_of(step)}", root / name_of(step)
+    files = {name: of for part in parts for name, of in part.items()}
+    present = {path.relative_to(draft).as_posix() for path in _files(draft)}
+    if twice := sum(map(len, parts)) - len(files):
+        raise ValueError(f"{final.name}: {twice} files are in the parts of two writers; let each seal its own")
+    if wrong := sorted(present ^ files.keys()):
+        raise ValueError(f"{final.name}/{wrong[0]}: the parts of the manifest and the files differ; join all parts")
+    manifest = draft / MANIFEST
+    manifest.write_bytes(_manifest_text(step, files))
+    for path in (manifest, *(path for path in draft.rglob("*") if path.is_dir()), draft):
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
+        fsync_path(path)
+    if final.exists():  # a damaged one of an older attempt, or this step is saved again
+        final.rename(root / f"{_REMOVED}{final.name}")
+    draft.rename(final)
+    fsync_path(root)
     tidy(root)
     return final
 
 
-def _seal(folder: Path, step: int) -> None:
-    files: dict[str, dict[str, int | str]] = {}
-    for path in _files(folder):
-        os.chmod(path, 0o600)
-        fsync_path(path)
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    manifest = folder / MANIFEST
-    manifest.write_bytes(_manifest_text(step, files))
-    for path in (manifest, *(path for path in folder.rglob("*") if path.is_dir()), folder):
-        os.chmod(path, 0o700 if path.is_dir() else 0o600)
-        fsync_path(path)
-
-
-def _manifest_text(step: int, files: dict[str, dict[str, int | str]]) -> bytes:
+def _manifest_text(step: int, files: Files) -> bytes:
     """The only accepted text, with its own sha256, so that a change of any byte is detected."""
     body = {"step": step, "files": dict(sorted(files.items()))}
     own = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -143,13 +172,11 @@ def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
             folder.rename(aside)
 
 
-def policy_digests(policy: Path) -> dict[str, object]:
-    """sha256 of each file of a checkpoint's policy, as its manifest says; nothing where the folder is not one."""
-    if policy.name != "policy":
-        return {}
+def folder_digests(folder: Path) -> dict[str, object]:
+    """sha256 of each file of a folder in a checkpoint, as its manifest says; nothing where it lies in none."""
     try:
-        files = parse_json(read_file(policy.parent / MANIFEST))["files"]
-        return {name: of["sha256"] for name, of in files.items() if name.startswith("policy/")}
+        files = parse_json(read_file(folder.parent / MANIFEST))["files"]
+        return {name: of["sha256"] for name, of in files.items() if name.startswith(f"{folder.name}/")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 

@@ -202,7 +202,7 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
     """
     if downloaded := manifest.read(folder):
         return {"repo": downloaded.repo, "commit": downloaded.commit, "files": _digest(downloaded.files)}
-    if files := checkpoints.policy_digests(folder):
+    if files := checkpoints.folder_digests(folder):
         return {"checkpoint": str(folder.parent), "files": _digest(files)}
     if not folder.is_dir():
         return None

@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from launcher.core.problems import Problem, short_repr
 from launcher.models import config, weights
-from launcher.models.pretrained import BASE, LAYOUTS, Pretrained, base_folder
+from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder
+from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.model import Family
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
@@ -69,7 +70,7 @@ def _known_to_peft(kind: str) -> bool:
 
 
 def _base_problems(folder: Path) -> list[Problem]:
-    if (folder / BASE).is_dir():
+    if (folder / FORMAT.base).is_dir():
         return []
     base = _read(folder).get("base_model_name_or_path")
     fix = f"put the base model's folder into base_model_name_or_path in {CONFIG}"

@@ -12,13 +12,12 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, store, weights
+from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
 """What a model's folder holds: weights, or adapters that name the weights they belong to."""
 CHECKPOINTS = "checkpoints"  # in a run's folder
-BASE = "base"
-"""Folder beside adapters that holds those weights, where they have no address."""
 
 
 @settings
@@ -37,8 +36,7 @@ class Pretrained(FromHub, Model):
     @property
     def label(self) -> str:
         path = Path(self.path)
-        in_a_run = path.name == "policy" and len(path.parents) > 3  # run/checkpoints/step/policy
-        return re.sub(r"[^A-Za-z0-9._-]", "-", path.parents[2].name if in_a_run else path.name)
+        return re.sub(r"[^A-Za-z0-9._-]", "-", (FORMAT.run_of(path) or path).name)
 
     @property
     def folder(self) -> Path:
@@ -101,8 +99,8 @@ def base_folder(folder: Path) -> Path | None:
     here."""
     if not (folder / LAYOUTS[1]).is_file():
         return None
-    if (folder / BASE).is_dir():
-        return folder / BASE
+    if (folder / FORMAT.base).is_dir():
+        return folder / FORMAT.base
     base = (config.read(folder, LAYOUTS[1]) or {}).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         return None
@@ -119,7 +117,7 @@ def _is_model(folder: Path) -> bool:
 def _files(folder: Path) -> Path:
     """The folder of a model's files: of a run, its newest checkpoint's, which is not verified here."""
     newest = checkpoints.newest_first(folder / CHECKPOINTS)
-    return newest[0] / "policy" if newest else folder
+    return FORMAT.policy_path(newest[0]) if newest else folder
 
 
 def weights_of(path: str) -> str:
@@ -131,8 +129,9 @@ def weights_of(path: str) -> str:
     newest, faults = checkpoints.newest_verified(root)
     if newest is None:
         raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
-    if not (newest / "policy").is_dir():
+    policy = FORMAT.policy_folder(newest)
+    if policy is None:
         got = f"{short_repr(path)} is a run of another engine, whose checkpoints are in files of its own"
         fix = f"use rlrun checkpoints export {path} --to hf --out FOLDER, then that folder"
         raise Problems(Problem("model.path", got, fix, "not-supported"))
-    return str((newest / "policy").resolve())
+    return str(policy.resolve())

@@ -104,6 +104,9 @@ class Algorithm(ABC):
     """Learning rate with which all weights of a language model are usually trained."""
     min_group_std: float = 0.0
     """Groups whose rewards have a smaller standard deviation are excluded from the update."""
+    entropy_coeff: float = 0.0
+    """Weight of an entropy bonus. Where it is not 0, the loss passes gradients through `Output.entropy`, which takes
+    memory: a bonus under another name is a property of this one."""
     max_num_gen_batches: int = 1
     """Sampling rounds of a step, repeated until it is full of groups that pass `group_filter`."""
 

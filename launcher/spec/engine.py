@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from launcher.core.check_result import CheckResult
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.spec.checkpoint_format import FORMAT
 
 if TYPE_CHECKING:
     from launcher.spec.algorithm import Algorithm, Kind, Need
@@ -160,9 +161,9 @@ class Engine(ABC):
         return []
 
     def write_policy(self, checkpoint: Path, target: Path) -> None:
-        """Write the policy of a checkpoint without a folder `policy` to the new folder `target`, in Hugging Face's
-        layout. Raises `Problems`."""
-        got = "has no folder `policy`, which every checkpoint of this engine has"
+        """Write the policy of a checkpoint that holds none in Hugging Face's layout (`checkpoint_format`) to the new
+        folder `target`. Raises `Problems`."""
+        got = f"has no folder `{FORMAT.policy}`, which every checkpoint of this engine has"
         raise Problems(Problem(checkpoint.name, got, "use another checkpoint", "bad-file"))
 
     @abstractmethod

@@ -10,13 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from launcher import __version__
-from launcher.core.checkpoints import faults, policy_digests, sha256
+from launcher.core.checkpoints import faults, folder_digests, sha256
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.models.weights import INDEX
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
+from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.stored import read_run
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import ModelFolder, open_model
@@ -54,8 +55,8 @@ def export(
 @contextmanager
 def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
     """The checkpoint's policy; where its engine keeps that in files of its own, written beside `out` for a while."""
-    if (one.path / "policy").is_dir():
-        yield one.path / "policy"
+    if folder := FORMAT.policy_folder(one.path):
+        yield folder
         return
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".rlrun-merged-", dir=out.parent) as beside:
@@ -76,15 +77,16 @@ def _exported(
         texts = {README: _card(run, one, None)}
         made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
         return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
-    beside = (policy.path / "base").is_dir()
-    parts = [policy, *([open_model(str(policy.path / "base"))] if beside else [])]
+    base_folder = policy.path / FORMAT.base
+    beside = base_folder.is_dir()
+    parts = [policy, *([open_model(str(base_folder))] if beside else [])]
     size = sum(file.stat().st_size for part in parts for file in part.files)
     if wrong := output.out_problems(out, [one.path.resolve()], size):
         raise Problems(wrong)
     with output.draft_folder(out) as draft:
         files = _copy(parts, draft, size, show)
-        expected = policy_digests(policy.path)
-        other = [name for name, digest in files.items() if expected.get(f"policy/{name}", digest) != digest]
+        expected, folder = folder_digests(policy.path), policy.path.name
+        other = [name for name, digest in files.items() if expected.get(f"{folder}/{name}", digest) != digest]
         if other or (not expected and faults(one.path)):
             where = str(policy.path / other[0]) if other else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))

@@ -16,6 +16,7 @@ from launcher.models import store as models
 from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
+from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, prompt_node
 
 
@@ -54,7 +55,7 @@ def choose(
             template_args = args | template_args
         data = Files(chat_template="never" if template == "never" else "auto", template_args=template_args)
         label = f"{run.name}, step {found.step}"
-        return _readable(AnsweringModel(label, found.path / "policy", data, trust or trusted is True))
+        return _readable(AnsweringModel(label, FORMAT.policy_path(found.path), data, trust or trusted is True))
     asked, plain = Pretrained(path=name), Files(template_args=template_args)
     if asked.on_hub:
         return _readable(AnsweringModel(name, models.find_or_download(asked, watch), plain, trust))

@@ -398,3 +398,32 @@ def test_tidy_removes_what_a_kill_left_and_nothing_else(root: Path) -> None:
     checkpoints.tidy(root)
     assert sorted(path.name for path in root.iterdir()) == [".hidden", "mine", "step_000002", "step_000004"]
     checkpoints.tidy(root / "none")
+
+
+# ---- several writers
+
+
+def test_a_checkpoint_of_several_writers_is_one_of_a_single_writer(tmp_path: Path, root: Path) -> None:
+    """Each seals its own files; before the parts are joined there is no checkpoint, whatever lies in the folder."""
+    shared = tmp_path / "shared"
+    draft = checkpoints.begin(shared, 4)
+    fill(4)(draft)
+    names = list(SIZES)
+    parts = [checkpoints.seal(draft, [draft / name for name in names[place::2]]) for place in range(2)]
+    assert newest_first(shared) == [] and newest_verified(shared) == (None, [])
+    assert faults(checkpoints.complete(shared, 4, parts)) == []
+    assert [(new(at) / MANIFEST).read_bytes() for at in (shared, root)] == [(new(root) / MANIFEST).read_bytes()] * 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"), [([0], "files differ"), ([0, 1, 1], "2 files are in the parts of two writers")]
+)
+def test_parts_that_do_not_make_a_whole_are_no_checkpoint(chosen: list[int], why: str, tmp_path: Path) -> None:
+    draft = checkpoints.begin(tmp_path, 4)
+    fill(4)(draft)
+    names = list(SIZES)
+    halves = names[:-2], names[-2:]
+    parts = [checkpoints.seal(draft, [draft / name for name in half]) for half in halves]
+    with pytest.raises(ValueError, match=why):
+        checkpoints.complete(tmp_path, 4, [parts[place] for place in chosen])
+    assert newest_first(tmp_path) == []

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import pretend
 from safetensors.torch import load_file
 from torch import Tensor
@@ -21,9 +20,10 @@ from launcher.core.metrics import TIMES
 from launcher.core.settings import settings
 from launcher.engines.torch import assemble
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.generator import Completion, Generator
+from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.policy import Policy
+from launcher.spec.episode import Turn
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.run import RunSpec
 
@@ -58,8 +58,8 @@ class Unsure(Letters):
 class Answering(Decoder):
     """Fake: as if another program had drawn the tokens, which it thinks a little less or more likely."""
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        found = super().sample(prompts, n, keys, temperature)
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        found = super().generate(requests, temperature)
         return [replace(answer, logp=[-3.5 - token / 48 for token in answer.tokens]) for answer in found]
 
 

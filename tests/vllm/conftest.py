@@ -24,11 +24,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.generator import make_requests
 from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.collate import collate
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
+from launcher.spec.episode import Episode
 from launcher.text.tokenizer import character_tokenizer
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.06"]
@@ -62,17 +64,14 @@ class SamplerMemory:
 
     def answers(self, prompts: Sequence[list[int]], n: int = 1, temperature: float = 0.0, step: int = 1) -> list[Any]:
         with self.generator.current_weights():
-            return self.generator.sample(
-                prompts, n, random_streams.stream_keys(0, step, range(len(prompts)), n), temperature
-            )
+            keys = random_streams.stream_keys(0, step, range(len(prompts)), n)
+            episodes = self.generator.answer(make_requests(prompts, keys, temperature))
+        return [episode.turns[0] for episode in episodes]
 
     def trainer(self, prompts: Sequence[list[int]], answers: Sequence[Any]) -> list[list[float]]:
         """Log-probability of each token of the answers (one to each prompt), as the update computes it."""
-        rows = [
-            (prompt + answer.tokens, [0] * len(prompt) + [1] * len(answer.tokens))
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
-        batch = collate(rows, self.model)
+        rows = zip(prompts, answers, strict=True)
+        batch = collate([Episode(prompt, (answer,)) for prompt, answer in rows], self.model)
         with torch.no_grad():
             logp = self.policy._compute_rows(self.model, batch, self.policy._parts(batch), self.policy._logp)
         return [row[mask > 0].tolist() for row, mask in zip(logp, batch.mask, strict=True)]

@@ -13,13 +13,19 @@ import torch
 
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder, _keep_top_k_top_p
+from launcher.engines.torch.rollout.generator import Generator, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.spec.episode import Turn
 
 Ids = Callable[..., list[list[int]]]
 Made = Callable[..., Any]
 NEAR = 1e-4
 ENDS = [1, 5, 6]  # tokens that end an answer, of which the model's config names only the first
 LENGTHS = [1 + place * 7 % 40 for place in range(200)]
+
+
+def answered(generator: Generator, prompts: list[list[int]], keys: np.ndarray, temperature: float) -> list[Turn]:
+    return [episode.turns[0] for episode in generator.answer(make_requests(prompts, keys, temperature))]
 
 
 def apart(found: list[Any], trainer: list[list[float]]) -> float:
@@ -31,13 +37,11 @@ def test_200_greedy_answers_are_our_own_decode_loops(colocated: Made, tiny: list
     made, prompts = colocated(*tiny), ids(*LENGTHS)
     made.model.base.generation_config.eos_token_id = ENDS
     own = Decoder(made.model, TorchSampler(), made.generator.max_new)
-    expected = own.sample(prompts, 1, np.zeros(200, np.uint64), 0.0)
+    expected = answered(own, prompts, np.zeros(200, np.uint64), 0.0)
     found = made.answers(prompts)
-    assert [(answer.tokens, answer.truncated) for answer in found] == [
-        (answer.tokens, answer.truncated) for answer in expected
-    ]
-    assert 20 < sum(answer.truncated for answer in found) < 180  # both ways to end are seen
-    assert {answer.tokens[-1] for answer in found if not answer.truncated} == set(ENDS)
+    assert [(answer.tokens, answer.stop) for answer in found] == [(answer.tokens, answer.stop) for answer in expected]
+    assert 20 < sum(answer.stop == "length" for answer in found) < 180  # both ways to end are seen
+    assert {answer.tokens[-1] for answer in found if answer.stop == "end"} == set(ENDS)
     assert apart(found, made.trainer(prompts, found)) <= NEAR
 
 
@@ -58,11 +62,11 @@ def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(
     made, prompts, n = colocated(*tiny), ids(9, 3, 30, 9, 4), 3
     keys = random_streams.stream_keys(7, 1, range(len(prompts)), n)
     with made.generator.current_weights():
-        whole = made.generator.sample(prompts, n, keys, 1.0)
+        whole = answered(made.generator, prompts, keys, 1.0)
         for row in (4, 1):
-            single = made.generator.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
+            single = answered(made.generator, [prompts[row]], keys[row * n : row * n + n], 1.0)
             assert [answer.tokens for answer in single] == [answer.tokens for answer in whole[row * n : row * n + n]]
-        other = made.generator.sample(prompts, n, random_streams.stream_keys(7, 2, range(len(prompts)), n), 1.0)
+        other = answered(made.generator, prompts, random_streams.stream_keys(7, 2, range(len(prompts)), n), 1.0)
     assert len({tuple(answer.tokens) for answer in whole}) == len(whole)
     assert [answer.tokens for answer in other] != [answer.tokens for answer in whole]
 

@@ -28,11 +28,11 @@ def test_new_weights_come_over_and_the_cache_of_prompts_goes(colocated: Made, ti
     made, prompts = colocated(*tiny), ids(300, 260)
     before = made.answers(prompts)
     made.move(1)
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     assert apart(made, prompts) <= NEAR
     assert [answer.tokens for answer in made.answers(prompts)] != [answer.tokens for answer in before]
     made.move(0)
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
 
 
@@ -41,10 +41,10 @@ def test_nothing_is_sent_where_no_step_was_taken(colocated: Made, tiny: list[str
     before = made.answers(prompts)
     made.move(2)
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     assert [answer.tokens for answer in made.answers(prompts)] != [answer.tokens for answer in before]
     made.move(0)
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_families(name: str, values: dict[str, Any], near: float, colocated: Mad
     prompts = ids(5, 40, 17)
     assert apart(made, prompts) <= near
     made.move(1)
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     assert apart(made, prompts) <= near
 
 
@@ -82,7 +82,7 @@ def test_adapters_are_added_on_the_way(colocated: Made, tiny: list[str], ids: Id
     made, prompts = colocated(*tiny, "model.lora_rank=4"), ids(5, 40)
     assert apart(made, prompts) <= NEAR
     made.move(1)
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     assert apart(made, prompts) <= NEAR
 
 
@@ -94,6 +94,6 @@ def test_bfloat16_is_near_and_its_distance_is_seen(colocated: Made, tiny: list[s
 def test_a_weight_that_the_policy_lacks_is_told(colocated: Made, tiny: list[str], ids: Ids) -> None:
     made = colocated(*tiny)
     made.generator.exported = [(name, value) for name, value in made.generator.exported if "layers.1.mlp" not in name]
-    made.policy.actor.steps_taken += 1
+    made.model.version += 1
     with pytest.raises(Problems, match=r"LlamaForCausalLM has not all weights of vLLM's, such as model.layers.1.mlp"):
         made.answers(ids(5))

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.generator import make_requests
 from launcher.engines.torch.rollout.random_streams import stream_keys
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.models.pretrained import Pretrained
@@ -105,9 +106,12 @@ class Answerer:
         sampler = TorchSampler(top_p=self.sampling.top_p, top_k=self.sampling.top_k, max_num_seqs=64)
         decoder = Decoder(self.model, sampler, room)
         decoder.on_token = heard
-        found = decoder.sample(asked, len(keys) // len(asked), keys, self.sampling.temperature)
+        found = decoder.answer(make_requests(asked, keys, self.sampling.temperature))
         texts = decoder.texts(found)
-        return [Reply(text, len(one.tokens), one.truncated) for text, one in zip(texts, found, strict=True)]
+        return [
+            Reply(text, len(one.turns[-1].tokens), one.outcome == "length")
+            for text, one in zip(texts, found, strict=True)
+        ]
 
     def _ids(self, prompt: Row) -> list[int]:
         return self.encoder.prompt_ids(prompt.prompt, prompt.template_args)

@@ -41,6 +41,7 @@ from launcher.engines.torch.train.save import (
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState
+from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward, why_unscorable
 from launcher.spec.run import RunSpec
@@ -91,7 +92,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
         parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
-    model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / "policy", mixed=mixed)
+    model = load_model(run.model, run.seed, load_device, checkpoint and FORMAT.policy_path(checkpoint), mixed=mixed)
     parallel.shard(model)
     _check_length(run, model)
     encoder = Encoder(model.tokenizer, run.data)

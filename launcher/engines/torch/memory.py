@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from launcher.algorithms.grpo import GRPO
-from launcher.algorithms.ppo import PPO
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.blocks import KEPT, LOGITS
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
@@ -207,10 +205,9 @@ class _Estimate:
 
     def _update(self) -> tuple[PhaseName, Parts]:
         """The update of the policy or of the critic, whichever needs more."""
-        entropy = isinstance(self.run.algorithm, GRPO | PPO) and bool(self.run.algorithm.entropy_coeff)
         logits = activations.logits(
             self.shape, self.work.predicted, self.numbers, HEAD,
-            "explores" if entropy else "learns" if self.work.sampled else "imitates",
+            "explores" if self.run.algorithm.entropy_coeff else "learns" if self.work.sampled else "imitates",
         )  # fmt: skip
         found = [self._learning(self.policy, self.numbers, logits)]
         if self.critic:

@@ -23,6 +23,7 @@ from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.models import weights
 from launcher.models.pretrained import weights_of
+from launcher.spec.checkpoint_format import FORMAT
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 TOKENIZER = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "spiece.model")
@@ -114,7 +115,7 @@ def _locate(given: str) -> Path:
     if (path / checkpoints.MANIFEST).is_file():
         if faults := checkpoints.faults(path.resolve()):
             raise Problems([Problem(given, "does not verify", "use another checkpoint", code="bad-file"), *faults])
-        path = path / "policy"
+        path = FORMAT.policy_path(path)
     return Path(weights_of(str(path))).resolve()
 
 

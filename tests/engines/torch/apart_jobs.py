@@ -25,13 +25,14 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Completion
+from launcher.engines.torch.rollout.generator import make_requests
 from launcher.engines.torch.rollout.vllm.link import Link
 from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription
 from launcher.engines.torch.rollout.vllm.server import serve
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
+from launcher.spec.episode import Turn
 
 CPU = torch.device("cpu")
 RUN = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "model=tiny"]
@@ -39,9 +40,10 @@ RUN += ["model.num_attention_heads=2", "model.num_key_value_heads=2"]
 PROMPTS = [[5, 6, 7], [9], [5, 6, 7], [11, 12], [13]]  # equal ones may have other streams
 
 
-def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Completion:
+def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Turn:
     """A fake's answer tells all that it depends on, and who gave it."""
-    return Completion([*prompt, seed % 40], seed % 2 == 0, [temperature, weight, *([float(by)] * (len(prompt) - 1))])
+    logp = [temperature, weight, *([float(by)] * (len(prompt) - 1))]
+    return Turn([*prompt, seed % 40], stop="end" if seed % 2 else "length", logp=logp)
 
 
 class Fake:
@@ -59,7 +61,7 @@ class Fake:
                 raise Problems(Problem("sampler", "a fake wants no third"))
             self.total = float(value.double().sum()) if place == 0 else self.total
 
-    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
+    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Turn]:
         if "die" in self.words:
             os._exit(9)
         if "slow" in self.words:
@@ -81,13 +83,15 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
     generator: Any = run.sampler.generator(run, policy)  # type: ignore[attr-defined]
     found: dict[str, Any] = {"rounds": []}
     for step in (0, 0, 1):  # its weights move once
-        if step > policy.actor.steps_taken:
-            policy.actor.steps_taken = step
+        if step > model.version:
+            model.version = step
             next(iter(model.module.parameters())).data.add_(1.0)
         prompts = PROMPTS[world.RANK :: world.SIZE] if not (step and world.RANK) else []
         with generator.current_weights() as told:
             keys = random_streams.stream_keys(0, step, range(len(prompts)), 2)
-            answers = generator.sample(prompts, 2, keys, 0.5)
+            episodes = generator.answer(make_requests(prompts, keys, 0.5))
+        assert all(set(one.turns[0].versions) == {step} for one in episodes)
+        answers = [one.turns[0] for one in episodes]
         total = float(next(iter(generator.exported))[1].double().sum())
         expected = [
             answer(prompt, int(keys[row * 2 + n]) >> 1, 0.5, total, 0)
@@ -107,8 +111,8 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
     return found
 
 
-def _of(one: Completion) -> tuple[list[int], bool, list[float]]:
-    return one.tokens, one.truncated, list(one.logp[:2])
+def _of(one: Turn) -> tuple[list[int], str | None, list[float]]:
+    return one.tokens, one.stop, list(one.logp[:2])
 
 
 def main(samplers: int, team: int, words: Sequence[str]) -> int:

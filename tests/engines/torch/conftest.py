@@ -25,9 +25,10 @@ from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train.sources import collate
+from launcher.engines.torch.train.collate import collate
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
+from launcher.spec.episode import Episode, Turn
 from launcher.text.tokenizer import character_tokenizer
 
 CPU = torch.device("cpu")
@@ -126,7 +127,8 @@ def batch_of() -> Callable[..., Batch]:
 
     def make(model: CausalLM, sequences: Sequence[list[int]], prompt: int = 1) -> Batch:
         masks = [[0] * min(prompt, len(row)) + [1] * max(len(row) - prompt, 0) for row in sequences]
-        return collate(list(zip(sequences, masks, strict=True)), model)
+        rows = zip(sequences, masks, strict=True)
+        return collate([Episode([], (Turn(ids, "data", mask=mask),)) for ids, mask in rows], model)
 
     return make
 

@@ -32,14 +32,16 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure, movement
 from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Order, Rollouts, Rows, _concatenated, collate, collate_rows
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch
 from launcher.spec.data import Row
+from launcher.spec.episode import Episode, Turn
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.run import Optim
 from launcher.text.encoder import Pair, Tokens
@@ -56,7 +58,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "dapo": DAPO(max_response_length=6, overlong_buffer_len=3),
     "gspo_selfplay": GSPOSelfPlay(pair_weight=0.5),
 }
-DTYPES = ("float32", "float64")
 
 SMALL = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1)
 
@@ -88,6 +89,10 @@ def sequences_of(seed: int, count: int) -> list[tuple[list[int], list[int]]]:
     return found
 
 
+def written(ids: list[int], mask: list[int]) -> Episode:
+    return Episode([], (Turn(ids, "data", mask=mask),))
+
+
 def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[list[int], list[int]]]:
     """Every `size` answers to the prompt of the first of them."""
     found = []
@@ -98,42 +103,44 @@ def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[
     return found
 
 
-def rollouts_of(model: CausalLM, step: int, numbers: Sequence[int] | None = None) -> Batch:
-    """The prompts of these numbers with 4 answers each, scored; by default this process's share of all 6."""
+def my_numbers() -> range:
+    """This process's share of the prompts or pairs of a step."""
+    return range(PROMPTS)[world.RANK :: world.SIZE]
+
+
+def answered(step: int, numbers: Sequence[int]) -> list[Episode]:
+    """The prompts of these numbers with 4 answers each, scored."""
     draw = random.Random(1000 + step)
-    numbers = range(PROMPTS)[world.RANK :: world.SIZE] if numbers is None else numbers
     answers = shared(sequences_of(step, PROMPTS * ANSWERS), ANSWERS)
     scores = [float(draw.randint(0, 3)) for _ in answers]
     mine = [row for number in numbers for row in range(number * ANSWERS, number * ANSWERS + ANSWERS)]
-    batch = collate([answers[row] for row in mine], model)
-    group = torch.tensor(list(numbers), device=model.device).repeat_interleave(ANSWERS)
-    return replace(
-        batch, group=group, reward=batch.mask.new_tensor([scores[row] for row in mine]),
-        preference=torch.zeros_like(batch.length),
-    )  # fmt: skip
+    return [replace(written(*answers[row]), group=row // ANSWERS, reward=scores[row]) for row in mine]
 
 
-def pairs_of(model: CausalLM, step: int, numbers: Sequence[int] | None = None) -> Batch:
-    """The pairs of these numbers; by default this process's share of all 6."""
-    numbers = range(PROMPTS)[world.RANK :: world.SIZE] if numbers is None else numbers
+def compared_pairs(step: int, numbers: Sequence[int]) -> list[Episode]:
     answers = shared(sequences_of(step, PROMPTS * 2), 2)
     tokens = [Tokens(row // 2, *answer) for row, answer in enumerate(answers)]
-    pairs = [Pair(number, tokens[2 * number], tokens[2 * number + 1]) for number in numbers]
-    return collate_rows(pairs, model, list(numbers))
+    return read_episodes([Pair(number, tokens[2 * number], tokens[2 * number + 1]) for number in numbers], numbers)
+
+
+def rollouts_of(model: CausalLM, step: int) -> Batch:
+    return collate(answered(step, my_numbers()), model)
+
+
+def pairs_of(model: CausalLM, step: int) -> Batch:
+    return collate(compared_pairs(step, my_numbers()), model)
 
 
 def batch_for(algorithm: Algorithm, model: CausalLM, step: int) -> Batch:
     """What this process learns from in a step. Of mixed rows one process may hold the pairs and one the prompts."""
     if algorithm.data == "answers":
-        return collate(sequences_of(step, 12)[world.RANK :: world.SIZE], model)
+        return collate([written(*row) for row in sequences_of(step, 12)[world.RANK :: world.SIZE]], model)
     if algorithm.data == "pairs":
         return pairs_of(model, step)
     if algorithm.data == "prompts":
         return rollouts_of(model, step)
-    mine = range(PROMPTS)[world.RANK :: world.SIZE]
-    prompts, pairs = [number for number in mine if number % 2], [number for number in mine if number % 2 == 0]
-    parts = [rollouts_of(model, step, prompts)] if prompts else []
-    return _concatenated([*parts, *([pairs_of(model, step, pairs)] if pairs else [])])
+    prompts = answered(step, [number for number in my_numbers() if number % 2])
+    return collate(prompts + compared_pairs(step, [number for number in my_numbers() if number % 2 == 0]), model)
 
 
 # ---- models and policies
@@ -281,27 +288,24 @@ def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel
 def everything() -> dict[str, Any]:
     """Equal for every number of processes, and for every way to lay the weights on them."""
     found: dict[str, Any] = {}
-    for kind in ALGORITHMS:
-        for dtype in DTYPES:
-            if not compared(world.SIZE, kind, dtype):
-                continue
-            found[f"{kind} {dtype}"] = trained(kind, dtype, Limits(3), steps=3)
-            if world.SIZE > 1:
-                limits = Limits(3, 13 if kind in BY_TOKENS else None)  # unlike numbers of parts on the processes
-                found[f"{kind} {dtype} fsdp2"] = trained(kind, dtype, limits, 3, parallel=fsdp2())
-    for kind in ("sft", "dpo", "grpo"):
-        found[f"validation {kind}"] = validated(kind)
-        if world.SIZE > 1:
-            found[f"validation {kind} fsdp2"] = validated(kind, parallel=fsdp2())
-    found["filled"] = [filled(step) for step in (1, 2, 3)]
-    found["mixed"] = mixed()
+    ways: dict[str, Parallel | None] = {"": None, " fsdp2": fsdp2()} if world.SIZE > 1 else {"": None}
+    for way, parallel in ways.items():
+        for kind in ALGORITHMS:
+            for name in compared_runs(kind):  # unlike numbers of parts on the processes
+                limits = Limits(3, 13 if parallel and kind in BY_TOKENS else None)
+                found[name + way] = trained(kind, name.split()[1], limits, 2, parallel=parallel)
+        for kind in ("sft", "dpo", "grpo"):
+            found[f"validation {kind}{way}"] = validated(kind, parallel=parallel)
+        found[f"filled{way}"] = [filled(step, parallel) for step in (1, 2, 3)]
+        found[f"mixed{way}"] = mixed(parallel)
+        found[f"measured{way}"] = measured(parallel)
     found["experts"] = experts()
-    found["measured"] = measured()
-    if world.SIZE > 1:
-        found["filled fsdp2"] = [filled(step, parallel=fsdp2()) for step in (1, 2, 3)]
-        found["mixed fsdp2"] = mixed(fsdp2())
-        found["measured fsdp2"] = measured(fsdp2())
     return found
+
+
+def compared_runs(kind: str) -> list[str]:
+    """Every algorithm in float64; in float32, where prompts are shared, one of them."""
+    return [f"{kind} float64", *(["grpo float32"] if kind == "grpo" else [])]
 
 
 def measured(parallel: Parallel | None = None) -> dict[str, Any]:
@@ -327,14 +331,6 @@ def experts() -> list[float | None]:
         (weights[0] * number + (weights[1] if number == 0 else 0)).sum().backward()
     Parallel().reduce_gradients(weights)
     return [None if weight.grad is None else weight.grad.item() for weight in weights]
-
-
-def compared(size: int, kind: str, dtype: str) -> bool:
-    """Two processes train each algorithm in float64, three those that differ in more than their loss; float32
-    is compared for one of each kind."""
-    if dtype == "float32":
-        return size < 3 and kind in ("sft", "ppo", "grpo")
-    return size < 3 or kind in ("sft", "dpo", "ppo", "grpo")
 
 
 BY_TOKENS = ("ppo", "grpo", "gspo_selfplay")

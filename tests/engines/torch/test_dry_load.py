@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,6 @@ from launcher.preflight.checks import model
 from launcher.preflight.checks.context import Context
 
 CPU = torch.device("cpu")
-LAYER = r"model\.layers\.1\..*"
 
 
 @pytest.fixture(autouse=True)
@@ -58,32 +55,25 @@ def lines(results: list[CheckResult]) -> list[str]:
 WRONG: list[tuple[dict[str, Any], str]] = [
     # what differs from a whole folder, what is named
     ({"rename": {"": "_orig_mod."}}, "_orig_mod.*torch.compile"),
-    ({"rename": {"": "_orig_mod."}, "shards": 2}, "_orig_mod.*torch.compile"),
-    ({"rename": {"": "module."}}, "module.*DistributedDataParallel"),
     ({"rename": {"model.": "model.language_model."}}, "language_model.*text model"),
     ({"rename": {"model.layers.": "transformer.h.", "model.": "transformer."}}, r"they hold.*transformer.*model_type"),
     ({"rename": {"model.": ""}, "drop": [r"lm_head\.weight"]}, "no output layer lm_head.*AutoModelForCausalLM"),
-    ({"drop": [r"lm_head\.weight"]}, "no output layer lm_head.*tie_word_embeddings"),
     ({"rename": {"lm_head.": "score."}, "config": {"architectures": ["LlamaForSequenceClassification"]}},
      "LlamaForSequenceClassification, with score.weight.*reward=model"),
     ({"drop": [r"model\.layers\.1\.self_attn\.k_proj\.weight"]}, r"1 of 21.*layers\.1\.self_attn\.k_proj.*safetensors"),
     ({"drop": [r"model\.norm\.weight"]}, "1 of 21.*model.norm.*random numbers"),
     ({"config": {"num_hidden_layers": 4}}, "num_hidden_layers is 4.*have 2 layers.*use num_hidden_layers 2"),
-    ({"drop": [LAYER]}, "num_hidden_layers is 2.*have 1 layers.*use num_hidden_layers 1"),
     ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*hidden_size"),
     ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*num_key_value_heads"),
-    ({"config": {"text_config": {"num_hidden_layers": 10**12}}}, "num_hidden_layers is 1000000000000"),
     ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*vocab_size"),
     ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
-    ({"config": {"quantization_config": {"load_in_8bit": True}}}, "bitsandbytes, 8 bits.*unquantized"),
     ({"drop": [".*q_proj.weight"], "more": {"model.layers.0.self_attn.q_proj.qweight": [4, 32]}}, "qweight.*unqua"),
     ({"rename": {f"model.layers.{layer}.self_attn.q_proj": f"model.layers.{layer}.self_attn.q_proj.base_layer"
                  for layer in range(2)}, "more": {"model.layers.0.self_attn.q_proj.lora_A.default.weight": [4, 32]}},
      "base_layer.*merge_and_unload"),
     ({"more": {f"model.layers.{layer}.self_attn.q_proj.bias": [32] for layer in range(2)}},
      r"2 tensors.*no place for them.*layers\.0\.self_attn\.q_proj\.bias.*config.json that was saved"),
-    ({"more": {"model.layers.1.self_attn.k_norm.weight": [8]}}, r"1 tensors.*k_norm.*model_type is llama"),
     ({"fill": {r".*1\.mlp\.up_proj\.weight": float("nan")}}, r"layers\.1\.mlp\.up_proj.*NaN"),
     ({"fill": {r".*norm\.weight": float("-inf")}, "dtype": "float16"}, "and 4 other tensors hold NaN or infinite"),
     ({"config_without": ["model_type"]}, "names no model_type.*publisher"),
@@ -91,29 +81,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 9}}, "per_tok is 9.*at most 4"),
     ({"config": {"model_type": "qwen9"}}, "no model_type 'qwen9'.*install a transformers"),
     ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
-    ({"config": {"model_type": "bert"}}, "both directions.*ForCausalLM"),
     ({"config": {"model_type": "qwen2_5_vl"}}, "qwen2_5_vl.*vision.*ForCausalLM"),
     ({"config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
-    ({"config": {"num_hidden_layers": "2"}}, "num_hidden_layers is '2'.*whole number"),
-    ({"config": {"num_hidden_layers": 10**24}}, "num_hidden_layers is 10000.*whole number"),
-    ({"config": {"num_hidden_layers": 1999}}, "num_hidden_layers is 1999.*weights have 2 layers.*num_hidden_layers 2"),
-    ({"config": {"n_layer": 1999}}, "n_layer is 1999.*weights have 2 layers.*n_layer 2"),
-    ({"config": {"text_config": {"num_hidden_layers": 1999}}}, "num_hidden_layers is 1999.*have 2 layers"),
     ({"config": {"model_type": "mixtral", "num_local_experts": 400_000}}, "experts is 400000.*no tensor.*size of 4"),
-    ({"config": {"rms_norm_eps": float("nan"), "other": 10**400}}, "rms_norm_eps is nan.*use a finite rms_norm_eps"),
-    ({"config": {"architectures": 5, "rope_theta": 0, "attention_dropout": 5}}, "rope_theta is 0.*above 0"),
-    ({"config": {"attention_dropout": 0.95}}, "attention_dropout is 0.95.*such as 0 or 0.1"),
-    ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
-    ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
-    ({"config": {"hidden_size": float("inf")}}, "hidden_size is inf.*whole number"),
-    ({"config": {"model_type": "mistral", "num_hidden_layers": None}}, "num_hidden_layers is null.*whole number"),
     ({"config": {"num_attention_heads": 5, "num_key_value_heads": 5}, "config_without": ["head_dim"]},
      r"\(32\).*\(5\).*config\.json"),
-    ({"config": {"num_key_value_heads": 3}, "shapes": {r".*[kv]_proj\.weight": [24, 32]}}, "heads is 4.*heads 3.*div"),
     ({"config": {"rms_norm_eps": float("nan")}}, "rms_norm_eps is nan.*about 1e-6"),
     ({"config": {"model_type": "mistral", "sliding_window": 0}}, "sliding_window is 0.*use null"),
-    ({"config": {"hidden_act": "swish9"}}, "swish9.*correct hidden_act"),
-    ({"config": {"rope_scaling": {"rope_type": "yarnn", "factor": 4.0}}}, "yarnn.*correct rope_scaling.rope_type"),
     ({"config": {"pad_token_id": 50257}}, "pad_token_id is 50257.*vocab_size 92"),
 ]  # fmt: skip
 
@@ -129,17 +103,12 @@ def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expec
     "given",
     [
         {},
-        {"shards": 2},
         {"drop": [r"lm_head\.weight"], "config": {"tie_word_embeddings": True}},
         {"rename": {"model.": ""}},  # transformers puts the prefix back
-        {"more": {"model.layers.0.self_attn.rotary_emb.inv_freq": [4]}},
-        {"more": {"mtp.head.weight": [4, 4]}},  # a part that is trained elsewhere
         {"more": {"mtp.layers.0.eh_proj.weight": [4, 4], "model.layers.0.self_attn.k_scale": []}},
         {"config": {"vocab_size": 128}, "shapes": {r"(model\.embed_tokens|lm_head)\.weight": [128, 32]}},
         {"config": {"pad_token_id": None, "quantization_config": None, "torch_dtype": "float16"}},
-        {"config": {"pad_token_id": -1}},
         {"positions": 8192, "config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
-        {"dtype": "float16"},
     ],
     ids=str,
 )
@@ -194,14 +163,6 @@ def test_masks_in_weights_of_before_are_no_quantized_ones(
     load_model(Pretrained(path=str(folder)), 0, CPU)
 
 
-def test_lengths_are_fitted_to_the_positions_of_every_family(tmp_path: Path) -> None:
-    words = ["algorithm=sft", "model=hf", f"model.path={saved(tmp_path / 'm', 'gpt2')}", "data=reverse"]
-    data = resolve(["~data.max_prompt_length", "~data.max_response_length", *words]).data
-    assert data.max_prompt_length + data.max_response_length == 64
-    with pytest.raises(Problems, match=r"may take 116 tokens, and the model knows 64 positions"):
-        resolve([*words, "data.max_prompt_length=16", "data.max_response_length=100"])
-
-
 YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
@@ -209,21 +170,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
     ("node", "positions"),
     [
         ({"n_positions": 1024, "n_ctx": 1024}, 1024),
-        ({"max_position_embeddings": 2048, "model_type": "opt"}, 2048),
         ({"text_config": {"max_position_embeddings": 8192}, "max_position_embeddings": 77}, 8192),
-        ({"text_config": {}}, None),
         ({"max_position_embeddings": 2048, "alibi": True}, None),
         ({"max_position_embeddings": -1}, None),
-        ({"max_position_embeddings": "2048"}, None),
-        ({"n_positions": 10**400}, None),
         ({"max_position_embeddings": 4096, "rope_scaling": YARN | {"original_max_position_embeddings": 2048}}, 8192),
-        ({"max_position_embeddings": 65536, "rope_scaling": YARN | {"original_max_position_embeddings": 4096}}, 65536),
-        ({"max_position_embeddings": 4096, "rope_parameters": YARN}, 16384),
         ({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": 8.0}}, 16384),
-        ({"max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2.5}}, 5120),
-        ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131072),
         ({"max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", "factor": 32.0}}, 131072),
-        ({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": "8"}}, 2048),
         ({"model_type": "gemma3_text", "max_position_embeddings": 131072,
           "rope_scaling": {"rope_type": "linear", "factor": 8.0}}, 131072),  # scaled already, as vLLM also has it
     ],
@@ -242,14 +194,6 @@ def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
         )
 
 
-def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:
-    Model(config={"num_hidden_layers": 1}).save(tmp_path / "m")
-    (line,) = lines(planned(tmp_path / "m"))
-    assert (
-        line.startswith("WARN model.path: num_hidden_layers is 1, and layers.1") and "use num_hidden_layers 2" in line
-    )
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
 def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -> None:
     Model().save(tmp_path / "m")
@@ -263,10 +207,7 @@ def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -
 
 HEADERS: list[Any] = [
     [], {"a": 5}, {"a": {"dtype": "F32"}}, {"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}},
-    {"a": {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]}},
     {"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}},
-    {"a": {"dtype": "F99", "shape": [10**30], "data_offsets": [0, 4]}},
-    {"a": {"dtype": [], "shape": [1], "data_offsets": [0, "4"]}},
     {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**400]}},
 ]  # fmt: skip
 
@@ -307,12 +248,6 @@ def test_the_line_that_renames_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path / "m")
     exec(code, {})
     assert lines(planned(tmp_path / "m")) == []
-
-
-def test_no_line_is_printed_that_names_would_make_into_another(tmp_path: Path) -> None:
-    Model(rename={"": '"; touch x; $(id)".'}).save(tmp_path / "m")
-    (line,) = lines(planned(tmp_path / "m"))
-    assert "save the weights of the text model alone" in line and "python -c" not in line
 
 
 def test_adapters_of_layers_that_are_stored_the_other_way_round(tmp_path: Path) -> None:
@@ -376,19 +311,6 @@ def test_adapters_that_peft_would_leave_out(
     assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
 
 
-def test_what_adapters_can_do_is_known_by_their_base(tmp_path: Path) -> None:
-    Model(positions=512).save(tmp_path / "base")
-    Adapter(base=str(tmp_path / "base")).save(tmp_path / "m")
-    made = Pretrained(path=str(tmp_path / "m"))
-    assert made.positions == 512 and made.shape is not None
-
-
-def test_a_quantized_base_is_not_just_missing(tmp_path: Path) -> None:
-    Model(config={"quantization_config": {"load_in_4bit": True}}).save(tmp_path / "base")
-    Adapter(base=str(tmp_path / "base")).save(tmp_path / "m")
-    assert "use the unquantized checkpoint" in lines(planned(tmp_path / "m"))[0]
-
-
 def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second look at the same config and headers starts no process; another config is looked at again."""
     started: list[Any] = []
@@ -434,48 +356,6 @@ def raising(cause: Exception) -> Any:
     return fail
 
 
-def test_a_plan_parses_each_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of large models have tens of thousands of tensors, and advice on memory asks hundreds of times."""
-    Model(shards=2).save(tmp_path / "m")
-    texts, parse = list[Any](), weights.parse_json
-    monkeypatch.setattr(weights, "parse_json", lambda text: texts.append(text) or parse(text))
-    assert lines(planned(tmp_path / "m")) == []
-    sizes = {tuple(weights.sizes(tmp_path / "m")) for _ in range(20)}
-    assert len(sizes) == 1 and len(texts) <= 5 and sum(b"data_offsets" in text for text in texts) == 2
-    Model(shards=2, drop=["lm_head.weight"]).save(tmp_path / "other")
-    file = "model-00001-of-00002.safetensors"
-    (tmp_path / "m" / file).write_bytes((tmp_path / "other" / file).read_bytes())
-    assert "no output layer" in lines(planned(tmp_path / "m"))[0]  # what was written anew is read anew
-
-
-SPINS = """
-import json, resource, sys
-source = open({0!r}).read()
-code = source[source.index("def set_limits"):source.index("def dry_load")]
-import math; from pathlib import Path
-exec(code)
-while sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) < 0.1:
-    pass
-set_limits(**json.load(sys.stdin))
-while True:
-    pass
-"""
-
-
-def test_the_process_loads_only_what_it_needs(tmp_path: Path) -> None:
-    """What compiles and what trains over several processes would be two fifths of its imports."""
-    Model().save(tmp_path / "m")
-    tensors = weights.tensors(tmp_path / "m")
-    limits = {"memory_bytes": dry_load.MEMORY_BYTES, "of_imports": dry_load.OF_IMPORTS, "cpu_s": 0}
-    asked = {"folder": str(tmp_path / "m"), "loader": "AutoModelForCausalLM", "tensors": tensors, **limits}
-    words = [sys.executable, "-P", "-X", "importtime", str(dry_load.PROGRAM)]
-    ran = subprocess.run(words, input=json.dumps(asked), capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout)["model_class"] == "LlamaForCausalLM"
-    loaded = set(re.findall(r"\| +(\S+)$", ran.stderr, re.MULTILINE))
-    assert "transformers.masking_utils" in loaded, sorted(loaded)[-20:]
-    assert not {"torch._dynamo", "torch.distributed.tensor"} & loaded
-
-
 def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -485,10 +365,6 @@ def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: p
     node = program.dry_load(str(tmp_path / "m"), "AutoModelForCausalLM", tensors)
     assert found == fit.LoadReport(**node)
     assert config.read(tmp_path / "m")
-    (tmp_path / "spins.py").write_text(SPINS.format(program.__file__))
-    monkeypatch.setattr(dry_load, "PROGRAM", tmp_path / "spins.py")
-    asked = {"memory_bytes": dry_load.MEMORY_BYTES, "of_imports": dry_load.OF_IMPORTS, "cpu_s": 0}
-    assert dry_load._in_a_process(asked) == {"step": "time", "lasting": False}
     monkeypatch.setattr(dry_load, "PROGRAM", tmp_path / "hangs.py")
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.setattr(dry_load, "WALL_S", 0.1)

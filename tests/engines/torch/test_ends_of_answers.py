@@ -17,8 +17,6 @@ CHATML = (
 ASSISTANT = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 KINDS = {
     "base": (CHATML, "<EOS> <|im_end|>"),
-    "no end": ("{% for turn in messages %}{{ '<|user|>' if turn.role == 'user' else '<|assistant|>' }}"
-               "{{ turn.content }}{% endfor %}" + ASSISTANT, "<EOS> <|user|>"),
     "several": ("{% for turn in messages %}{{ '<|user|>' if turn.role == 'user' else '<|assistant|>' }}"
                 "{% if turn.thinking %}{{ turn.thinking }}<|end|><|assistant|>{% endif %}{{ turn.content }}"
                 "{{ '<|return|>' if turn.role == 'assistant' and loop.last else '<|end|>' }}{% endfor %}" + ASSISTANT,
@@ -31,7 +29,7 @@ def test_answers_end_where_the_template_ends_them(kind: str, tmp_path: Path) -> 
     template, stops = KINDS[kind]
     ends.save_model(tmp_path / "model", template)
     rows = ends.write_rows(tmp_path)
-    words = [f"model.path={tmp_path}/model", "trainer.total_training_steps=60", *ends.SFT]
+    words = [f"model.path={tmp_path}/model", "trainer.total_training_steps=40", *ends.SFT]
     saved, held_out = ends.train(tmp_path, rows, *words)
     assert held_out["val-core/unknown/reward/mean@1"] > 0.9  # it was 0 where sampling waited for the tokenizer's EOS
     found = ends.answers(saved, ends.by_transformers)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from safetensors.torch import load_file
 
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
+from launcher.core.metrics import METRICS
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.generator import Completion, Generator
+from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock, Mismatch
 from launcher.engines.torch.train.policy import Policy, _masked_row
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
+from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
 from launcher.spec.data import Row
+from launcher.spec.episode import Turn
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.sampler import Sampler
 from launcher.text.encoder import Pair, Tokens
@@ -42,9 +49,16 @@ class Fake(Generator):
         self.awoken += 1
         yield {"timing_s/update_weights": 0.5}
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        answers = [[20 + row, 30 + row] if row % 2 else [20 + row, 30 + row, 1] for row in range(len(prompts) * n)]
-        return [Completion(tokens, tokens[-1] != 1, [-token / 8 for token in tokens]) for tokens in answers]
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        answers = [
+            [20 + row, 30 + row] if row % 2 else [20 + row, 30 + row, 1]
+            for row in range(sum(len(request.keys) for request in requests))
+        ]
+        ends = ["end" if tokens[-1] == 1 else "length" for tokens in answers]
+        return [
+            Turn(tokens, stop=stop, logp=[-token / 8 for token in tokens])
+            for tokens, stop in zip(answers, ends, strict=True)
+        ]
 
 
 class Known(Reward):
@@ -117,8 +131,135 @@ def test_weights_that_moved_are_counted_and_those_that_stayed_are_not(jobs: Modu
     for weight in trained.weights:
         weight.grad = torch.ones_like(weight)
     trained.optimizer_step(1, {"loss": torch.tensor(False)})
-    assert trained.steps_taken == 0
+    assert trained.network.version == 0
     for weight in trained.weights:
         weight.grad = torch.ones_like(weight)
     trained.optimizer_step(1, {"loss": torch.tensor(True)})
-    assert trained.steps_taken == 1
+    assert trained.network.version == 1
+
+
+def batch_of(old: list[float], rollout: list[float], mask: list[int]) -> Batch:
+    row = [torch.tensor([x], dtype=torch.float64) for x in (old, rollout, mask)]
+    tokens = torch.zeros(1, len(old), dtype=torch.long)
+    return Batch(tokens=tokens, length=torch.tensor([len(old)]), mask=row[2], old=row[0], rollout=row[1])
+
+
+def logs(*probabilities: float) -> list[float]:
+    return [math.log(p) for p in probabilities]
+
+
+def test_by_hand() -> None:
+    """Two tokens count, a prompt's does not: p 0.5 and 0.2 to the trainer, 0.4 and 0.25 to the sampler."""
+    found = Mismatch(None)
+    found.record_and_weight(batch_of(logs(0.9, 0.5, 0.2), logs(0.1, 0.4, 0.25), [0, 1, 1]))
+    k1 = (math.log(0.4 / 0.5) + math.log(0.25 / 0.2)) / 2
+    k3 = ((0.5 / 0.4 - 1 - math.log(0.5 / 0.4)) + (0.2 / 0.25 - 1 - math.log(0.2 / 0.25))) / 2
+    expected = {
+        "rollout_corr/kl": k1,
+        "rollout_corr/k3_kl": k3,
+        "training/rollout_probs_diff_max": 0.1,
+        "training/rollout_probs_diff_mean": 0.075,
+        "training/rollout_probs_diff_std": math.sqrt(2 * 0.025**2),
+        "training/rollout_actor_probs_pearson_corr": 1.0,  # two points lie on a line
+    }
+    assert found.metrics(CPU) == pytest.approx(expected, abs=1e-12)
+    assert expected.keys() <= METRICS.keys()
+
+
+def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
+    draw = torch.Generator().manual_seed(0)
+    old, rollout = (-3 * torch.rand(1, 40, generator=draw, dtype=torch.float64) for _ in range(2))
+    whole = batch_of(old[0].tolist(), rollout[0].tolist(), [1] * 40)
+    single, parts = Mismatch(2.0), Mismatch(2.0)
+    single.record_and_weight(whole)
+    for start in range(0, 40, 7):
+        cut = slice(start, start + 7)
+        parts.record_and_weight(batch_of(old[0, cut].tolist(), rollout[0, cut].tolist(), [1] * len(old[0, cut])))
+    expected = single.metrics(CPU)
+    assert parts.metrics(CPU) == pytest.approx(expected)
+    p, q = old.exp(), rollout.exp()
+    assert expected["training/rollout_probs_diff_std"] == pytest.approx((p - q).abs().std().item())
+    correlation = torch.corrcoef(torch.cat([p, q]))[0, 1].item()
+    assert expected["training/rollout_actor_probs_pearson_corr"] == pytest.approx(correlation)
+    assert parts.metrics(CPU) == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "rollout", "weight"),
+    [
+        (0.5, 0.5, 1.0),  # of one mind
+        (0.6, 0.4, 1.5),  # the trainer would have drawn it more often
+        (0.2, 0.4, 0.5),  # and less often: never cut from below
+        (0.9, 0.1, 2.0),  # nine times, and cut
+    ],
+)
+def test_truncated_importance(old: float, rollout: float, weight: float) -> None:
+    """min(p_trainer / p_sampler, cap), of the paper; without a gradient."""
+    part = batch_of(logs(old), logs(rollout), [1])
+    seen = Mismatch(2.0)
+    found = seen.record_and_weight(part).importance
+    assert found.item() == pytest.approx(weight) and not found.requires_grad
+    told = seen.metrics(CPU)
+    assert told["rollout_corr/rollout_is_mean"] == pytest.approx(weight)
+    assert told["rollout_corr/rollout_is_ratio_fraction_high"] == float(old / rollout > 2)
+    assert Mismatch(None).record_and_weight(part).importance is None
+
+
+def test_pairs_and_rows_that_count_for_nothing_are_not_seen() -> None:
+    part = batch_of(logs(0.5, 0.5), logs(0.1, 0.1), [1, 1])
+    seen = Mismatch(None)
+    seen.record_and_weight(replace(part, preference=torch.tensor([1])))
+    seen.record_and_weight(replace(part, mask=part.mask * 0))
+    assert seen.metrics(CPU) == {}
+
+
+def test_probabilities_that_are_all_one_have_no_correlation() -> None:
+    seen = Mismatch(None)
+    seen.record_and_weight(batch_of([0.0, 0.0], [0.0, -1e-9], [1, 1]))
+    assert "training/rollout_actor_probs_pearson_corr" not in seen.metrics(CPU)
+
+
+def loud(model: CausalLM) -> CausalLM:
+    """Adapters begin with zeros; these do not."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.module.parameters():
+        weight.data.copy_(torch.randn(weight.shape, generator=generator))
+    model.base.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
+def test_names_and_tensors_are_those_of_a_checkpoint(name: str, family: Callable[..., Any], tmp_path: Path) -> None:
+    """transformers holds a mixture's experts in one tensor; a checkpoint holds each alone, and so do other programs."""
+    model, _ = family(name, torch.float32)
+    loud(model).module.save_pretrained(tmp_path)
+    expected, found = load_file(tmp_path / "model.safetensors"), dict(ExportedWeights(model))
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert torch.equal(found[key], value), key
+
+
+def test_a_tensor_under_two_names_is_sent_once() -> None:
+    model = loud(load_model(Scratch(tie_word_embeddings=True), 0, CPU))
+    names = [name for name, _ in ExportedWeights(model)]
+    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
+
+
+def test_adapters_are_added_as_peft_would_add_them_and_stay_apart() -> None:
+    model = loud(load_model(Scratch(dtype="bfloat16", lora_rank=3), 0, CPU))
+    before = {name: weight.clone() for name, weight in model.module.state_dict().items()}
+    found = dict(ExportedWeights(model))
+    after = model.module.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert isinstance(model.module, PeftModel)
+    expected = model.module.merge_and_unload().state_dict()
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, msg=name)
+
+
+def test_what_is_sent_is_that_of_the_moment() -> None:
+    model = loud(load_model(Scratch(), 0, CPU))
+    outgoing = ExportedWeights(model)
+    model.base.lm_head.weight.data.zero_()
+    assert not dict(outgoing)["lm_head.weight"].any()

@@ -17,12 +17,20 @@ from launcher.algorithms.sft import SFT
 from launcher.config.resolve import resolve
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Step
-from launcher.core.problems import Problems
 from launcher.engines.torch.model.load import load_model
+from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Training
+from launcher.engines.torch.train.movement import SAMPLED, distances, elements, part_of, sample
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import LastValidation, Saver, SaveResult, TrainingPosition, read_position
+from launcher.engines.torch.train.save import (
+    LastValidation,
+    Saver,
+    SaveResult,
+    TrainingPosition,
+    load_optimizers,
+    read_position,
+)
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 
@@ -53,10 +61,7 @@ def kept(root: Path) -> list[int]:
         ([0.9, 0.1, 0.2, 0.3], LOSS, {}, [2, 4]),  # less is better
         ([0.9, None, None, 0.3], REWARD, {}, [1, 4]),  # a validation of long ago says nothing of these weights
         ([math.nan, 0.1, 0.2, 0.3], REWARD, {}, [4]),
-        ([0.9, 0.1, 0.2, 0.3], REWARD, {"best": 0}, [4]),
-        ([0.9, 0.1, 0.2, 0.3], REWARD, {"best": 2}, [1, 4]),
         ([0.9, 0.8, 0.2, 0.3], REWARD, {"best": 2}, [1, 2, 4]),
-        ([0.9, 0.1, 0.2, 0.3], REWARD, {"metric": "val/no_such"}, [4]),
     ],
 )
 def test_the_best_stays_beside_the_newest(
@@ -161,23 +166,14 @@ def trained(
     return events, saved
 
 
-def test_what_is_saved_says_which_step_was_validated(policy: Policy, jobs: ModuleType) -> None:
-    _, saved = trained(policy, jobs, ["trainer.val_before_train=false"], 0, LastValidation())
-    assert [(one.step, one.validated.step) for one in saved] == [(2, None), (4, 3), (6, 6)]
-    assert saved[-1].validated.metrics[REWARD] == 0.5
-
-
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["trainer.best_metric=val/lss"],
          f"trainer.best_metric: val/lss is not measured, so no checkpoint is best; it may be {REWARD}"),
-        ([f"trainer.best_metric={REWARD[:-1]}2"],
-         f"trainer.best_metric: {REWARD[:-1]}2 is not measured, so no checkpoint is best; did you mean {REWARD}?"),
         (["trainer.best_metric=val-aux/reverse/reward/std@1"],
          "trainer.best_metric: val-aux/reverse/reward/std@1 has no better direction, so no checkpoint is best;"
          f" did you mean {REWARD}?"),
-        ([f"trainer.best_metric={REWARD}"], None),
         ([], None),
         (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
     ],
@@ -194,7 +190,56 @@ def test_a_metric_that_is_not_measured_is_told_once(
     assert not [event for event in again if isinstance(event, Alert)]
 
 
-@pytest.mark.parametrize("word", ["trainer.best_metric=critic/score/mean", "trainer.keep_best=-1"])
-def test_settings_that_make_no_sense_are_refused_before_anything_runs(word: str) -> None:
-    with pytest.raises(Problems, match=word.partition("=")[0]):
-        resolve(["algorithm=sft", "model=tiny", "data=reverse", word])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("module.model.embed_tokens.weight", "embedding"),
+        ("module.transformer.wte.weight", "embedding"),
+        ("module.model.layers.0.self_attn.q_proj.weight", "attention"),
+        ("module.model.layers.0.self_attn.q_norm.weight", "norms"),
+        ("module.transformer.h.0.ln_1.weight", "norms"),
+        ("module.model.layers.0.mlp.experts.gate_up_proj", "mlp"),
+        ("module.lm_head.weight", "head"),
+        ("module.base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", "lora_B"),
+        ("module.model.layers.0.conv.weight", "other"),
+    ],
+)
+def test_a_weight_belongs_to_a_part(name: str, part: str) -> None:
+    assert part_of(name) == part
+
+
+@pytest.mark.parametrize("size", [1, SAMPLED, SAMPLED + 1, 1 << 20])
+def test_the_elements_are_distinct_and_spread(size: int) -> None:
+    found = elements(torch.arange(size))
+    assert len(found) == len(found.unique()) == min(size, SAMPLED)
+    assert found.double().mean().item() == pytest.approx((size - 1) / 2, rel=0.03)
+
+
+def test_a_sample_says_how_far_a_large_weight_moved(jobs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = jobs.policy_for("sft", "float64", jobs.Limits(16))
+    begun = [weight.detach().clone() for weight in policy.actor.weights]
+    whole = sample(policy.actor.network)
+    monkeypatch.setattr(movement, "SAMPLED", 64)
+    policy.actor.start = sample(policy.actor.network)
+    assert set(distances(policy.actor).values()) == {0.0}
+    for weight in policy.actor.weights:
+        weight.data += 0.1 * torch.randn(weight.shape, dtype=torch.float64, generator=torch.manual_seed(0))
+    estimated = distances(policy.actor)
+    assert sum(len(x) for x in policy.actor.start.values()) < sum(weight.numel() for weight in begun) / 2
+    monkeypatch.setattr(movement, "SAMPLED", SAMPLED)
+    policy.actor.start = whole
+    assert estimated == pytest.approx(distances(policy.actor), rel=0.3)
+    assert set(estimated) == {"embedding", "attention", "mlp", "norms", "head"}
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_a_resumed_run_measures_from_its_beginning(jobs: ModuleType, start: bool, tmp_path: Path) -> None:
+    policy = jobs.policy_for("sft", "float64", jobs.Limits(16))
+    policy.actor.start = sample(policy.actor.network) if start else None  # as in an older checkpoint
+    jobs.train_until(policy, 1, {})
+    before = distances(policy.actor)
+    assert bool(before) == start and all(x > 0 for x in before.values())
+    Saver(tmp_path, policy, 3).save(TrainingPosition(1, 0, 0, 24))
+    policy.actor.start = sample(policy.actor.network)  # of the weights that it goes on with
+    load_optimizers(policy, next(tmp_path.iterdir()))
+    assert distances(policy.actor) == before

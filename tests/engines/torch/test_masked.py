@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -13,23 +13,21 @@ import torch
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
-from launcher.core.events import Sample
+from launcher.core.events import Sample, from_line, to_line
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock, Tally, mask_unscored, unscored_rows
+from launcher.engines.torch.train.measure import Clock, Sums, Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import Algorithm, Batch
+from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward, Scores
 from launcher.text.encoder import Tokens
-
-SAMPLED = ["ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay"]
 
 
 def nonfinite_source(batch: Batch, *rows: int) -> Batch:
@@ -45,8 +43,9 @@ def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor
     return jobs.weights(policy), dict(update.metrics)
 
 
-@pytest.mark.parametrize("limits", [Limits(3), Limits(16, 40)], ids=["rows", "tokens"])
-@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize(
+    ("kind", "limits"), [("ppo", Limits(3)), ("dr_grpo", Limits(3)), ("gspo_selfplay", Limits(16, 40))], ids=str
+)
 def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
     weights = []
     for excluded in (True, False):
@@ -147,19 +146,6 @@ def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> Non
     assert len(source.alerts) == 4 and source.alerts[-1].startswith("12 more answers are without a score, for 3 other")
 
 
-def test_equal_reasons_are_one_line() -> None:
-    tally = Tally()
-    nan = math.nan
-    tally.note([4, 4, 9], ["f:2", "f:2", "f:1"], Scores([nan, 1.0, nan], {}, ["late", "", "late"]))
-    tally.note([1], ["f:7"], Scores([nan], {}, ["no"]))
-    metrics, lines = tally.summary()
-    assert metrics == {"reward/faults": 3.0}
-    assert lines == [
-        "f:2: late; 2 of 4 answers are without a score, their groups left out",
-        "f:7: no; 1 of 4 answers are without a score, their groups left out",
-    ]
-
-
 def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither who found a fault nor which process has no parts changes what is said."""
     found = []
@@ -208,3 +194,134 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
     assert len(alerts) == 2 and alerts[0].startswith("val.jsonl:2: ValueError: cannot score 1")
     scores = [whole["val-core/a/reward/mean@1"] * 5, found["val-core/a/reward/mean@1"] * 4]
     assert scores[0] - scores[1] in (0.0, pytest.approx(1.0))
+
+
+f64 = torch.float64
+
+
+@pytest.fixture
+def step(jobs: ModuleType) -> tuple[Batch, Batch]:
+    """A step of PPO, as it was sampled and with its advantages."""
+    policy = jobs.policy_for("ppo", "float64", Limits(5))
+    raw = jobs.rollouts_of(policy.model, 1)
+    return raw, policy.algorithm.prepare(policy.annotate(raw, Clock(), on_policy=False), {})[0]
+
+
+def test_spreads_are_torchs(step: tuple[Batch, Batch]) -> None:
+    """S4-09, S2-14, S2-25: what tells answers apart is the spread; S2-01, S2-30: the share of positive rewards."""
+    raw, made = step
+    found, seen = measure.batch_metrics(raw, made, True, 6), made.mask > 0
+    expected = {
+        "critic/score/std": raw.reward.std(),
+        "critic/rewards/std": made.reward.std(),
+        "critic/advantages/std": made.advantage[seen].std(),
+        "critic/vf_explained_var": 1 - (made.target - made.value)[seen].var() / made.target[seen].var(),
+        "critic/rewards/positive_share": (made.reward > 0).double().mean(),
+        "critic/rewards/max": made.reward.max(),
+        "critic/rewards/min": made.reward.min(),
+        "response_length/max": raw.mask.sum(1).max(),
+        "response_length/min": raw.mask.sum(1).min(),
+        "prompt_length/max": (raw.length - raw.mask.sum(1)).max(),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx(
+        {name: value.item() for name, value in expected.items()}, rel=1e-12
+    )
+    assert not {"critic/rewards/positive_share/mean", "critic/values/std"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("reward", "std", "positive"),
+    [
+        ([0.1] * 24, 0.0, 1.0),  # exactly: 24 times 0.1 over 24 is not 0.1
+        ([1e9, 1e9 + 1] * 12, (6 / 23) ** 0.5, 1.0),  # squares would lose all digits
+    ],
+)
+def test_rewards(reward: list[float], std: float, positive: float, step: tuple[Batch, Batch]) -> None:
+    raw, made = (replace(batch, reward=torch.tensor(reward, dtype=f64)) for batch in step)
+    found = measure.batch_metrics(raw, made, True, 6)
+    assert found["critic/rewards/std"] == pytest.approx(std, rel=1e-6, abs=0)
+    assert found["critic/rewards/positive_share"] == positive
+
+
+@pytest.mark.parametrize("predicted", ["right", "mean", "worse"])
+def test_explained_variance(predicted: str, step: tuple[Batch, Batch]) -> None:
+    raw, made = step
+    seen = made.mask > 0
+    values = {
+        "right": made.target,
+        "mean": made.target[seen].mean() * made.mask,
+        "worse": -made.target,
+    }
+    found = measure.batch_metrics(raw, replace(made, value=values[predicted]), True, 6)
+    expected = {"right": 1.0, "mean": 0.0, "worse": -3.0}[predicted]
+    assert found["critic/vf_explained_var"] == pytest.approx(expected, abs=1e-12)
+
+
+# ---- distributions
+
+
+DISTRIBUTIONS = [
+    ([0.0, 1.0, 1.0, 0.5], (0.0, 1.0), {0: 1, 10: 1, 19: 2}),
+    ([-1e308, 1e308], (-1e308, 1e308), {0: 1, 19: 1}),  # their difference is no number
+    ([5e-324, 0.0], (0.0, 5e-324), {0: 1, 1: 1}),  # there are no edges between them
+    ([math.nan, 3.0, math.inf, 4.0], (3.0, 4.0), {0: 1, 19: 1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "counts"), DISTRIBUTIONS, ids=[str(values) for values, _, _ in DISTRIBUTIONS]
+)
+def test_distributions(values: list[float], ends: tuple[float, float], counts: Mapping[int, int]) -> None:
+    """S2-24. As `Distribution` says it: counts[i] in [edges[i], edges[i + 1])."""
+    found = measure.distribution(7, "x", torch.tensor(values, dtype=f64), shared=False)
+    assert found and (found.step, found.name) == (7, "x")
+    assert len(found.edges) == len(found.counts) + 1 <= measure.BINS + 1
+    assert list(found.edges) == sorted(set(found.edges))
+    assert (found.edges[0], found.edges[-1]) == (ends[0], math.nextafter(ends[1], math.inf))
+    assert {place: count for place, count in enumerate(found.counts) if count} == counts
+    assert from_line(to_line(found)) == found
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, -math.inf]])
+def test_nothing_has_no_distribution(values: list[float]) -> None:
+    assert measure.distribution(1, "x", torch.tensor(values, dtype=f64), shared=False) is None
+
+
+def test_distributions_come_seldom() -> None:
+    assert [step for step in range(32) if measure.shows_distributions(step)] == [0, 1, 10, 20, 30]
+
+
+def test_gradient_norms_are_those_before_clipping(jobs: ModuleType) -> None:
+    policy = jobs.policy_for("grpo", "float64", Limits(5))
+    policy.actor.optim = replace(policy.actor.optim, clip_grad=1e-9)
+    batch = policy.annotate(jobs.rollouts_of(policy.model, 1), Clock(), on_policy=False)
+    batch = policy.algorithm.prepare(batch, {})[0]
+    assert policy.update(batch, 2).weight_norms is None
+    update = policy.update(batch, 10)
+    assert update.weight_norms is not None and len(update.weight_norms) == len(policy.actor.weights)
+    assert update.weight_norms.norm().item() == pytest.approx(update.metrics["actor/grad_norm"], rel=1e-12)
+
+
+# ---- over processes and micro-batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["", " fsdp2"])
+def test_several_processes_measure_the_same(way: str, together: Callable[[int], list[dict[str, Any]]]) -> None:
+    expected = together(1)[0]["measured"]
+    for each in together(2):
+        found = each[f"measured{way}"]
+        assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-9)
+        assert found["norms"] == pytest.approx(expected["norms"], rel=1e-9)
+        assert found["edges"] == pytest.approx(expected["edges"], rel=1e-9)
+        assert found["counts"] == expected["counts"] and sum(found["counts"]) == 24
+
+
+def test_sums_leave_out_what_nothing_was_measured_of() -> None:
+    sums, zero, one = Sums(torch.device("cpu")), torch.tensor(0.0), torch.tensor(1.0)
+    assert sums.reduced() == ({}, {})
+    sums.add(
+        {"mean": Mean(one, one), "none": Mean(zero, zero), "top": Largest(-one), "empty": Largest(-math.inf * one)}
+    )
+    sums.add({"mean": Mean(zero, one), "top": Largest(one * 3)})
+    assert sums.reduced() == ({"mean": 0.5}, {"top": 3.0})

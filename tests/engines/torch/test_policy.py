@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoConfig, AutoModelForCausalLM, Trainer, get_scheduler
 
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
@@ -18,8 +19,10 @@ from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy, Update
+from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.algorithm import Batch
 from launcher.spec.run import Optim
+from launcher.text.tokenizer import character_tokenizer
 
 Tiny = Callable[..., CausalLM]
 Metrics = list[dict[str, float]]
@@ -154,38 +157,6 @@ def test_far_from_the_sampling_policy_the_guard_clamps_and_counts(tiny: Tiny, jo
         assert found["actor/seq_log_ratio_max"] == pytest.approx(12 * batch.mask[0].sum().item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["grpo", "gspo", "ppo"])
-def test_a_guard_that_nothing_reaches_changes_no_bit(kind: str, jobs: ModuleType) -> None:
-    found = []
-    for most in (None, 10.0):
-        policy = jobs.policy_for(kind, "float64", Limits(5))
-        policy.algorithm = replace(policy.algorithm, max_log_ratio=most)
-        metrics = [jobs.train_until(policy, step, {})[0] for step in (1, 2)]
-        for update in [one for step in metrics for one in step]:
-            assert update.pop("actor/log_ratio_clamped", None) == (None if most is None else 0.0)
-        found.append((metrics, weights(policy.model)))
-    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
-
-
-def test_critic_and_policy_are_timed_apart(jobs: ModuleType) -> None:
-    """S0-19, S0-20: verl's names; a step in which only the critic learns has no time of the policy."""
-    policy, clock = jobs.policy_for("ppo", "float64", Limits(5)), Clock()
-    batch = prepared(policy, jobs.rollouts_of(policy.model, 1), on_policy=False)
-    policy.update(batch, 1, clock)
-    assert clock.pop_timings().keys() == {"timing_s/update_actor", "timing_s/update_critic"}
-    policy.critic_warmup = 1
-    policy.update(batch, 1, clock)
-    assert clock.pop_timings().keys() == {"timing_s/update_critic"}
-
-
-@pytest.mark.parametrize(("kind", "names"), [("sft", 0), ("dpo", 6), ("grpo", 11), ("gspo_selfplay", 11)])
-def test_which_algorithms_report_distances(kind: str, names: int, jobs: ModuleType) -> None:
-    policy = jobs.policy_for(kind, "float64", Limits(5))
-    found = jobs.train_until(policy, 1, {}, 1)[0][0]
-    assert len(DISTANCES & set(found)) == names
-    assert set(found) >= ({name for name in DISTANCES if "ref" in name} if names else set())
-
-
 def test_on_policy_old_is_what_annotate_would_find(tiny: Tiny, jobs: ModuleType) -> None:
     found = []
     for on_policy in (True, False):
@@ -217,15 +188,6 @@ def test_annotate_gives_log_probabilities_at_the_temperature(family: Callable[..
         assert (batch.old[row, ~answer] == 0).all()
 
 
-def test_annotate_is_without_dropout(tiny: Tiny, jobs: ModuleType) -> None:
-    model = tiny()
-    policy = jobs.policy_of(model, dropout=True)
-    updated(policy, prepared(policy, jobs.rollouts_of(model, 1)), 1)
-    assert model.module.training  # the update is with dropout where the model has some
-    policy.annotate(jobs.rollouts_of(model, 2), Clock(), on_policy=False)
-    assert not model.module.training
-
-
 def test_the_reference_stays_as_it_is(tiny: Tiny, jobs: ModuleType) -> None:
     model, reference = tiny(), tiny()
     before = weights(reference)
@@ -242,10 +204,9 @@ def test_the_reference_stays_as_it_is(tiny: Tiny, jobs: ModuleType) -> None:
     assert kl[1] > 1e-6 and kl[2] > 1e-6
 
 
-@pytest.mark.parametrize("kind", ["sft", "grpo"])
-def test_a_batch_without_answer_tokens_moves_nothing(kind: str, tiny: Tiny, jobs: ModuleType) -> None:
+def test_a_batch_without_answer_tokens_moves_nothing(tiny: Tiny, jobs: ModuleType) -> None:
     model = tiny()
-    policy = jobs.policy_of(model, SFT() if kind == "sft" else GRPO(), optim=Optim(lr=1e-3, weight_decay=0.0))
+    policy = jobs.policy_of(model, GRPO(), optim=Optim(lr=1e-3, weight_decay=0.0))
     before, batch = weights(model), jobs.rollouts_of(model, 1)
     found = updated(policy, prepared(policy, replace(batch, mask=0 * batch.mask)), 1)
     assert torch.equal(weights(model), before)
@@ -279,3 +240,93 @@ def test_reported_entropy_is_the_mean_over_answer_tokens(family: Callable[..., A
     policy = jobs.policy_of(model, temperature=0.7, limits=Limits(5))
     found = updated(policy, prepared(policy, batch), 1)
     assert found["actor/entropy"] == pytest.approx(total / batch.mask.sum().item(), rel=1e-12)
+
+
+# ---- the optimizer's settings
+
+
+@pytest.mark.parametrize(
+    ("values", "rates"),
+    [
+        ({"lr_scheduler_type": "linear", "min_lr_ratio": 0.2}, {1: 1.0, 6: 0.6, 10: 0.28}),  # 0.2 + 0.8 x 0.1
+        ({"lr_scheduler_type": "linear", "min_lr_ratio": 1.0}, {1: 1.0, 10: 1.0}),
+        ({"lr_scheduler_type": "warmup_stable_decay", "lr_decay_steps": 4}, {1: 1.0, 7: 1.0, 9: 0.5}),
+    ],
+)
+def test_learning_rate(values: dict[str, Any], rates: dict[int, float]) -> None:
+    of = learning_rates(Optim(lr=0.003, **values), 10)
+    assert {step: of(step) for step in rates} == pytest.approx({k: 0.003 * x for k, x in rates.items()}, abs=1e-15)
+
+
+SCHEDULES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # transformers' name, its settings, ours
+    "constant": ("constant_with_warmup", {}, {}),
+    "linear": ("linear", {}, {}),
+    "cosine": ("cosine", {}, {}),
+    "cosine to a tenth": ("cosine_with_min_lr", {"min_lr_rate": 0.1}, {"min_lr_ratio": 0.1}),
+    "polynomial": ("polynomial", {}, {}),
+    "polynomial to a fiftieth": ("polynomial", {"power": 3.0, "lr_end": 6e-5}, {"lr_power": 3.0, "min_lr_ratio": 0.02}),
+    "inverse_sqrt": ("inverse_sqrt", {}, {}),
+    "warmup_stable_decay": ("warmup_stable_decay", {"num_decay_steps": 1}, {"lr_decay_steps": 1}),
+}
+
+
+@pytest.mark.parametrize(("warm", "steps"), [(0, 1), (7, 2), (1, 10), (7, 60)])
+@pytest.mark.parametrize("kind", SCHEDULES, ids=str)
+def test_rates_are_those_that_transformers_sets(kind: str, warm: int, steps: int) -> None:
+    """Of a scheduler that is really stepped."""
+    name, theirs, ours = SCHEDULES[kind]
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=0.003)
+    scheduler: Any = get_scheduler(name, optimizer, warm, steps, theirs)
+    of = learning_rates(Optim(lr=0.003, lr_warmup_steps=warm, lr_scheduler_type=kind.split()[0], **ours), steps)
+    for step in range(1, steps + 1):
+        assert of(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12, abs=1e-18)
+        optimizer.step()
+        if step < steps:  # it need not be defined behind the last
+            scheduler.step()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])  # gpt-oss has biases of two dimensions, and sinks of one
+def test_weight_decay_spares_what_transformers_spares(family: str, jobs: ModuleType) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = AutoConfig.for_model(family, vocab_size=48, **sizes, intermediate_size=16, head_dim=8, num_local_experts=4)
+    model = CausalLM(AutoModelForCausalLM.from_config(config), character_tokenizer("abc"))
+    decayed = set(Trainer.get_decay_parameter_names(None, model.module))
+    for optim in (Optim(), Optim(weight_decay_on="all")):
+        groups = jobs.policy_of(model, optim=optim).actor.optimizer.param_groups
+        decay = {id(weight): group["weight_decay"] for group in groups for weight in group["params"]}
+        for name, weight in model.module.named_parameters():
+            expected = 0.01 if name in decayed or optim.weight_decay_on == "all" else 0.0
+            assert decay[id(weight)] == expected, name
+
+
+def test_eps_is_that_of_the_settings(tiny: Tiny, jobs: ModuleType) -> None:
+    assert jobs.policy_of(tiny(), optim=Optim(adam_eps=1e-5)).actor.optimizer.defaults["eps"] == 1e-5
+
+
+@pytest.mark.parametrize(("limit", "shortened"), [(0.01, True), (1e9, False)])
+def test_the_gradient_is_shortened_and_its_length_before_that_reported(
+    limit: float, shortened: bool, tiny: Tiny, jobs: ModuleType
+) -> None:
+    model = tiny()
+    policy = jobs.policy_of(model, SFT(), optim=Optim(clip_grad=limit))
+    given = []
+
+    def note(*_: Any) -> None:
+        grads = [weight.grad.flatten() for weight in model.module.parameters() if weight.grad is not None]
+        given.append(torch.cat(grads).norm().item())
+
+    policy.actor.optimizer.register_step_pre_hook(note)
+    reported = policy.update(jobs.rollouts_of(model, 1), 1).metrics["train/grad_norm"]
+    assert reported > 0.1
+    assert given == [pytest.approx(limit if shortened else reported, rel=1e-4)]  # torch adds 1e-6 to the length
+    assert all(weight.grad is None for weight in model.module.parameters())  # nothing stays for the next step
+
+
+def test_frozen_weights_stay(tiny: Tiny, jobs: ModuleType) -> None:
+    model = tiny()
+    embedding = model.module.get_input_embeddings().weight.requires_grad_(False)
+    policy = jobs.policy_of(model, SFT(), optim=Optim(lr=1e-2, weight_decay=0.5))
+    before, all_before = embedding.clone(), jobs.weights(policy)
+    policy.update(jobs.rollouts_of(model, 1), 1)
+    assert torch.equal(embedding, before)
+    assert not torch.equal(jobs.weights(policy), all_before)

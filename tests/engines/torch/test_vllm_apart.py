@@ -16,15 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.engines.torch.rollout.generator import Completion
+from launcher.engines.torch.rollout.generator import make_requests
 from launcher.engines.torch.rollout.vllm.messages import (
     generation_requests,
-    pack_completions,
     pack_requests,
+    pack_turns,
     split_evenly,
-    unpack_completions,
     unpack_requests,
+    unpack_turns,
 )
+from launcher.spec.episode import Turn
 
 JOBS = Path(__file__).with_name("apart_jobs.py")
 TIMEOUT_S = 420
@@ -35,9 +36,7 @@ Ran = Callable[..., list[tuple[int, Any, str]]]
 ANSWERED = [
     # two answers to a prompt, five prompts: the third prompt's are apart
     (1, 2, 1, [[[1] * 5 + [2] * 5]] * 3),
-    # six questions of the first and four of the second; later none of the second, which asks all the same
-    (2, 2, 1, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
-    (1, 2, 2, [[[1] * 10]] * 3),  # one copy in two parts
+    # six questions of the first and four of the second, and one copy in two parts; later the second asks none
     (2, 4, 2, [[[2] * 5 + [4], [4] * 4]] * 2 + [[[2] * 3 + [4] * 3, []]]),
 ]
 SCENARIOS = [(*row[:3], ()) for row in ANSWERED]
@@ -113,11 +112,8 @@ def test_a_sampler_that_dies_is_not_waited_for(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("counts", "parts", "sizes"),
     [
-        ([10], 1, [[10]]),
         ([10], 3, [[3, 3, 4]]),
-        ([4, 4], 2, [[4, 0], [0, 4]]),  # each trainer has a sampler of its own
         ([0, 5, 1], 2, [[0, 0], [3, 2], [0, 1]]),
-        ([1], 3, [[0, 0, 1]]),  # fewer questions than samplers
         ([0], 2, [[0, 0]]),
     ],
 )
@@ -133,10 +129,10 @@ def test_questions_are_split_evenly_and_each_is_asked_once(
 
 def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
     keys = np.array([2**64 - 1, 0, 7, 8], np.uint64)
-    mine = generation_requests([[1, 2], [1, 2]], 2, keys)
+    mine = generation_requests(make_requests([[1, 2], [1, 2]], keys, 0.7))
     assert [seed for _, seed in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
     assert unpack_requests(pack_requests(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
     assert unpack_requests(pack_requests([], 1.0, [1])) == ([], 1.0, [1])
-    output = [Completion([4, 1], False, [-0.1, -1e-300]), Completion([5], True, [-0.30000000000000004])]
-    assert list(unpack_completions(pack_completions(output))) == output
-    assert list(unpack_completions(pack_completions([]))) == []
+    output = [Turn([4, 1], stop="end", logp=[-0.1, -1e-300]), Turn([5], stop="length", logp=[-0.30000000000000004])]
+    assert list(unpack_turns(pack_turns(output))) == output
+    assert list(unpack_turns(pack_turns([]))) == []

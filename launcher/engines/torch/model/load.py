@@ -20,7 +20,6 @@ from launcher.spec.model import Model
 from launcher.text.tokenizer import character_tokenizer, tokenizer_class
 
 ADAPTER = "adapter_config.json"  # peft's name
-BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or folder has them
 VALUE_HEAD = "value_head.safetensors"
 
 

@@ -32,6 +32,8 @@ class Network(nn.Module):
     def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
         self.device = base.device  # where it is computed; its weights may rest elsewhere
+        self.version = 0
+        """Optimizer steps behind the weights: whoever holds a copy of them sees by it that they have changed."""
         self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
         self.supports_packing, self.mixed = _supports_packing(base), mixed
         if not self.supports_packing:

@@ -19,7 +19,8 @@ from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Completion, Generator
+from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.spec.episode import Turn
 from launcher.spec.sampler import Sampler
 
 BLOCK = 512  # tokens of the vocabulary that are summed together
@@ -37,17 +38,16 @@ class Decoder(Generator):
         self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
 
     @torch.no_grad()
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         self._check_cache()
         self.model.eval()
-        answers: list[Completion] = [Completion([], True)] * (len(prompts) * n)
-        with self.parallel.summon_full_params(self.model), self.model.autocast(), self._threads(len(prompts) * n):
-            for part in self._parts(prompts, n):
-                rows = [prompt * n + sample for prompt in part for sample in range(n)]
-                found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
-                for row, answer in zip(rows, found, strict=True):
-                    answers[row] = answer
-        return answers
+        answers: dict[int, list[Turn]] = {}
+        rows = sum(len(request.keys) for request in requests)
+        with self.parallel.summon_full_params(self.model), self.model.autocast(), self._threads(rows):
+            for part in self._parts(requests):
+                found = iter(self._sample([requests[place] for place in part], temperature))
+                answers |= {place: [next(found) for _ in requests[place].keys] for place in part}
+        return [turn for place in range(len(requests)) for turn in answers[place]]
 
     @contextmanager
     def _threads(self, rows: int) -> Iterator[None]:
@@ -68,19 +68,22 @@ class Decoder(Generator):
             got = f"{name} keeps a cache of its own kind, so it gives no answers"
             raise Problems(Problem("model.path", got, "use algorithm=sft", "not-supported"))
 
-    def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
-        """Prompts of similar length together, as many as may be answered at a time."""
-        by_length = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
-        size = max(self.sampler.max_num_seqs // n, 1)
+    def _parts(self, requests: Sequence[Request]) -> Iterator[list[int]]:
+        """Requests with prompts of similar length together, as many as may be answered at a time."""
+        by_length = sorted(range(len(requests)), key=lambda place: len(requests[place].prompt))
+        most = max((len(request.keys) for request in requests), default=1)
+        size = max(self.sampler.max_num_seqs // most, 1)
         for start in range(0, len(by_length), size):
             yield by_length[start : start + size]
 
-    def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        kv_cache = empty_cache(self.model.base.config)
-        logits, mask = self._prefill(prompts, kv_cache)
-        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
-        kv_cache.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
-        alive = torch.arange(len(prompts) * n, device=mask.device)  # [R] which answer each row writes
+    def _sample(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        kv_cache, keys = empty_cache(self.model.base.config), np.concatenate([request.keys for request in requests])
+        logits, mask = self._prefill([request.prompt for request in requests], kv_cache)
+        of = [place for place, request in enumerate(requests) for _ in request.keys]
+        prompt = torch.tensor(of, device=mask.device)  # [R] which prompt each row answers
+        logits, mask = logits[prompt], mask[prompt]  # [R, V], [R, L]
+        kv_cache.reorder_cache(prompt)
+        alive = torch.arange(len(prompt), device=mask.device)  # [R] which answer each row writes
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
         for t in range(self.max_new):
@@ -99,7 +102,7 @@ class Decoder(Generator):
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             logits = self._forward(token[:, None], mask, kv_cache)
         answers = ([token for token in row if token >= 0] for row in written.tolist())
-        return [Completion(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
+        return [Turn(tokens, stop="end" if tokens[-1] in self.model.eos else "length") for tokens in answers]
 
     def _prefill(self, prompts: list[list[int]], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
         """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""

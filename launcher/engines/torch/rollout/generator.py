@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,17 +14,39 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import full_tensor
+from launcher.spec.episode import Episode, Turn
 from launcher.spec.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Completion:
-    """One answer's tokens; `truncated` where it was cut at the maximum length."""
+class Request:
+    """A prompt that is to be answered once for each of its random streams."""
 
-    tokens: list[int]
-    truncated: bool
-    logp: Sequence[float] = ()
-    """Log-probability of each token by the sampling program; empty where that is the trainer."""
+    prompt: list[int]
+    keys: np.ndarray  # [n] uint64: equal keys give equal answers
+    temperature: float
+    """0 takes the likeliest tokens."""
+
+
+def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:
+    """Equally many answers to each prompt; `keys` [P * n] are their streams, prompt by prompt."""
+    each = np.split(keys, len(prompts)) if prompts else []
+    return [Request(prompt, mine, temperature) for prompt, mine in zip(prompts, each, strict=True)]
+
+
+class EpisodesFuture:
+    """The episodes of one request, as soon as they are asked for."""
+
+    def __init__(self, request: Request, generator: Generator) -> None:
+        self.request, self.generator = request, generator
+        self.episodes: list[Episode] | None = None
+
+    def result(self) -> list[Episode]:
+        """One for each key. Answers all requests that wait where this one still does; then it is collective."""
+        if self.episodes is None:
+            self.generator.answer_waiting()
+        assert self.episodes is not None
+        return self.episodes
 
 
 class Generator(ABC):
@@ -32,6 +54,7 @@ class Generator(ABC):
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
+        self.waiting: list[EpisodesFuture] = []
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
@@ -39,20 +62,46 @@ class Generator(ABC):
         Collective."""
         yield {}
 
-    @abstractmethod
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        """`n` answers to each prompt, prompt by prompt; collective: a process without prompts must call it, too.
+    def submit(self, requests: Sequence[Request]) -> list[EpisodesFuture]:
+        """Take requests; they wait until a result is asked for."""
+        futures = [EpisodesFuture(request, self) for request in requests]
+        self.waiting += futures
+        return futures
 
-        `keys` [P * n] are their random streams: equal keys give equal answers. A `temperature` of 0 takes the
-        likeliest tokens.
+    def answer_waiting(self) -> None:
+        """Answer the requests that wait. Collective: a process without requests must call it, too.
+
+        Raises `ValueError` where they have several temperatures.
         """
+        futures, self.waiting = self.waiting, []
+        temperatures = {future.request.temperature for future in futures} or {0.0}
+        if len(temperatures) > 1:
+            raise ValueError(f"requests that wait together have temperatures {sorted(temperatures)}; use one")
+        found = iter(self.generate([future.request for future in futures], temperatures.pop()))
+        for future in futures:
+            prompt, turns = future.request.prompt, [next(found) for _ in future.request.keys]
+            versions = [[self.model.version] * len(turn.tokens) for turn in turns]
+            future.episodes = [
+                Episode(prompt, (replace(turn, versions=each),)) for turn, each in zip(turns, versions, strict=True)
+            ]
+
+    def answer(self, requests: Sequence[Request]) -> list[Episode]:
+        """The episodes of all requests, request by request. Collective, as `answer_waiting` is."""
+        futures = self.submit(requests)
+        self.answer_waiting()
+        return [episode for future in futures for episode in future.result()]
+
+    @abstractmethod
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        """The answers to all requests, request by request; collective."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Release its resources when no more answers are needed. Collective: every process must call it."""
 
-    def texts(self, answers: Sequence[Completion]) -> list[str]:
-        """The answers as text, without the end-of-sequence token; other special tokens are kept."""
-        output = [answer.tokens if answer.truncated else answer.tokens[:-1] for answer in answers]
+    def texts(self, episodes: Sequence[Episode]) -> list[str]:
+        """The last turns as text, without the end-of-sequence token; other special tokens are kept."""
+        turns = [episode.turns[-1] for episode in episodes]
+        output = [turn.tokens[:-1] if turn.stop == "end" else turn.tokens for turn in turns]
         return self.model.tokenizer.batch_decode(output, skip_special_tokens=False)
 
 

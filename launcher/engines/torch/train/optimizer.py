@@ -41,8 +41,6 @@ class TrainedNetwork:
         self.network, self.optim, self.parallel = network, optim, parallel
         self.learning_rate = learning_rates(optim, steps)
         self.offloaded, self.device = offloaded, network.device
-        self.steps_taken = 0
-        """In this process's life: whoever holds a copy of the weights sees by it that they have changed."""
         self.start: Mapping[str, Tensor] | None = None
         """Elements of the weights as the run began (`movement.sample`); None where that is not known."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -87,7 +85,7 @@ class TrainedNetwork:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
-            self.steps_taken += 1
+            self.network.version += 1
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(norm.item(), rate, nonfinite_source, norms)
 

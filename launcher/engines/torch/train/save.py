@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from launcher.core import checkpoints, metrics
 from launcher.core.events import writable
 from launcher.core.redaction import redact
-from launcher.engines.torch.model.load import BASE, VALUE_HEAD
+from launcher.engines.torch.model.load import VALUE_HEAD
 from launcher.engines.torch.model.network import CriticNetwork
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import distribute_like, full_tensor
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
+from launcher.spec.checkpoint_format import FORMAT
 
 
 @dataclass(frozen=True)
@@ -151,12 +152,13 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
     """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
     model, critic = policy.model, critic_network(policy)
     more = {"save_embedding_layers": False} if model.has_adapters else {}  # else peft asks the hub if they have changed
-    model.module.save_pretrained(str(folder / "policy"), state_dict=dict(tensors["policy"]), **more)
-    model.tokenizer.save_pretrained(folder / "policy")
+    target = FORMAT.policy_path(folder)
+    model.module.save_pretrained(str(target), state_dict=dict(tensors["policy"]), **more)
+    model.tokenizer.save_pretrained(target)
     if model.has_adapters:  # the tokens that end an answer; peft leaves them out
-        model.base.generation_config.save_pretrained(folder / "policy")
+        model.base.generation_config.save_pretrained(target)
     if tensors["base"]:
-        model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(tensors["base"]))
+        model.base.save_pretrained(target / FORMAT.base, state_dict=dict(tensors["base"]))
     (folder / "state").mkdir()
     save_file(dict(tensors["optimizer"]), folder / "state" / "optimizer.safetensors")
     if policy.actor.start:
@@ -215,3 +217,5 @@ def _load_optimizer(trained: TrainedNetwork, file: Path) -> None:
     for full, value in load_file(file).items():
         key, _, name = full.partition(".")
         trained.optimizer.state[weights[name]][key] = distribute_like(value, weights[name])
+        if key == "step":
+            trained.network.version = max(trained.network.version, int(value))

@@ -11,10 +11,11 @@ from launcher.core.events import Event, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Generator
+from launcher.engines.torch.rollout.generator import Generator, make_requests
+from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.measure import Tally, add_sums
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Rows, collate_rows
+from launcher.engines.torch.train.sources import Rows
 from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
 
@@ -138,10 +139,10 @@ class Validation:
     def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        sampled = self.generator.sample([self._prompt(place) for place in places], n, keys, temperature)
+        requests = make_requests([self._prompt(place) for place in places], keys, temperature)
+        texts = self.generator.texts(self.generator.answer(requests))  # which is collective
         if not places:
             return
-        texts = self.generator.texts(sampled)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
         found = score_safely(self.reward, answers)
         rows = [self.rows.rows[place].where for place in places for _ in range(n)]
@@ -157,7 +158,7 @@ class Validation:
         sums: dict[str, tuple[float, float]] = {}
         for start in range(0, _share(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
-            found = self.policy.heldout_losses(collate_rows(rows or self.compared[:1], self.policy.model))
+            found = self.policy.heldout_losses(collate(read_episodes(rows or self.compared[:1]), self.policy.model))
             for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count

@@ -16,16 +16,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.engines.torch.rollout.generator import Completion, ExportedWeights, Generator
+from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
 from launcher.engines.torch.rollout.vllm import EXPERTS, INSTEAD, VllmSampler
 from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription, generation_requests
 from launcher.engines.torch.train.policy import Policy
+from launcher.spec.episode import Turn
 from launcher.spec.run import RunSpec
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # many of its warnings do not apply here
@@ -57,14 +57,14 @@ class VllmModel:
             raise Problems(_unsupported(f"{self.name} has not all weights of vLLM's, such as {lacking[0]}"))
         self.llm.reset_prefix_cache()
 
-    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
+    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Turn]:
         """One answer per request; `ends` are the end-of-sequence tokens."""
         found = self.llm.generate(
             cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
             [self._params(seed, temperature, ends) for _, seed in asked],
             use_tqdm=False,
         )
-        return [_completion(output, ends) for output in found]
+        return [_answer(output, ends) for output in found]
 
     def _params(self, seed: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
         return SamplingParams(
@@ -91,7 +91,7 @@ class ColocatedVllmGenerator(Generator):
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
-        self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
+        self.exported = ExportedWeights(policy.model)
         self.team = _team_group(sampler.tensor_parallel_size)
         self.loaded: int | None = None  # optimizer steps of the weights that it has; None without weights
         description = ModelDescription.from_model(run, sampler, policy.model)
@@ -104,9 +104,9 @@ class ColocatedVllmGenerator(Generator):
         if self.copy.sleeps:
             torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
         self.copy.wake("weights")
-        if self.loaded != self.actor.steps_taken:
+        if self.loaded != self.model.version:
             self.copy.load_weights(self.exported)
-            self.loaded = self.actor.steps_taken
+            self.loaded = self.model.version
         self.copy.wake("kv_cache")
         yield {"timing_s/update_weights": time.perf_counter() - began}
         self._sleep()
@@ -116,8 +116,8 @@ class ColocatedVllmGenerator(Generator):
         if self.copy.sleeps:
             self.loaded = None
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        mine = generation_requests(prompts, n, keys)
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        mine = generation_requests(requests)
         whole, first = self._gather_team(mine)
         found = self.copy.generate(whole, temperature, self.model.eos) if whole else []
         return found[first : first + len(mine)]
@@ -147,12 +147,12 @@ def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> li
     return [name for name, _ in model.named_parameters() if name not in took]
 
 
-def _completion(output: RequestOutput, ends: Sequence[int]) -> Completion:
+def _answer(output: RequestOutput, ends: Sequence[int]) -> Turn:
     (answer,) = output.outputs
     tokens = list(answer.token_ids)
     assert answer.logprobs is not None
     logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
-    return Completion(tokens, tokens[-1] not in ends, logp)
+    return Turn(tokens, stop="end" if tokens[-1] in ends else "length", logp=logp)
 
 
 def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescription, sleeps: bool) -> LLM:

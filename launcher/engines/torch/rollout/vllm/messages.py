@@ -1,5 +1,5 @@
 """Between trainers and samplers: the description from which vLLM builds the model before its weights arrive, and
-requests and completions, serialised as arrays."""
+requests and answers, serialised as arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.generator import Completion
+from launcher.engines.torch.rollout.generator import Request
 from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.models import config
+from launcher.spec.episode import Turn
 from launcher.spec.run import RunSpec
 
 GenerationRequest = tuple[list[int], int]
@@ -41,9 +42,9 @@ class ModelDescription:
         return cls(name, text, sampler.cache_bytes(run, config.architecture(known.to_dict())))
 
 
-def generation_requests(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[GenerationRequest]:
-    """`n` answers to each prompt, whose random streams are `keys` [P * n]; a seed of vLLM's has 63 bits."""
-    return [(prompt, int(key) >> 1) for row, prompt in enumerate(prompts) for key in keys[row * n : (row + 1) * n]]
+def generation_requests(requests: Sequence[Request]) -> list[GenerationRequest]:
+    """One for each answer; a seed of vLLM's has 63 bits."""
+    return [(request.prompt, int(key) >> 1) for request in requests for key in request.keys]
 
 
 def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]:
@@ -78,19 +79,19 @@ def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRe
     return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
 
 
-def pack_completions(found: Sequence[Completion]) -> dict[str, np.ndarray]:
+def pack_turns(found: Sequence[Turn]) -> dict[str, np.ndarray]:
     return {
-        **_packed("token", [answer.tokens for answer in found]),
-        "cut": np.array([answer.truncated for answer in found], np.bool_),
-        "logp": np.array([logp for answer in found for logp in answer.logp], np.float64),
+        **_packed("token", [turn.tokens for turn in found]),
+        "cut": np.array([turn.stop == "length" for turn in found], np.bool_),
+        "logp": np.array([logp for turn in found for logp in turn.logp], np.float64),
     }
 
 
-def unpack_completions(arrays: Mapping[str, np.ndarray]) -> Iterator[Completion]:
-    """The inverse of `pack_completions`."""
+def unpack_turns(arrays: Mapping[str, np.ndarray]) -> Iterator[Turn]:
+    """The inverse of `pack_turns`."""
     logp, at = arrays["logp"].tolist(), 0
-    for tokens, truncated in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
-        yield Completion(tokens, truncated, logp[at : at + len(tokens)])
+    for tokens, cut in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
+        yield Turn(tokens, stop="length" if cut else "end", logp=logp[at : at + len(tokens)])
         at += len(tokens)
 
 

@@ -1,4 +1,4 @@
-"""The trainer's side of vLLM in separate processes: it sends them weights and requests, and receives completions.
+"""The trainer's side of vLLM in separate processes: it sends them weights and requests, and receives answers.
 
 This file and `link` do not load vLLM.
 """
@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
-import numpy as np
-
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.rollout.generator import Completion, ExportedWeights, Generator
+from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
 from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.engines.torch.rollout.vllm.link import Link
 from launcher.engines.torch.rollout.vllm.messages import (
@@ -22,9 +20,10 @@ from launcher.engines.torch.rollout.vllm.messages import (
     generation_requests,
     pack_requests,
     split_evenly,
-    unpack_completions,
+    unpack_turns,
 )  # fmt: skip
 from launcher.engines.torch.train.policy import Policy
+from launcher.spec.episode import Turn
 from launcher.spec.run import RunSpec
 
 
@@ -33,7 +32,7 @@ class RemoteVllmGenerator(Generator):
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
-        self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
+        self.exported = ExportedWeights(policy.model)
         team = sampler.tensor_parallel_size
         self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
         self.sent: int | None = None  # optimizer steps of the weights that the samplers have; None without weights
@@ -56,7 +55,7 @@ class RemoteVllmGenerator(Generator):
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
-        if self.sent != self.actor.steps_taken:
+        if self.sent != self.model.version:
             self._command(do="take")
             if world.RANK == 0:
                 self.link.send_weights(self.exported)
@@ -64,17 +63,17 @@ class RemoteVllmGenerator(Generator):
                 for _ in self.exported:  # a part of every tensor may be here
                     pass
             self._check_replies()
-            self.sent = self.actor.steps_taken
+            self.sent = self.model.version
         yield {"timing_s/update_weights": time.perf_counter() - began}
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        mine, link = generation_requests(prompts, n, keys), self.link
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
+        mine, link = generation_requests(requests), self.link
         counts = world.all_gather_object(len(mine))
         parts = split_evenly(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
         self._command(do="write")
         for speaker, part in zip(link.speakers, parts, strict=True):
             link.send_to_team(speaker, pack_requests(mine[part], temperature, self.model.eos))
-        return [answer for speaker in link.speakers for answer in unpack_completions(link.receive_arrays(speaker))]
+        return [answer for speaker in link.speakers for answer in unpack_turns(link.receive_arrays(speaker))]
 
     def close(self) -> None:
         self._command(do="end")

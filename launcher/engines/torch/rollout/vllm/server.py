@@ -27,10 +27,10 @@ from launcher.spec.stored import read_run
 if TYPE_CHECKING:
     import torch
 
-    from launcher.engines.torch.rollout.generator import Completion
     from launcher.engines.torch.rollout.vllm.engine import VllmModel
     from launcher.engines.torch.rollout.vllm.link import Link
     from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription
+    from launcher.spec.episode import Turn
 
 
 def main() -> int:
@@ -72,7 +72,7 @@ def serve(link: Link, start: Callable[[ModelDescription], VllmModel]) -> None:
         received = [messages.unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
         for trainer, found in zip(link.trainers, _generate(copy, received), strict=True):
             if link.rank in link.speakers:
-                link.send_arrays(trainer, messages.pack_completions(found))
+                link.send_arrays(trainer, messages.pack_turns(found))
     copy.close()
 
 
@@ -100,7 +100,7 @@ def _load_weights(link: Link, copy: VllmModel) -> None:
 
 def _generate(
     copy: VllmModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
-) -> list[list[Completion]]:
+) -> list[list[Turn]]:
     """Generate the answers of all trainers together; a trainer without requests has no temperature."""
     whole = [one for mine, _, _ in received for one in mine]
     if not whole:

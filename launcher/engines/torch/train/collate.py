@@ -1,0 +1,70 @@
+"""Batches out of episodes: the one place where they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from launcher.engines.torch.model.network import CausalLM
+from launcher.spec.algorithm import Batch
+from launcher.spec.episode import Episode, Turn
+from launcher.text.encoder import Pair, Tokens
+
+EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
+
+
+def read_episodes(rows: Sequence[Tokens | Pair], numbers: Sequence[int] | None = None) -> list[Episode]:
+    """Demonstrations, or pairs of answers, as episodes that nobody sampled.
+
+    A pair's two answers form a group, and the sequences of a demonstration where one of them has several. `numbers` are
+    those of the pairs' groups.
+    """
+    pairs = [row for row in rows if isinstance(row, Pair)]
+    if pairs:
+        return [
+            Episode([], (Turn(side.ids, "data", mask=side.mask),), number, preference, 0.0)
+            for number, pair in zip(numbers or range(len(pairs)), pairs, strict=True)
+            for side, preference in ((pair.chosen, 1), (pair.rejected, -1))
+        ]
+    found = [(place, one) for place, row in enumerate(rows) if isinstance(row, Tokens) for one in row.sequences]
+    several = len(found) > len(rows)
+    return [
+        Episode([], (Turn(one.ids, "data", mask=one.mask),), group=place if several else None) for place, one in found
+    ]
+
+
+def collate(episodes: Sequence[Episode], model: CausalLM) -> Batch:
+    """The episodes as rows, right-padded. A field that no episode has stays ABSENT."""
+    rows, device = [episode.tokens for episode in episodes], model.device
+    longest = max(map(len, rows))
+
+    def padded(values: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(
+            [[*row, *[padding] * (longest - len(row))] for row in values], device=device, dtype=dtype
+        )  # fmt: skip
+
+    found = Batch(
+        tokens=padded(rows, model.tokenizer.pad_token_id, torch.int64),
+        length=torch.tensor([len(row) for row in rows], device=device),
+        mask=padded([episode.mask for episode in episodes], 0, EXACT),
+    )
+    if episodes[0].group is not None:
+        found = replace(found, group=torch.tensor([episode.group for episode in episodes], device=device))
+    if episodes[0].reward is not None:
+        reward = torch.tensor([episode.reward for episode in episodes], device=device, dtype=EXACT)
+        preference = torch.tensor([episode.preference for episode in episodes], device=device)
+        found = replace(found, reward=reward, preference=preference)
+    if any(turn.logp for episode in episodes for turn in episode.turns):
+        found = replace(found, rollout=padded([_rollout(episode) for episode in episodes], 0.0, EXACT))
+    return found
+
+
+def _rollout(episode: Episode) -> list[float]:
+    """Log-probability of each token by the program that sampled it; 0 where nobody sampled it."""
+    found = [0.0] * len(episode.prompt)
+    for turn in episode.turns:
+        found += turn.logp or [0.0] * len(turn.tokens)
+    return found

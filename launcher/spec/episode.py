@@ -1,0 +1,70 @@
+"""What sampling returns and batches are made of: an episode, turn by turn, and who wrote each token of it.
+
+Today's answer to a prompt is an episode of one turn. A demonstration is an episode that nobody sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+Writer = Literal["policy", "data"]
+"""The policy under training wrote the tokens; they come from a dataset."""
+StopReason = Literal["end", "length"]
+"""The policy wrote a token that ends an answer; it was cut at the maximum length."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Consecutive tokens of one writer."""
+
+    tokens: list[int]
+    writer: Writer = "policy"
+    stop: StopReason | None = None
+    """Why it ended; None where the policy did not write it."""
+    logp: Sequence[float] = ()
+    """Log-probability of each token by the program that sampled it; empty where that is the trainer."""
+    versions: Sequence[int] = ()
+    """For each token, the optimizer steps behind the weights that wrote it; empty where the policy did not."""
+    mask: Sequence[int] | None = None
+    """1 for each token that the loss looks at; None: at all that the policy wrote, and at nothing else."""
+
+    @property
+    def loss_mask(self) -> Sequence[int]:
+        return [int(self.writer == "policy")] * len(self.tokens) if self.mask is None else self.mask
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A prompt and what followed it."""
+
+    prompt: list[int]
+    """Tokens that the loss never looks at."""
+    turns: tuple[Turn, ...]
+    group: int | None = None
+    """Equal for episodes that are compared: the answers to one prompt, or the two of a pair; None where none are."""
+    preference: int = 0
+    """1 the chosen answer of a pair, -1 the rejected one, 0 any other."""
+    reward: float | None = None
+    """Score; NaN where the reward gave none, None where there is nothing to score."""
+
+    @property
+    def tokens(self) -> list[int]:
+        return [*self.prompt, *chain.from_iterable(turn.tokens for turn in self.turns)]
+
+    @property
+    def mask(self) -> list[int]:
+        """1 for each token that the loss looks at."""
+        return [0] * len(self.prompt) + [*chain.from_iterable(turn.loss_mask for turn in self.turns)]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the policy wrote a part of it."""
+        return any(turn.writer == "policy" for turn in self.turns)
+
+    @property
+    def outcome(self) -> StopReason | None:
+        """Why its last turn ended."""
+        return self.turns[-1].stop
