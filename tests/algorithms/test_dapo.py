@@ -36,9 +36,7 @@ def test_the_papers_price_of_length() -> None:
     [
         (4, 2, 1.0, [0, 0, -0.5, -1, -1]),
         (4, 4, 1.0, [-0.25, -0.5, -0.75, -1, -1]),  # the buffer is all of it
-        (4, 1, 1.0, [0, 0, 0, -1, -1]),
         (4, 2, 0.5, [0, 0, -0.25, -0.5, -0.5]),
-        (4, 2, 0.0, [0] * 5),
         (4, 0, 1.0, [0] * 5),  # no buffer, no price
     ],
 )
@@ -61,7 +59,6 @@ def test_the_price_is_part_of_the_advantage() -> None:
         ([1, 1, 1], False),  # all right
         ([0, 1, 1], True),
         ([0.7, 0.7, 0.7], False),  # equal, though rounding says otherwise
-        ([0.7, 0.7, 0.70001], True),
     ],
 )
 def test_which_groups_teach(reward: list[float], teaches: bool) -> None:
@@ -86,11 +83,6 @@ def test_the_price_of_length_does_not_make_a_group_teach() -> None:
     assert made.advantage[:2].tolist() == [[0.0] * 4] * 2
 
 
-def test_min_group_std_leaves_out_more() -> None:
-    batch = batch_of([0.0, 0.1, 0.0, 1.0], [0, 0, 1, 1])  # std 0.07 and 0.7
-    assert DAPO(min_group_std=0.5).group_filter(batch).tolist() == [False, False, True, True]
-
-
 def test_every_token_counts_the_same() -> None:
     """Eq. 12: answers of 3 and 1 tokens with advantages -1 and 1 make -(-3 + 1) / 4."""
     batch = batch_of([0.0, 2.0], [0, 0], [3, 1])
@@ -98,11 +90,3 @@ def test_every_token_counts_the_same() -> None:
     made, _ = algorithm.prepare(batch, {})
     new: Tensor = 0 * made.mask
     assert (algorithm.loss(Output(new), made)[0] / algorithm.units(made)).item() == 0.5
-
-
-def test_the_papers_settings() -> None:
-    algorithm = DAPO()
-    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (0.2, 0.28)
-    assert algorithm.loss_agg_mode == "token-mean"
-    assert algorithm.max_num_gen_batches == 10
-    assert algorithm.needs == frozenset()  # no reference model

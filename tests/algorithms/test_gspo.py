@@ -65,12 +65,7 @@ def test_by_hand(new: list[float], advantage: float, loss: float, gradient: floa
     assert seen["actor/pg_clipfrac"].total.item() == (2 if gradient == 0 else 0)  # a whole answer, or none of it
 
 
-def test_the_papers_clip() -> None:
-    assert (GSPO().clip_ratio_low, GSPO().clip_ratio_high) == (3e-4, 4e-4)
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("low", "high"), [(3e-4, 4e-4), (0.2, 0.2)])
+@pytest.mark.parametrize(("seed", "low", "high"), [(0, 3e-4, 4e-4), (1, 0.2, 0.2)])
 def test_the_loss_is_the_papers(seed: int, low: float, high: float) -> None:
     new, batch = drawn(seed)
     algorithm = GSPO(clip_ratio_low=low, clip_ratio_high=high)
@@ -78,8 +73,7 @@ def test_the_loss_is_the_papers(seed: int, low: float, high: float) -> None:
     assert found.item() == pytest.approx(paper(new, batch, low, high), rel=1e-13)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("low", "high"), [(3e-4, 4e-4), (0.2, 0.2)])
+@pytest.mark.parametrize(("seed", "low", "high"), [(0, 3e-4, 4e-4), (1, 0.2, 0.2)])
 def test_the_tokens_gradient_is_the_sequences(seed: int, low: float, high: float) -> None:
     """Eq. 14 spreads one ratio over tokens; its gradient is that of eq. 7, which has none to spread."""
     new, batch = drawn(seed)
@@ -92,20 +86,3 @@ def test_the_tokens_gradient_is_the_sequences(seed: int, low: float, high: float
     assert (ours.grad - plain.grad).abs().max() <= 1e-15
     assert (ours.grad == 0).all(1).any() or low == 0.2  # some answers are clipped, so the flat part is tested too
     assert (ours.grad != 0).any()
-
-
-def test_a_token_may_have_its_own_advantage() -> None:
-    """What eq. 14 is for: the ratio is the answer's, the advantage the token's. s = 1, so the pulls are A_t / 2."""
-    mask = torch.ones(1, 2, dtype=torch.float64)
-    at = torch.zeros(1, 2, dtype=torch.float64).requires_grad_()
-    advantage = torch.tensor([[3.0, -1.0]], dtype=torch.float64)
-    loss, _ = GSPO().loss(Output(at), Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=advantage))
-    loss.backward()
-    assert loss.item() == -1.0  # -(3 - 1) / 2
-    assert at.grad is not None
-    assert at.grad.tolist() == [[-1.5, 0.5]]
-
-
-def test_other_sums_are_refused() -> None:
-    with pytest.raises(ValueError, match="loss_agg_mode"):
-        GSPO(loss_agg_mode="token-mean")

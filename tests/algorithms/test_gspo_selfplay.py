@@ -55,29 +55,24 @@ def assert_the_same_bits(ours: Algorithm, theirs: Algorithm, new: Tensor, batch:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("weight", [1.0, 2.0])  # a power of two rounds nothing
-def test_with_only_pairs_it_is_dpo(dtype: torch.dtype, seed: int, smoothing: float, weight: float) -> None:
-    new, batch = drawn(seed, dtype)
+def test_with_only_pairs_it_is_dpo(dtype: torch.dtype) -> None:
+    smoothing, weight = 0.1, 2.0  # a power of two rounds nothing
+    new, batch = drawn(0, dtype)
     pairs = batch.preference != 0
     ours = GSPOSelfPlay(**SETTINGS, beta=0.3, label_smoothing=smoothing, pair_weight=weight)
     assert_the_same_bits(ours, DPO(beta=0.3, label_smoothing=smoothing), new[pairs], batch.rows(pairs))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("least", [0.0, 0.3])
-def test_with_only_prompts_it_is_gspo(dtype: torch.dtype, seed: int, least: float) -> None:
-    new, batch = drawn(seed, dtype)
+def test_with_only_prompts_it_is_gspo(least: float) -> None:
+    new, batch = drawn(1)
     sampled = batch.preference == 0
     ours = GSPOSelfPlay(**SETTINGS, min_group_std=least, pair_weight=0.3)
     theirs = GSPO(**SETTINGS, min_group_std=least)
     assert_the_same_bits(ours, theirs, new[sampled], batch.rows(sampled))
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("weight", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize(("seed", "weight"), [(0, 0.3), (1, 5.0)])
 def test_mixed_it_is_the_weighted_mean(seed: int, weight: float) -> None:
     """(N_answers GSPO + w N_pairs DPO) / (N_answers + w N_pairs), where each alone is a mean."""
     new, batch = drawn(seed)
@@ -91,12 +86,6 @@ def test_mixed_it_is_the_weighted_mean(seed: int, weight: float) -> None:
     assert (gradient[sampled] - answers / units * gspo[1]).abs().max() <= 1e-15
     assert (gradient[pairs] - weight * PAIRS / units * dpo[1]).abs().max() <= 1e-15
     assert seen == gspo[2] | dpo[2]  # each reported as it is alone, unweighed
-
-
-def test_the_units_by_hand() -> None:
-    _, batch = drawn(0)
-    assert GSPOSelfPlay().units(batch).item() == 12 + 5
-    assert GSPOSelfPlay(pair_weight=0.5).units(batch).item() == 12 + 2.5
 
 
 def test_pairs_are_kept_whatever_their_reward() -> None:
@@ -123,9 +112,3 @@ def test_a_micro_batch_without_rows_of_a_kind_says_nothing_of_it() -> None:
     for which, absent in ((made.preference == 0, "actor/dpo_loss"), (made.preference != 0, "actor/pg_loss")):
         _, seen = GSPOSelfPlay().loss(Output(new[which]), made.rows(which))
         assert seen and absent not in seen
-
-
-def test_what_it_needs() -> None:
-    assert GSPOSelfPlay().needs == {"reference"}
-    assert GSPOSelfPlay().data == "mixed"
-    assert GSPOSelfPlay().sampled and GSPOSelfPlay().whole_groups

@@ -64,12 +64,3 @@ def test_the_pull_to_the_reference_and_the_bonus_for_entropy_stay_whole() -> Non
     algorithm = GRPO(kl_loss_coef=0.1, entropy_coeff=0.1)
     weighed = algorithm.loss(new, replace(batch, importance=torch.full_like(batch.mask, 0.5)))[0]
     assert weighed.item() == algorithm.loss(new, batch)[0].item() != 0
-
-
-def test_values_learn_unweighed() -> None:
-    """A return is the same whoever sampled the token that it follows."""
-    _, batch = batch_of()
-    value = torch.zeros_like(batch.mask)
-    batch = replace(batch, value=value, target=value + 1)
-    weighed = PPO().value_loss(value, replace(batch, importance=torch.full_like(value, 0.5)))[0]
-    assert weighed.item() == PPO().value_loss(value, batch)[0].item() != 0

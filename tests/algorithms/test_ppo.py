@@ -43,15 +43,6 @@ def test_prepare_by_hand() -> None:
     assert told == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
 
 
-def test_gamma_and_lambda_by_hand() -> None:
-    """gamma = lam = 1/2: A_2 = 3 - 2 = 1; A_1 = 0 + 2 / 2 - 1 + 1 / 4 = 0.25; returns 1.25 and 3."""
-    mask = f64([[1, 1]])
-    batch = batch_of(mask, [3.0], f64([[1, 2]]), 0 * mask)
-    made, told = PPO(kl_coef=0.0, gamma=0.5, lam=0.5).prepare(batch, {})
-    assert made.target.tolist() == [[1.25, 3.0]]
-    assert told == {}
-
-
 @pytest.mark.parametrize(
     ("mask", "place"),
     [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)],
@@ -111,10 +102,6 @@ def test_the_price_is_paid_in_its_own_step() -> None:
     assert made.reward.item() == pytest.approx(-0.6 * 0.6, rel=1e-14)
 
 
-def test_a_fixed_price_stays() -> None:
-    assert price_of(PPO(kl_coef=0.5, horizon=1), 3.0, {PENALTY: 9.0, COEFFICIENT: 0.1})[COEFFICIENT] == 0.5
-
-
 # ---- losses
 
 
@@ -133,14 +120,6 @@ def test_the_clips(ratio: float, advantage: float, loss: float) -> None:
     new, mask = f64([[0, math.log(ratio)]]), f64([[0, 1]])
     batch = Batch(mask, torch.tensor([2]), mask, old=0 * mask, advantage=advantage * mask)
     assert PPO().loss(Output(new), batch)[0].item() == pytest.approx(loss, rel=1e-14)
-
-
-def test_every_token_counts_the_same() -> None:
-    mask = f64([[1, 1, 1], [1, 0, 0]])
-    batch = Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=f64([[1, 1, 1], [-5, 0, 0]]))
-    loss, seen = PPO().loss(Output(0 * mask), batch)
-    assert (loss.item(), PPO().units(batch).item()) == (2.0, 4.0)  # -(3 - 5)
-    assert (seen["actor/pg_loss"].total.item(), seen["actor/pg_loss"].count.item()) == (2.0, 4.0)
 
 
 def test_the_entropy_bonus() -> None:
@@ -177,18 +156,7 @@ def test_the_value_loss(value: float, loss: float, gradient: float, kept: bool) 
     }
 
 
-def test_the_value_loss_is_a_sum_over_tokens() -> None:
-    mask = f64([[1, 1], [1, 0]])
-    batch = Batch(mask, mask.sum(1), mask, value=0 * mask, target=f64([[1, 2], [3, 9]]))
-    assert PPO(cliprange_value=100.0).value_loss(0 * mask, batch)[0].item() == (1 + 4 + 9) / 2
-
-
 # ---- what it needs
-
-
-@pytest.mark.parametrize(("price", "needs"), [(0.0, {"critic"}), (0.001, {"critic", "reference", "old"})])
-def test_what_it_needs(price: float, needs: set[str]) -> None:
-    assert PPO(kl_coef=price).needs == needs
 
 
 def test_without_a_price_nobody_asks_for_the_reference() -> None:

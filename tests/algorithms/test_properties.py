@@ -17,7 +17,6 @@ torch.set_num_threads(1)
 
 CLOSE = 1e-12
 Pulled = tuple[Tensor, Tensor, dict[str, tuple[float, float]]]
-seeds = pytest.mark.parametrize("seed", range(2))
 
 
 def assert_same(one: Pulled, other: Pulled) -> None:
@@ -38,10 +37,9 @@ def in_groups(group: Tensor, count: int) -> list[Tensor]:
 # ---- how a step is cut up
 
 
-@seeds
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-def test_micro_batches_do_not_matter(algorithm, drawn, pulled, seed: int, count: int) -> None:
-    new, batch = drawn(algorithm, seed)
+@pytest.mark.parametrize("count", [2, 8])
+def test_micro_batches_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
+    new, batch = drawn(algorithm, 1)
     made, _ = algorithm.prepare(batch, {})
     rows = torch.arange(len(made))
     parts = in_groups(made.group, count) if algorithm.whole_groups else list(rows.chunk(count))
@@ -80,7 +78,7 @@ def prepared_apart(
     return [found[i] for i in range(len(parts))]
 
 
-@pytest.mark.parametrize("count", [2, 4, 9])
+@pytest.mark.parametrize("count", [2, 9])
 def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
     """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
     told: AlgorithmState = {}
@@ -103,9 +101,8 @@ def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
 # ---- where rows and columns stand
 
 
-@seeds
-def test_padding_does_not_matter(algorithm, drawn, pulled, seed: int) -> None:
-    new, batch = drawn(algorithm, seed)
+def test_padding_does_not_matter(algorithm, drawn, pulled) -> None:
+    new, batch = drawn(algorithm)
 
     def wider(x: Any, fill: float = 0.0) -> Any:
         grid = torch.is_tensor(x) and x.ndim == 2
@@ -119,19 +116,12 @@ def test_padding_does_not_matter(algorithm, drawn, pulled, seed: int) -> None:
     assert_same((loss, gradient[:, :columns], seen), pulled(algorithm, new, algorithm.prepare(batch, {})[0]))
 
 
-@seeds
-def test_the_order_of_rows_does_not_matter(algorithm, drawn, pulled, seed: int) -> None:
-    new, batch = drawn(algorithm, seed)
+def test_the_order_of_rows_does_not_matter(algorithm, drawn, pulled) -> None:
+    new, batch = drawn(algorithm)
     order = torch.randperm(len(batch))
     loss, gradient, seen = pulled(algorithm, new, algorithm.prepare(batch, {})[0])
     found = pulled(algorithm, new[order], algorithm.prepare(batch.rows(order), {})[0])
     assert_same(found, (loss, gradient[order], seen))
-
-
-def test_the_numbers_of_groups_do_not_matter(algorithm, drawn, pulled) -> None:
-    new, batch = drawn(algorithm)
-    renamed = replace(batch, group=1000 - 7 * batch.group)
-    assert_same(*(pulled(algorithm, new, algorithm.prepare(x, {})[0]) for x in (batch, renamed)))
 
 
 def test_masked_tokens_pull_nowhere(algorithm, drawn) -> None:
@@ -176,13 +166,6 @@ def test_a_micro_batch_without_tokens_is_zero(algorithm, drawn) -> None:
         assert (loss.item(), algorithm.units(made).item()) == (0.0, 0.0)
 
 
-def test_prepare_leaves_its_batch_alone(algorithm, drawn) -> None:
-    _, batch = drawn(algorithm)
-    before = {f.name: x.clone() for f in fields(batch) if (x := getattr(batch, f.name)) is not None}
-    algorithm.prepare(batch, {})
-    assert all(torch.equal(getattr(batch, field), x) for field, x in before.items())
-
-
 def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
     new, batch = drawn(algorithm)
     made, _ = algorithm.prepare(batch, {})
@@ -197,10 +180,9 @@ def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
 # ---- policy gradient
 
 
-@pytest.mark.parametrize("constant", [-3.0, 0.125, 64.0])
-def test_a_constant_added_to_the_rewards_does_not_matter(comparing, drawn, constant: float) -> None:
+def test_a_constant_added_to_the_rewards_does_not_matter(comparing, drawn) -> None:
     _, batch = drawn(comparing)
-    made, lifted = (comparing.prepare(replace(batch, reward=batch.reward + c), {})[0] for c in (0, constant))
+    made, lifted = (comparing.prepare(replace(batch, reward=batch.reward + c), {})[0] for c in (0, 64.0))
     assert torch.equal(made.mask, lifted.mask)
     assert (made.advantage - lifted.advantage).abs().max() <= CLOSE
     assert made.advantage.abs().max() > 0

@@ -290,11 +290,11 @@ def everything() -> dict[str, Any]:
     found: dict[str, Any] = {}
     ways: dict[str, Parallel | None] = {"": None, " fsdp2": fsdp2()} if world.SIZE > 1 else {"": None}
     for way, parallel in ways.items():
-        for kind in ALGORITHMS:
+        for kind in SHARDED if parallel else ALGORITHMS:
             for name in compared_runs(kind):  # unlike numbers of parts on the processes
                 limits = Limits(3, 13 if parallel and kind in BY_TOKENS else None)
                 found[name + way] = trained(kind, name.split()[1], limits, 2, parallel=parallel)
-        for kind in ("sft", "dpo", "grpo"):
+        for kind in ("dpo",) if parallel else ("sft", "dpo", "grpo"):
             found[f"validation {kind}{way}"] = validated(kind, parallel=parallel)
         found[f"filled{way}"] = [filled(step, parallel) for step in (1, 2, 3)]
         found[f"mixed{way}"] = mixed(parallel)
@@ -333,6 +333,8 @@ def experts() -> list[float | None]:
     return [None if weight.grad is None else weight.grad.item() for weight in weights]
 
 
+SHARDED = ("sft", "ppo", "grpo", "gspo_selfplay")
+"""One of each kind: what is learnt, which networks stand beside the policy, and groups that stay whole."""
 BY_TOKENS = ("ppo", "grpo", "gspo_selfplay")
 
 

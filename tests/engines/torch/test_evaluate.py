@@ -217,8 +217,7 @@ def test_how_many_rows_are_taken_at_a_time_does_not_matter(rows: int, kind: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
-@pytest.mark.parametrize("way", ["", " fsdp2"])
+@pytest.mark.parametrize(("kind", "way"), [("sft", ""), ("grpo", ""), ("dpo", ""), ("dpo", " fsdp2")])
 def test_real_processes_find_the_same(way: str, kind: str, together: Callable[[int], list[dict[str, Any]]]) -> None:
     """Also where weights lie in parts, though 11 rows are 5 at a time twice on one process and once on another."""
     expected = together(1)[0][f"validation {kind}"]

@@ -73,8 +73,10 @@ def test_every_algorithm_moves_the_weights(kind: str, jobs: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["", " fsdp2"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*((kind, "") for kind in KINDS), *((kind, " fsdp2") for kind in ("sft", "ppo", "grpo", "gspo_selfplay"))],
+)
 def test_processes_do_not_change_the_result(
     way: str, kind: str, together: Callable[[int], list[dict[str, Any]]], jobs: ModuleType
 ) -> None:
