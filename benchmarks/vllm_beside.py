@@ -69,8 +69,8 @@ def answers(words: list[str], table: Table) -> bool:
 
     from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  # as above
     from launcher.engines.torch.rollout.generator import make_requests  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.clock import Clock  # noqa: PLC0415  # as above
     from launcher.engines.torch.train.collate import collate  # noqa: PLC0415  # as above
-    from launcher.engines.torch.train.measure import Clock  # noqa: PLC0415  # as above
 
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]

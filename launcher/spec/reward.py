@@ -200,6 +200,18 @@ def _read(found: object, count: int) -> Scores | str:
     """A reward's result, copied to lists of floats and texts; or what is wrong with it."""
     if not isinstance(found, Scores):
         return f"gave a {type(found).__name__}; expected one number for each answer"
+    if wrong := _wrong_columns(found, count):
+        return wrong
+    numbers = [to_score(value) for value in found.total]
+    faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
+    reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
+    total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
+    parts = {name: [to_score(value)[0] for value in values] for name, values in found.parts.items()}
+    return Scores(total, parts, reasons)
+
+
+def _wrong_columns(found: Scores, count: int) -> str:
+    """What is wrong with the number of values that a reward gave for `count` answers; "" if nothing is."""
     columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
     columns |= {f"values of {name}": values for name, values in found.parts.items()}
     for what, values in columns.items():
@@ -207,12 +219,7 @@ def _read(found: object, count: int) -> Scores | str:
             return f"gave a {type(values).__name__} for {what}; expected one for each answer"
         if len(values) != count and not (what == "faults" and len(values) == 0):
             return f"gave {len(values)} {what} for {count} answers; expected one for each"
-    numbers = [to_score(value) for value in found.total]
-    faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
-    reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
-    total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
-    parts = {name: [to_score(value)[0] for value in values] for name, values in found.parts.items()}
-    return Scores(total, parts, reasons)
+    return ""
 
 
 def _joined(each: Sequence[Scores]) -> Scores:

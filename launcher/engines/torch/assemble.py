@@ -27,7 +27,7 @@ from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Source, Training
-from launcher.engines.torch.train.measure import Mismatch
+from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import (

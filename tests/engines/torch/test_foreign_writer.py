@@ -21,7 +21,8 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock, Mismatch
+from launcher.engines.torch.train.clock import Clock
+from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.policy import Policy, _masked_row
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.models.scratch import Scratch

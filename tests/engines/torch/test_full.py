@@ -21,7 +21,7 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch import assemble
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows, read_rows
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K

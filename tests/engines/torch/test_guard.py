@@ -17,8 +17,8 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Event, Saved, Step
 from launcher.core.problems import Problems
 from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.loop import Schedule, Training
-from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy, Update
 from launcher.engines.torch.train.save import LastValidation, SaveResult
 from launcher.engines.torch.train.sources import Order

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers
 from launcher.models.pretrained import Pretrained

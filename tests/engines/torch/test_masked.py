@@ -20,9 +20,11 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock, Sums, Tally, mask_unscored, unscored_rows
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
+from launcher.engines.torch.train.sums import Sums
+from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
 from launcher.spec.data import Row

@@ -17,9 +17,9 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.clock import Clock
+from launcher.engines.torch.train.optimizer import learning_rates
 from launcher.engines.torch.train.policy import Policy, Update
-from launcher.engines.torch.train.schedule import learning_rates
 from launcher.spec.algorithm import Batch
 from launcher.spec.run import Optim
 from launcher.text.tokenizer import character_tokenizer

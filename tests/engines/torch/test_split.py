@@ -17,7 +17,7 @@ from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.clock import Clock
 from launcher.spec.algorithm import Algorithm
 from launcher.text.tokenizer import character_tokenizer
 

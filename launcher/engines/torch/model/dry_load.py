@@ -114,14 +114,8 @@ def failed(step: str, error: BaseException) -> dict[str, Any]:
 def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
     """The fields of a `LoadReport` on a model and what `output_loading_info` said of it."""
     buffers = tuple(name for name, _ in model.named_buffers())
-    ignored = re.compile(
-        "|".join((*MOVED, *(model._keys_to_ignore_on_load_unexpected or ())))
-    )  # not in unexpected_keys
     unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
     mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]
-    not_floats = [(name, dtype) for name, (dtype, _) in tensors.items()
-                  if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)
-                  and not ignored.search(name)]  # fmt: skip
     held = {name[: found.end()] for name in model.state_dict() if (found := LAYER.search(name))}
     surplus = [name for name in unexpected if (found := LAYER.search(name)) and name[: found.end()] in held
                and _is_weight(name, tensors)]  # fmt: skip
@@ -136,11 +130,21 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
         "unexpected": sorted(unexpected)[:LISTED], "n_unexpected": len(unexpected),
         "surplus": sorted(surplus)[:LISTED], "n_surplus": len(surplus),
         "mismatched": sorted(mismatched)[:LISTED], "n_mismatched": len(mismatched),
-        "not_floats": sorted(not_floats)[:LISTED],
+        "not_floats": sorted(_not_floats(model, tensors, unexpected, buffers))[:LISTED],
         "head": next((f"{name}.weight" for name, part in model.named_modules() if part is head), ""),
         "labels": model.config.num_labels,
         "masked": masked and head is not None and not getattr(model.config, "is_decoder", True),
     }  # fmt: skip
+
+
+def _not_floats(model: Any, tensors: Tensors, unexpected: set[str], buffers: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Weights that are no floats: quantized ones. What a model ignores is not in its unexpected keys."""
+    ignored = re.compile("|".join((*MOVED, *(model._keys_to_ignore_on_load_unexpected or ()))))
+    return [
+        (name, dtype)
+        for name, (dtype, _) in tensors.items()
+        if dtype not in FLOATS and not (name in unexpected or name.endswith(buffers) or ignored.search(name))
+    ]
 
 
 def _is_weight(name: str, tensors: Tensors) -> bool:

@@ -54,13 +54,17 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
     """All rows, in parts that keep to the limits; a group that must stay `whole` may be a part that does not."""
     groups = _groups(batch)
     fixed = [whole and (batch.preference is None or bool(batch.preference[group[0]])) for group in groups]  # pairs are
-    if limits.tokens is None:
-        items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
-        return _in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
+    if limits.tokens is not None:
+        return _parts_by_tokens(batch, groups, fixed, limits.tokens, share)
+    items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
+    return _in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
+
+
+def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool], most: int, share: bool) -> list[Rows]:
     prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
     tokens = batch.tokens.cpu().numpy()
     beginning = [tokens[row, :count].tobytes() for row, count in enumerate(prompt)]
-    sizes, most = Sizes(batch.length.tolist(), prompt, beginning), limits.tokens
+    sizes = Sizes(batch.length.tolist(), prompt, beginning)
     items = [
         [group] if stays else _in_order([[row] for row in group], lambda rows: sizes.tokens(rows) <= most)
         for group, stays in zip(groups, fixed, strict=True)

@@ -16,11 +16,14 @@ from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train import measure, movement
+from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import mini_batches
-from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.clock import Clock, perf_metrics
+from launcher.engines.torch.train.measure import batch_metrics, distribution, loss_tokens, shows_distributions
+from launcher.engines.torch.train.policy import Policy, join_updates
 from launcher.engines.torch.train.save import LastValidation, SaveResult
 from launcher.engines.torch.train.sources import Order
+from launcher.engines.torch.train.tally import mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState, Batch
 from launcher.spec.run import RunSpec
@@ -35,7 +38,7 @@ class Source(Protocol):
     def alerts(self) -> Sequence[str]:
         """Messages for the user about the last batch."""
 
-    def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
+    def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """This process's part of a step's batch, and its metrics."""
 
 
@@ -69,7 +72,7 @@ class Training:
     asked_to_stop: Callable[[], bool]
     algorithm_state: AlgorithmState  # as `prepare` returned it a step ago
     validated: LastValidation
-    clock: measure.Clock = field(default_factory=measure.Clock)
+    clock: Clock = field(default_factory=Clock)
     bad_steps: int = 0  # in a row
 
     def __post_init__(self) -> None:
@@ -108,45 +111,46 @@ class Training:
             prepared, metrics, nonfinite_source = self.update(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         metrics = begun | metrics | source_metrics
-        data, eos = self.run.data, self.policy.model.eos
-        longest = data.max_response_length, eos, data.max_prompt_length
-        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, *longest)
-        if self.policy.sampled and measure.shows_distributions(step):
-            rewards = prepared.reward[~measure.unscored_rows(raw) & (raw.preference == 0)]
+        metrics |= self.measure(raw, prepared, learnt=nonfinite_source != "reward", cpu=time.process_time() - cpu)
+        if self.policy.sampled and shows_distributions(step):
+            rewards = prepared.reward[~unscored_rows(raw) & (raw.preference == 0)]
             self.emit_distribution(step, "train/core/reward/distribution", rewards)
-        learnt = measure.loss_tokens(prepared).sum() * (nonfinite_source != "reward")
-        tokens, trained = world.all_reduce_sum(torch.stack([raw.length.sum(), learnt])).tolist()
-        metrics["train/loss_tokens"] = float(trained)
-        seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
-        metrics |= measure.perf_metrics(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
         if self.validation and self.schedule.validates(step):
             metrics |= self.validate(step)
         return metrics | self.clock.pop_timings(), nonfinite_source
 
+    def measure(self, raw: Batch, prepared: Batch, *, learnt: bool, cpu: float) -> dict[str, float]:
+        """Metrics of a step's data, as sampled and as prepared, and of what it took."""
+        data, eos = self.run.data, self.policy.model.eos
+        limits = data.max_response_length, eos, data.max_prompt_length
+        metrics = batch_metrics(raw, prepared, self.policy.sampled, *limits)
+        counts = torch.stack([raw.length.sum(), loss_tokens(prepared).sum() * learnt])
+        tokens, trained = world.all_reduce_sum(counts).tolist()
+        metrics["train/loss_tokens"] = float(trained)
+        device, processes = self.policy.model.device, self.run.taken.processes
+        return metrics | perf_metrics(tokens, self.clock.seconds["step"], cpu, device, processes)
+
     def update(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """Update the networks on one batch. Returns it with its advantages, the metrics, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        if self.policy.sampled and not world.all_reduce_sum((~measure.unscored_rows(batch)).sum().double()).item():
+        if self.policy.sampled and not world.all_reduce_sum((~unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
-        batch = measure.mask_unscored(batch)
+        batch = mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
             batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
         self.start_phase("update")
         batches = mini_batches(batch, self.run.mini_batches)
         updates = [self.policy.update(mini, step, self.clock) for _ in range(trainer.ppo_epochs) for mini in batches]
-        bad = [update.nonfinite_source for update in updates if update.nonfinite_source]
         mismatch_metrics = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
-        if not bad:  # a number that is not finite would stay in it for ever
+        done = join_updates(updates)
+        if done.weight_norms is not None:
+            self.emit_distribution(step, "train/core/grad_norm/distribution", done.weight_norms, shared=True)
+        if not done.nonfinite_source:  # a number that is not finite would stay in it for ever
             self.algorithm_state = state
-        metrics = measure.mean_metrics([update.metrics for update in updates])
-        metrics |= measure.largest_metrics([update.largest for update in updates])
-        norms = [update.weight_norms for update in updates if update.weight_norms is not None]
-        if norms:
-            self.emit_distribution(step, "train/core/grad_norm/distribution", torch.cat(norms), shared=True)
-        if not bad and not any(name.endswith("/grad_norm") for name in metrics):
-            self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
-        return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
+            if not any(name.endswith("/grad_norm") for name in done.metrics):
+                self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
+        return batch, {**done.metrics, **done.largest, **mismatch_metrics, **state}, done.nonfinite_source
 
     def check_finite(self, step: int, nonfinite_source: str) -> None:
         """Raises `Problems` after `max_bad_steps` consecutive bad steps."""
@@ -182,7 +186,7 @@ class Training:
 
     def emit_distribution(self, step: int, name: str, values: Tensor, *, shared: bool = False) -> None:
         """Emit how values are spread; before the step's event, as a resume from the step does not measure it again."""
-        if spread := measure.distribution(step, name, values, shared):
+        if spread := distribution(step, name, values, shared):
             self.emit(spread)
 
     def alert(self, step: int, lines: Sequence[str]) -> None:

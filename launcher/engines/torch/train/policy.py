@@ -15,8 +15,11 @@ from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, split_to_count
-from launcher.engines.torch.train.measure import Clock, Mismatch, Sums, shows_distributions
+from launcher.engines.torch.train.clock import Clock
+from launcher.engines.torch.train.measure import shows_distributions
+from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
+from launcher.engines.torch.train.sums import Sums, largest_metrics, mean_metrics
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Loss, LossMetrics, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
@@ -31,6 +34,17 @@ class Update:
     nonfinite_source: str = ""  # what was not finite, so that nothing was changed
     largest: Mapping[str, float] = field(default_factory=dict)  # metrics of which a step has the largest, not the mean
     weight_norms: Tensor | None = None  # [W] of the policy's gradient, at the steps that show distributions
+
+
+def join_updates(updates: Sequence[Update]) -> Update:
+    """The updates of a step: means, largest values, and the first that was not finite."""
+    norms = [update.weight_norms for update in updates if update.weight_norms is not None]
+    return Update(
+        mean_metrics([update.metrics for update in updates]),
+        next((update.nonfinite_source for update in updates if update.nonfinite_source), ""),
+        largest_metrics([update.largest for update in updates]),
+        torch.cat(norms) if norms else None,
+    )
 
 
 class Policy:

@@ -14,8 +14,9 @@ from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
-from launcher.engines.torch.train.measure import Clock, Tally, unscored_rows
+from launcher.engines.torch.train.tally import Tally, unscored_rows
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
 from launcher.spec.episode import Episode

@@ -13,9 +13,10 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator, make_requests
 from launcher.engines.torch.train.collate import collate, read_episodes
-from launcher.engines.torch.train.measure import Tally, add_sums
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows
+from launcher.engines.torch.train.sums import add_sums
+from launcher.engines.torch.train.tally import Tally
 from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
 

@@ -88,33 +88,17 @@ class VllmSampler(Colocated):
 
     def _conflicts(self, run: RunSpec) -> Iterator[Problem]:
         """Settings that do not fit vLLM or this run."""
-        shape, longest, nodes = run.model.shape, run.max_sequence_length, run.hardware.nnodes
+        shape, nodes = run.model.shape, run.hardware.nnodes
         if run.model.dtype == "float64":
             yield conflict("model.dtype", "vLLM computes no float64", "use float32 or sampler=torch", "sampler")
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
             if 0 < value < COLDEST:
                 yield conflict(f"sampler.{name}", f"vLLM takes {value} for {COLDEST}", "use that or sampler=torch")
-        if self.max_model_len and self.max_model_len < longest:
-            got = f"{self.max_model_len} tokens, and prompt and answer may take {longest}"
-            yield conflict(
-                "sampler.max_model_len", got, "use null", "data.max_prompt_length", "data.max_response_length"
-            )
-        known = run.model.positions
-        if self.max_model_len and known and self.max_model_len > known:
-            got = f"{self.max_model_len} tokens, and the model knows {known} positions"
-            yield conflict("sampler.max_model_len", got, [min(longest, known)], "model")
+        yield from self._length_conflicts(run)
         if run.hardware.is_cpu:
             yield from self._cpu_conflicts(shape)
         elif shape:
             yield from self._share_conflicts(run, shape)
-        if (
-            shape
-            and self.kv_cache_gb is not None
-            and (least := self._answer_bytes(run, shape)) > self.kv_cache_gb * GIB
-        ):
-            got = f"{self.kv_cache_gb:g} GiB do not hold one answer of {longest} tokens, which takes {least / GIB:.2g}"
-            about = ("data.max_prompt_length", "data.max_response_length", "model")
-            yield conflict("sampler.kv_cache_gb", got, f"use {max(ceil(least * FEW / GIB), 1)}, or null", *about)
         if not self.n_gpus % nodes:
             yield from self._team_conflicts(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
         else:
@@ -126,6 +110,23 @@ class VllmSampler(Colocated):
                 yield conflict("sampler.importance_sampling", why, "use null", "algorithm")
             if self.n_gpus:
                 yield conflict("sampler.n_gpus", why, [0], "algorithm")
+
+    def _length_conflicts(self, run: RunSpec) -> Iterator[Problem]:
+        """Limits that the longest prompt and answer do not fit into."""
+        shape, longest, known = run.model.shape, run.max_sequence_length, run.model.positions
+        lengths = "data.max_prompt_length", "data.max_response_length"
+        if self.max_model_len and self.max_model_len < longest:
+            got = f"{self.max_model_len} tokens, and prompt and answer may take {longest}"
+            yield conflict("sampler.max_model_len", got, "use null", *lengths)
+        if self.max_model_len and known and self.max_model_len > known:
+            got = f"{self.max_model_len} tokens, and the model knows {known} positions"
+            yield conflict("sampler.max_model_len", got, [min(longest, known)], "model")
+        if not shape or self.kv_cache_gb is None:
+            return
+        if (least := self._answer_bytes(run, shape)) > self.kv_cache_gb * GIB:
+            got = f"{self.kv_cache_gb:g} GiB do not hold one answer of {longest} tokens, which takes {least / GIB:.2g}"
+            fix = f"use {max(ceil(least * FEW / GIB), 1)}, or null"
+            yield conflict("sampler.kv_cache_gb", got, fix, *lengths, "model")
 
     def _answer_bytes(self, run: RunSpec, shape: Architecture) -> int:
         """Bytes of the keys and values of the longest answer in one process."""
