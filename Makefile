@@ -140,7 +140,7 @@ first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week:
 merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
 	$(VENV)/bin/python benchmarks/merge.py
 
-memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs, and against verl's published rows
+memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs
 	$(VENV)/bin/python benchmarks/memory.py
 
 $(PEERS)/ready: Makefile
@@ -160,7 +160,7 @@ secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for
 	$(VENV)/bin/python benchmarks/canaries.py
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
-	$(VENV)/bin/python benchmarks/oracles.py $(PEERS)/bin/python
+	PYTHONPATH=$(CURDIR) $(PEERS)/bin/python -W ignore -m pytest tests/oracles --no-header -p no:cacheprovider
 
 $(PEERS)/axolotl: $(PEERS)/ready
 	$(PEERS)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ axolotl==0.19.0
@@ -211,16 +211,15 @@ $(VLLM)/ready: Makefile pyproject.toml
 	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --requirement $(VLLM)/needs.txt --editable . pytest==9.2.0
 	@touch $@
 
-test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole runs; a table of figures
+test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole runs
 	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore -m pytest tests/vllm --no-header -p no:cacheprovider
-	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py
 
 ends: $(VLLM)/ready $(PEERS)/axolotl  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
 	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates \
 		$(PEERS)/axolotl/*.whl
 
 weight-sync: $(VLLM)/ready  ## time of a weight update of vLLM, compared with a plain copy
-	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py weights
+	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py
 
 compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
 	$(VENV)/bin/python benchmarks/algorithms.py

@@ -1,16 +1,11 @@
-"""vLLM beside the trainer, in figures: `python benchmarks/vllm_beside.py [answers] [weights] [WORD...]`.
+"""What bringing vLLM's weights up to date takes, beside a plain copy: `python benchmarks/vllm_beside.py [WORD...]`.
 
-answers   greedy answers of vLLM and of our own loop to 200 prompts, and how far their log-probabilities are apart
-weights   what bringing vLLM's weights up to date takes, in this process and in one of its own, beside a plain copy of
-          the same tensors
-
-Words such as hardware=gpu change the run that both are set up as.
+In this process, and in one of its own. Words such as hardware=gpu change the run that both are set up as.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -26,24 +21,19 @@ from rich.table import Table
 
 from launcher.config.resolve import resolve
 from launcher.core.machine import LOOPBACK, free_ports
-from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.25"]
 WORDS += ["data.max_prompt_length=64", "data.max_response_length=40", "model=tiny"]
-SHARP = ["model.hidden_size=64", "model.num_attention_heads=2", "model.num_key_value_heads=1"]
 LARGE = ["model.hidden_size=1024", "model.intermediate_size=2816", "model.num_hidden_layers=14"]
 LARGE += ["model.num_attention_heads=16", "model.num_key_value_heads=8"]
-PROMPTS, REPEATS, NEAR = 200, 15, 1e-4
+REPEATS = 15
 
 
-def make_generator(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, Any]:
-    """A run's policy and vLLM; `loud` weights make next tokens far from equally likely."""
+def make_generator(words: Iterable[str]) -> tuple[Any, Any]:
+    """A run's policy and vLLM."""
     run = resolve([*WORDS, *words])
     os.environ.update({**run.sampler.environment(run.hardware), "RANK": "0", "LOCAL_RANK": "0"})  # as a plan does
-    import torch  # noqa: PLC0415  # after the environment that it reads
-
     from launcher.engines.torch import assemble  # noqa: PLC0415  # as above
     from launcher.engines.torch.model.load import load_model  # noqa: PLC0415  # as above
     from launcher.engines.torch.parallel.strategy import Parallel  # noqa: PLC0415  # as above
@@ -54,42 +44,13 @@ def make_generator(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, A
 
     device = assemble.select_device(run, 0)
     model = load_model(run.model, 0, device)
-    generator = torch.Generator().manual_seed(0)
-    for weight in model.module.parameters() if loud else ():
-        if weight.dim() > 1:
-            weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
     policy = Policy(run.algorithm, TrainedNetwork(model, run.optim, 1, Parallel()), Limits(64), Parallel())
     assert isinstance(run.sampler, Colocated)
-    return run, policy, run.sampler.generator(run, policy)
+    return policy, run.sampler.generator(run, policy)
 
 
-def answers(words: list[str], table: Table) -> bool:
-    run, policy, generator = make_generator([*SHARP, *words], loud=True)
-    import numpy as np  # noqa: PLC0415  # torch loads it, after its environment
-
-    from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  # as above
-    from launcher.engines.torch.rollout.generator import make_requests  # noqa: PLC0415  # as above
-    from launcher.engines.torch.train.clock import Clock  # noqa: PLC0415  # as above
-    from launcher.engines.torch.train.collate import collate  # noqa: PLC0415  # as above
-
-    draw = random.Random(0)
-    prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]
-    requests = make_requests(prompts, np.zeros(PROMPTS, np.uint64), 0.0)
-    own = Decoder(policy.model, TorchSampler(), run.data.max_response_length).answer(requests)
-    with generator.current_weights():
-        found = generator.answer(requests)
-    generator.close()
-    equal = sum(mine.tokens == other.tokens for mine, other in zip(own, found, strict=True))
-    batch = policy.annotate(collate(found, policy.model), Clock(), on_policy=False)
-    sampled = [logp for episode in found for logp in episode.turns[0].logp]
-    apart = (batch.old[batch.mask > 0] - batch.old.new_tensor(sampled)).abs().max().item()
-    table.add_row("answers equal to our own loop's, greedy", f"{equal} of {PROMPTS}", f"{PROMPTS}")
-    table.add_row(f"most apart in log-probability, of {len(sampled):,} tokens", f"{apart:.1e}", f"≤ {NEAR:.0e}")
-    return equal == PROMPTS and apart <= NEAR
-
-
-def weights(words: list[str], table: Table) -> bool:
-    _, policy, generator = make_generator([*LARGE, *words], loud=False)
+def measure_weights(words: list[str], table: Table) -> None:
+    policy, generator = make_generator([*LARGE, *words])
     import torch  # noqa: PLC0415  # as above
 
     tensors = [value for _, value in generator.exported]
@@ -117,11 +78,10 @@ def weights(words: list[str], table: Table) -> bool:
 
         spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": wake_up_only})
     generator.close()
-    table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB", "")
-    table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB", "")
-    table.add_row("a plain copy of the same tensors", f"{spent['copy'] / gigabytes:.0f} ms a GB", "")
-    table.add_row("the same where no step was taken", f"{spent['none']:.3f} ms", "")
-    return True
+    table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB")
+    table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB")
+    table.add_row("a plain copy of the same tensors", f"{spent['copy'] / gigabytes:.0f} ms a GB")
+    table.add_row("the same where no step was taken", f"{spent['none']:.3f} ms")
 
 
 @contextmanager
@@ -156,16 +116,11 @@ def _milliseconds(calls: dict[str, Callable[[], None]]) -> dict[str, float]:
     return {name: statistics.median(times[1:]) for name, times in spent.items()}
 
 
-PARTS: dict[str, Callable[[list[str], Table], bool]] = {"answers": answers, "weights": weights}
-
-
-def main(given: list[str]) -> int:
-    words = [word for word in given if word not in PARTS]
-    table = Table("vLLM beside the trainer", "", "required", title=" ".join(words) or None)
-    good = [PARTS[name](words, table) for name in PARTS if name in given or not set(given) & PARTS.keys()]
+def main(words: list[str]) -> None:
+    table = Table("vLLM beside the trainer", "", title=" ".join(words) or None)
+    measure_weights(words, table)
     Console().print(table)
-    return 0 if all(good) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

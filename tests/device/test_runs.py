@@ -30,22 +30,12 @@ ALGORITHMS = {
 UPDATES = ["trainer.ppo_mini_batch_size=2", "trainer.ppo_epochs=2", "trainer.micro_batch_size_per_gpu=3"]
 REFERENCE = ["algorithm.kl_loss_coef=0.04"]
 BESIDE = {
-    "sft checkpointing": ["algorithm=sft", "model.enable_gradient_checkpointing=true"],
-    "sft mixed": ["algorithm=sft", "engine.mixed_precision=true"],
-    "sft lora": ["algorithm=sft", "model.lora_rank=4"],
     "dpo offload": ["algorithm=dpo", "engine.offload=[reference]"],
     "dpo lora mixed": ["algorithm=dpo", "model.lora_rank=4", "engine.mixed_precision=true"],
     "ppo offload": ["algorithm=ppo", "engine.offload=[reference,critic]", "trainer.critic_warmup=1", *UPDATES],
-    "ppo mixed": ["algorithm=ppo", "engine.mixed_precision=true", "algorithm.kl_ctrl=adaptive"],
     "ppo lora checkpointing": ["algorithm=ppo", "model.lora_rank=4", "model.enable_gradient_checkpointing=true"],
-    "grpo offload": ["algorithm=grpo", *REFERENCE, "engine.offload=[reference]", *UPDATES],
     "grpo lora": ["algorithm=grpo", *REFERENCE, "model.lora_rank=4"],
     "grpo mixed": ["algorithm=grpo", *REFERENCE, "engine.mixed_precision=true", "algorithm.entropy_coeff=0.01"],
-    "grpo mixed checkpointing": [
-        "algorithm=grpo", "engine.mixed_precision=true", "model.enable_gradient_checkpointing=true", *UPDATES,
-    ],
-    "grpo bfloat16": ["algorithm=grpo", "model.dtype=bfloat16"],
-    "grpo float64": ["algorithm=grpo", "model.dtype=float64"],
     "grpo qwen3 tied": ["algorithm=grpo", "model.architecture=qwen3", "model.tie_word_embeddings=true"],
     "grpo by tokens": ["algorithm=grpo", "trainer.max_tokens_per_gpu=64", "algorithm.clip_ratio_c=3"],
     "grpo sampling": [
@@ -82,8 +72,7 @@ def test_all_that_stands_beside_the_policy_does(name: str, compared: Compared) -
     compared(name, spec(*BESIDE[name]), spec(*BESIDE[name], on_device=True))
 
 
-@pytest.mark.parametrize("offload", ["[]", "[reward]"])
-def test_a_reward_model_scores_as_on_the_cpu(offload: str, tmp_path: Path, compared: Compared) -> None:
+def test_a_reward_model_scores_as_on_the_cpu(tmp_path: Path, compared: Compared) -> None:
     """In float64: weights read from a file may lie at any address, and in float32 the CPU's sums depend on that."""
     torch.manual_seed(0)
     tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ")
@@ -97,8 +86,8 @@ def test_a_reward_model_scores_as_on_the_cpu(offload: str, tmp_path: Path, compa
     config = Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=2, num_labels=1, pad_token_id=0, **sizes)
     Qwen3ForSequenceClassification(config).double().save_pretrained(tmp_path / "judge")
     tokenizer.save_pretrained(tmp_path / "judge")
-    words = ["algorithm=grpo", "reward=model", f"reward.path={tmp_path / 'judge'}", f"engine.offload={offload}"]
-    found = compared(f"grpo reward model {offload}", spec(*words), spec(*words, on_device=True))
+    words = ["algorithm=grpo", "reward=model", f"reward.path={tmp_path / 'judge'}", "engine.offload=[reward]"]
+    found = compared("grpo reward model", spec(*words), spec(*words, on_device=True))
     assert len({step["critic/score/mean"] for step in found.steps if "critic/score/mean" in step}) > 1
 
 
@@ -114,7 +103,7 @@ def test_answers_of_another_program_are_learnt_from_as_on_the_cpu(compared: Comp
     assert all("rollout_corr/kl" in step for step in found.steps[1:])
 
 
-@pytest.mark.parametrize("name", ["sft", "ppo", "dapo", "grpo lora", "grpo mixed"])
+@pytest.mark.parametrize("name", ["ppo", "dapo", "grpo lora"])
 def test_a_resumed_run_ends_as_the_unbroken_one(name: str, tmp_path: Path) -> None:
     words = BESIDE.get(name, [f"algorithm={name}"])
     whole = train(spec(*words, on_device=True), tmp_path / "whole")
@@ -125,10 +114,8 @@ def test_a_resumed_run_ends_as_the_unbroken_one(name: str, tmp_path: Path) -> No
         assert difference(whole.after(2), resumed) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo offload"])
-def test_no_memory_of_the_device_is_held_from_step_to_step(name: str, tmp_path: Path) -> None:
-    words = BESIDE.get(name, [f"algorithm={name}"])
-    found = train(spec(*words, "trainer.total_training_steps=3", on_device=True), tmp_path)
+def test_no_memory_of_the_device_is_held_from_step_to_step(tmp_path: Path) -> None:
+    found = train(spec(*BESIDE["ppo offload"], "trainer.total_training_steps=3", on_device=True), tmp_path)
     assert found.bytes[2] == found.bytes[3] < found.use.peak_bytes
 
 
@@ -145,14 +132,3 @@ def test_a_difference_beyond_the_tolerance_is_noticed(tmp_path: Path) -> None:
     for lr, noticed in (("1e-2", False), ("1.00001e-2", True)):
         found = train(spec(*words, f"optim.lr={lr}", on_device=True), tmp_path / lr)
         assert (difference(expected, found) > TOLERANCE) == noticed
-
-
-def test_one_changed_number_is_noticed(tmp_path: Path) -> None:
-    one = train(spec("algorithm=sft", "trainer.total_training_steps=1"), tmp_path)
-    for name, x in one.tensors.items():
-        changed = x.clone().flatten()
-        changed[changed.abs().argmax()] *= 1 + 1e-5
-        other = replace(one, tensors={**one.tensors, name: changed.view(x.shape)})
-        assert difference(one, other) > TOLERANCE
-    with pytest.raises(AssertionError):
-        difference(one, replace(one, steps=[{**one.steps[0], "more": 1.0}, *one.steps[1:]]))

@@ -1,4 +1,4 @@
-"""Batches that two implementations are asked about, and what is written down of their answers.
+"""Batches that two implementations are asked about.
 
 `make oracles` runs these tests where verl and TRL are installed; elsewhere they are skipped.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
-import os
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +22,6 @@ from launcher.spec.algorithm import Algorithm, Batch, Output  # noqa: E402
 torch.set_num_threads(1)
 
 CLOSE = 1e-9
-FOUND: list[dict[str, Any]] = []
-"""What `agree` and `deviates` saw, one dict each; `benchmarks/oracles.py` makes tables of it."""
 
 
 def _drawn(
@@ -103,8 +98,7 @@ def agree() -> Callable[..., None]:
             gradient = _difference(*pulls)
             ours, theirs = ours.detach(), theirs.detach()
         value = _difference(ours, theirs)
-        FOUND.append({"function": function, "peer": peer, "value": value, "gradient": gradient})
-        assert max(value, gradient or 0) <= CLOSE
+        assert max(value, gradient or 0) <= CLOSE, (function, peer, value, gradient)
 
     return compare
 
@@ -115,9 +109,8 @@ def deviates() -> Callable[..., None]:
 
     def compare(what: str, peer: str, ours: tuple[Any, float], theirs: tuple[Any, float]) -> None:
         mine, other = float(ours[0]) + 0.0, float(theirs[0]) + 0.0  # no -0
-        FOUND.append({"deviation": what, "peer": peer, "ours": mine, "theirs": other})
-        assert mine == pytest.approx(ours[1], rel=1e-5, abs=1e-12)
-        assert other == pytest.approx(theirs[1], rel=1e-5, abs=1e-12, nan_ok=True)
+        assert mine == pytest.approx(ours[1], rel=1e-5, abs=1e-12), what
+        assert other == pytest.approx(theirs[1], rel=1e-5, abs=1e-12, nan_ok=True), (what, peer)
         assert ours[1] != theirs[1]
 
     return compare
@@ -227,8 +220,3 @@ def trl_dpo() -> Callable[..., Any]:
         return found, {name: values[-1] for name, values in metrics.items() if isinstance(values, list)}
 
     return loss
-
-
-def pytest_sessionfinish() -> None:
-    if report := os.environ.get("ORACLES_REPORT"):
-        Path(report).write_text(json.dumps(FOUND))

@@ -16,13 +16,11 @@ from trl.rewards import get_soft_overlong_punishment
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.dpo import DPO
-from launcher.algorithms.dr_grpo import DrGRPO
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.gspo import GSPO
 from launcher.spec.algorithm import Batch, Output
 
-SHAPES = [(4, 4, 9), (3, 8, 24), (16, 2, 40)]  # P prompts, G answers, T tokens
-CASES = [(seed, shape, holes) for seed in range(2) for shape in SHAPES for holes in (False, True)]
+CASES = [(0, (4, 4, 9), False), (1, (16, 2, 40), True)]  # seed; P prompts, G answers, T tokens; holes in answers
 every_case = pytest.mark.parametrize(("seed", "shape", "holes"), CASES)
 MODES = {
     "grpo": "seq-mean-token-mean",
@@ -67,47 +65,6 @@ def test_gspo_loss(drawn, agree, mean_loss, trl_grpo, seed, shape, holes, beta) 
         lambda at: mean_loss(GSPO(kl_loss_coef=beta), at, near),
         lambda at: trl_grpo(at, near, beta=beta, **told), at=logp,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "kind"), [(GRPO(), "grpo"), (DAPO(), "dapo"), (DrGRPO(loss_scale_factor=40.0), "dr_grpo")]
-)
-@pytest.mark.parametrize("seed", range(3))
-def test_the_papers_defaults(drawn, agree, mean_loss, trl_grpo, algorithm, kind, seed) -> None:
-    """Each class as it comes, its own advantage and its own clip, against TRL told the same clip."""
-    logp, batch = drawn(seed, (3, 8, 24))
-    made, _ = algorithm.prepare(batch, {})
-    told = {"epsilon_high": algorithm.clip_ratio_high, "loss_type": kind, "max_completion_length": 40}
-    name = f"{type(algorithm).__name__} as it comes"
-    agree(name, "TRL", lambda at: mean_loss(algorithm, at, made), lambda at: trl_grpo(at, made, **told), at=logp)
-
-
-@pytest.mark.parametrize("kind", ["dapo", "grpo"])
-@pytest.mark.parametrize("parts", [2, 4])
-def test_grpo_loss_in_micro_batches(drawn, agree, mean_loss, trl_grpo, kind, parts) -> None:
-    logp, batch = drawn(5, (3, 8, 24))
-    size, algorithm = len(batch) // parts, GRPO(loss_agg_mode=MODES[kind])
-
-    def theirs(at: torch.Tensor) -> torch.Tensor:
-        told = {"loss_type": kind, "accumulated": parts, "tokens": batch.mask.sum()}
-        return sum(trl_grpo(x, b, **told) for x, b in zip(at.split(size), batch.split(size), strict=True))
-
-    agree(f"GRPO loss, {kind}, micro-batches", "TRL", lambda at: mean_loss(algorithm, at, batch), theirs, at=logp)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_entropy_bonus(drawn, agree, trl_grpo, seed) -> None:
-    logp, batch = drawn(seed, (3, 8, 24))
-    algorithm = GRPO(entropy_coeff=0.02, loss_agg_mode="token-mean")
-
-    def mine(at: torch.Tensor) -> torch.Tensor:
-        # a square stands for an entropy: it depends on the policy
-        return algorithm.loss(Output(at, at.square()), batch)[0] / algorithm.units(batch)
-
-    def theirs(at: torch.Tensor) -> torch.Tensor:
-        return trl_grpo(at, batch, loss_type="dapo", entropy=at.square(), entropy_coef=0.02)
-
-    agree("entropy bonus, dapo", "TRL", mine, theirs, at=logp)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -166,36 +123,6 @@ def test_ipo_is_length_normalised_there(drawn, agree, mean_loss, trl_dpo, seed, 
         lambda at: mean_loss(algorithm, at, batch),
         lambda at: trl_dpo(at, batch, loss_type="ipo", beta=0.3)[0], at=logp,
     )  # fmt: skip
-
-
-@every_case
-def test_cdpo_is_aot_of_one_pair(drawn, agree, mean_loss, trl_dpo, seed, shape, holes) -> None:
-    """TRL has cDPO only inside AOT, which sorts the batch first; nothing is sorted in a batch of one pair."""
-    logp, batch = paired(drawn, seed, shape, holes)
-
-    def theirs(at: torch.Tensor) -> torch.Tensor:
-        pairs = [torch.nonzero(batch.group == g)[:, 0] for g in batch.group.unique()]
-        told = {"loss_type": "aot", "beta": 0.3, "label_smoothing": 0.1}
-        return sum(trl_dpo(at[pair], batch.rows(pair), **told)[0] for pair in pairs) / len(pairs)
-
-    algorithm = DPO(beta=0.3, label_smoothing=0.1)
-    agree("DPO loss, label smoothing", "TRL", lambda at: mean_loss(algorithm, at, batch), theirs, at=logp)
-
-
-@every_case
-def test_robust_dpo_is_made_of_ours(drawn, agree, mean_loss, trl_dpo, seed, shape, holes) -> None:
-    """(1 - 2 e) robust = cDPO(e) - 2 e L(flipped), where the flipped loss is that of chosen and rejected exchanged."""
-    logp, batch = paired(drawn, seed, shape, holes)
-    flipped = replace(batch, preference=-batch.preference)
-
-    def mine(at: torch.Tensor) -> torch.Tensor:
-        smoothed = mean_loss(DPO(beta=0.3, label_smoothing=0.1), at, batch)
-        return (smoothed - 0.2 * mean_loss(DPO(beta=0.3), at, flipped)) / 0.8
-
-    def theirs(at: torch.Tensor) -> torch.Tensor:
-        return trl_dpo(at, batch, loss_type="robust", beta=0.3, label_smoothing=0.1)[0]
-
-    agree("DPO loss, robust from ours", "TRL", mine, theirs, at=logp)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("verl")
@@ -18,7 +17,6 @@ import torch
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos as verl
 from verl.trainer.ppo.ray_trainer import apply_kl_penalty
-from verl.utils.torch_functional import masked_whiten
 from verl.workers.config import FSDPActorConfig
 
 from launcher.algorithms import ops
@@ -27,8 +25,7 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
 from launcher.spec.algorithm import Batch, Output
 
-SHAPES = [(4, 4, 9), (3, 8, 24), (16, 2, 40)]  # P prompts, G answers, T tokens
-CASES = [(seed, shape, holes) for seed in range(2) for shape in SHAPES for holes in (False, True)]
+CASES = [(0, (4, 4, 9), False), (1, (16, 2, 40), True)]  # seed; P prompts, G answers, T tokens; holes in answers
 MODES = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 every_case = pytest.mark.parametrize(("seed", "shape", "holes"), CASES)
 NO_DUAL_CLIP = 1e9
@@ -69,16 +66,6 @@ def test_gae(drawn, agree, seed, shape, holes, gamma, lam) -> None:
     agree("GAE, returns", "verl", made.target, target * batch.mask)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_whiten(drawn, agree, seed) -> None:
-    x, batch = drawn(seed, (8, 8, 40), holes=True)
-    agree(
-        "whiten", "verl",
-        lambda at: ops.whiten(at, batch.mask), lambda at: masked_whiten(at, batch.mask) * batch.mask,
-        at=x + batch.value,
-    )  # fmt: skip
-
-
 @every_case
 @pytest.mark.parametrize("scale", [True, False])
 def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
@@ -89,21 +76,6 @@ def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
         rewards, batch.mask, batch.group.numpy(), norm_adv_by_std_in_grpo=scale
     )
     agree("GRPO advantage" if scale else "GRPO advantage, no std", "verl", made.advantage, found)
-
-
-@pytest.mark.parametrize("scale", [True, False])
-def test_grpo_advantage_vectorised(monkeypatch, agree, scale) -> None:
-    """It works in float32, so the numbers are such that float32 holds every step exactly: a, a + d, a + 2 d."""
-    epsilon = 2.0**-20
-    monkeypatch.setattr(ops, "EPSILON", epsilon)
-    reward = torch.tensor([1.0, 0.5, 4.0, 2.0, 0.75, 0.0, 3.0, 1.0, -4.0], dtype=torch.float64)
-    group, mask = torch.tensor([3, 1, 7] * 3), torch.ones(9, 4, dtype=torch.float64)
-    batch = Batch(torch.zeros(9, 4), torch.full((9,), 4), mask, group=group, reward=reward)
-    found, _ = verl.compute_grpo_vectorized_outcome_advantage(
-        torch.nn.functional.pad(reward[:, None], (3, 0)), mask, np.array(group), epsilon, scale
-    )
-    made, _ = GRPO(norm_adv_by_std_in_grpo=scale).prepare(batch, {})
-    agree("GRPO advantage, vectorised", "verl", made.advantage, found)
 
 
 # ---- losses
@@ -127,18 +99,6 @@ def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) ->
     for algorithm in (GRPO(**told), PPO(**told)):
         name = f"{type(algorithm).__name__} loss, {kind}"
         agree(name, "verl", lambda at, algorithm=algorithm: mean_loss(algorithm, at, wide), theirs, at=logp)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_the_loss_reports(drawn, agree, seed) -> None:
-    logp, batch = drawn(seed, (8, 8, 40), holes=True)
-    wide = replace(batch, old=batch.old - 0.5 * batch.mask)
-    _, seen = GRPO(clip_ratio_high=0.28, clip_ratio_c=3.0).loss(Output(logp), wide)
-    _, told = verl.compute_policy_loss_vanilla(wide.old, logp, wide.advantage, wide.mask, "token-mean", actor(most=3.0))
-    assert set(told) < set(seen)
-    for name, value in told.items():
-        assert value != 0
-        agree(name, "verl", seen[name].total / seen[name].count, torch.tensor(value, dtype=torch.float64))
 
 
 @every_case
@@ -217,28 +177,6 @@ def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
 
 
 # ---- distance from the reference
-
-
-@every_case
-@pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
-def test_kl(drawn, agree, seed, shape, holes, ours, peer) -> None:
-    logp, batch = drawn(seed, shape, holes)
-    agree(
-        f"KL {ours}", "verl",
-        lambda at: ops.KL[ours](at, batch.reference), lambda at: verl.kl_penalty(at, batch.reference, peer), at=logp,
-    )  # fmt: skip
-
-
-def test_the_price_that_adapts(agree) -> None:
-    controller = verl.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=1000)
-    algorithm, told, prices = PPO(kl_coef=0.2, kl_ctrl="adaptive", horizon=1000), {}, []
-    for seen in (0.3, 0.11, 0.101, 0.05, 0.0, 7.0):  # cut above, not cut, ..., cut below, ..., cut above
-        told = {PENALTY: seen, COEFFICIENT: algorithm._adapt_coefficient(told, 64)}
-        prices.append((told[COEFFICIENT], controller.value))
-        controller.update(seen, 64)
-    ours, theirs = torch.tensor(prices, dtype=torch.float64).T
-    assert len(set(ours.tolist())) == 6
-    agree("adaptive KL", "verl", ours, theirs)
 
 
 @pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])

@@ -97,7 +97,3 @@ def test_the_tail_is_cut_where_our_own_loop_cuts_it(
     likely = {token for token, p in enumerate((left / left.sum()).tolist()) if p > 0.02}  # missed in 400: 1 in 3000
     assert likely <= drawn <= {token for token, p in enumerate(left.tolist()) if p > 0}
     assert 1 < len(drawn) <= most
-
-
-def test_no_prompts_no_answers(colocated: Made, tiny: list[str]) -> None:
-    assert colocated(*tiny).answers([]) == []
