@@ -16,7 +16,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
-from launcher.core.metrics import METRICS
+from launcher.core.metrics import described
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
@@ -164,7 +164,7 @@ def test_by_hand() -> None:
         "training/rollout_actor_probs_pearson_corr": 1.0,  # two points lie on a line
     }
     assert found.metrics(CPU) == pytest.approx(expected, abs=1e-12)
-    assert expected.keys() <= METRICS.keys()
+    assert expected.keys() <= described().keys()
 
 
 def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:

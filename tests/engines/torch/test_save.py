@@ -73,7 +73,9 @@ def weights(model: CausalLM) -> list[torch.Tensor]:
 # ---- going on
 
 
-@pytest.mark.parametrize(("spec", "algorithm"), [(LLAMA, GRPO()), (TIED, SFT()), (BF16, SFT())], ids=["llama", "tied", "bfloat16"])
+@pytest.mark.parametrize(
+    ("spec", "algorithm"), [(LLAMA, GRPO()), (TIED, SFT()), (BF16, SFT())], ids=["llama", "tied", "bfloat16"]
+)
 def test_training_goes_on_to_the_last_bit(
     spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
