@@ -17,6 +17,7 @@ from launcher.monitor.health import Health
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
+from launcher.runs.summary import keep
 from launcher.spec.cluster import Job
 from launcher.spec.engine import EventReader
 from launcher.spec.run import RunSpec
@@ -80,9 +81,10 @@ class Follower:
         write_all(self._sinks, self.state, logged, lines)
 
     def close(self) -> None:
-        """Close the run's logs."""
+        """Close the run's logs, and keep what they come to for those who list runs."""
         self._events.close()
         self._console.close()
+        keep(self.folder, self.state)
 
 
 class Listener:

@@ -1,6 +1,7 @@
 """A run's folder: its files, who may write it, its attempts, and what the last one reported unheard.
 
-runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/ code/
+runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl summary.json console.log
+                              checkpoints/ code/
                               logs/attempt_N/{rank-N.log, first_seq, ended.json}
                               trackers/NAME.json logs/tracker-NAME.log
 """
@@ -44,6 +45,7 @@ class Folder:
     words = PathIn("words.txt")
     lock = PathIn("lock.json")
     events = PathIn("events.jsonl")
+    summary = PathIn("summary.json")
     console = PathIn("console.log")
     refused = PathIn("refused.jsonl")
     detached = PathIn("detached.log")  # output of `rlrun train -d`

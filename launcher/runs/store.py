@@ -16,6 +16,7 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder, writer_here
+from launcher.runs.summary import state_of
 
 LOOK_S = 0.3  # between two pictures of a watched run
 
@@ -41,7 +42,7 @@ def _last_write(folder: Folder) -> float:
 def see(folder: Folder) -> Run:
     """A run with the state that its events make. One without an end and without a writer was killed."""
     lives = holder(folder) is not None  # before reading: a writer that has gone has written everything
-    return Run(folder, _actual(folder, fold(events_of(folder.events)), lives))
+    return Run(folder, _actual(folder, state_of(folder, written=lives), lives))
 
 
 def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
