@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import select
 import sys
-import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -20,13 +16,12 @@ from rich.text import Text
 
 from launcher.cli.plot import sparkline
 from launcher.core.events import LoggedEvent, Usage
-from launcher.core.metrics import label, metric, watched
+from launcher.core.metrics import label, watched
 from launcher.core.redaction import printable
 from launcher.core.state import RunState, Sink
 from launcher.monitor.console import LinePrinter, clock, compact, date, results_of
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
-EXPLAIN = "m"  # the key
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
 
 
@@ -39,10 +34,9 @@ def watching(console: Console | None = None) -> Iterator[Sink]:
 
 
 class LiveView:
-    """Draws the run's state on a terminal; a key shows what its numbers mean."""
+    """Draws the run's state on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        self._keys, self._explains = Keys(sys.stdin), False
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._drawn_at = 0.0
         with suppress(OSError):  # the terminal was closed; the run goes on
@@ -50,84 +44,14 @@ class LiveView:
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         ended = state.status in ("finished", "failed", "stopped") and bool(events)
-        turned = self._keys.pressed().count(EXPLAIN) % 2 == 1
-        self._explains ^= turned
-        if ended or turned or time.monotonic() - self._drawn_at >= REDRAW_S:
+        if ended or time.monotonic() - self._drawn_at >= REDRAW_S:
             self._drawn_at = time.monotonic()
-            explains = self._explains and not ended
-            shown = meanings(state) if explains else picture(state, time.time())
-            if self._keys.readable and not ended:
-                hint = "back to the run" if explains else "what the numbers mean"
-                shown = Group(shown, Text(f"{EXPLAIN}  {hint}", "dim"))
             with suppress(OSError):
-                self._live.update(shown, refresh=True)
+                self._live.update(picture(state, time.time()), refresh=True)
 
     def close(self) -> None:
-        try:
-            with suppress(OSError):
-                self._live.stop()
-        finally:
-            self._keys.close()
-
-
-class Keys:
-    """Keys typed at a terminal, without waiting for Enter; none where `stream` is no terminal of this process.
-
-    Ctrl-C and Ctrl-Z stay what they are. In the background nothing is read or changed: that would stop the process.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._fd, self._before = -1, list[Any]()
-        with suppress(OSError, ValueError, termios.error):  # closed, or not a file
-            fd = stream.fileno() if stream else -1
-            if in_foreground(fd):
-                before, now = termios.tcgetattr(fd), termios.tcgetattr(fd)
-                now[3] &= ~(termios.ICANON | termios.ECHO)
-                now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
-                termios.tcsetattr(fd, termios.TCSANOW, now)
-                self._fd, self._before = fd, before
-
-    @property
-    def readable(self) -> bool:
-        return self._fd >= 0
-
-    def pressed(self) -> str:
-        """The keys since the last call."""
-        try:
-            if self.readable and in_foreground(self._fd) and select.select([self._fd], [], [], 0)[0]:
-                return os.read(self._fd, 1024).decode(errors="replace")
-        except OSError:  # the terminal was closed
-            self._fd = -1
-        return ""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        with suppress(OSError, termios.error):
-            if self.readable and in_foreground(self._fd):
-                termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
-        self._fd = -1
-
-
-def in_foreground(fd: int) -> bool:
-    """Whether `fd` is the terminal that this process may read. Raises `OSError`."""
-    return fd >= 0 and os.isatty(fd) and os.tcgetpgrp(fd) == os.getpgrp()
-
-
-def meanings(state: RunState) -> RenderableType:
-    """What the numbers of the picture measure, in its place: both do not fit on a screen."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column()
-    names = [name for name, _ in watched(state.metrics)]
-    if state.last and state.last.name not in names:
-        names.append(state.last.name)
-    for name in names:
-        if entry := metric(name):
-            unit = f", in {entry.unit}" if entry.unit else ""
-            table.add_row(Text(printable(label(name)), "bold"), Text(f"{entry.meaning}{unit}"))
-            table.add_row("", Text(printable(f"{name}{': ' + entry.formula if entry.formula else ''}"), "dim"))
-    place = Text(printable(f"{state.run or 'starting'}  {state.step}/{state.steps or '?'}"), "bold")
-    return Panel(table, title=place, title_align="left", border_style="dim", padding=(0, 2))
+        with suppress(OSError):
+            self._live.stop()
 
 
 def picture(state: RunState, now: float) -> RenderableType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class CommandEntry:
     at: str
     """`module:function` in `launcher.cli.commands`, or `module:app` for a group."""
     help: str
-    """The first sentence of the command's help, shown without importing it."""
+    """The first sentence of its help, shown without importing it; the command's docstring has the rest."""
     panel: str
     """The heading under which it stands."""
     other_options: bool = False
@@ -126,10 +127,13 @@ def load(entry: CommandEntry) -> Any:
     finally:
         gc.enable()
     if isinstance(found, typer.Typer):
+        found.info.help = entry.help
         return get_group(found)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     examples = "\n\n".join(("Examples:", *entry.examples)) if entry.examples else None
-    single.command(entry.name, epilog=examples, context_settings={"ignore_unknown_options": entry.other_options})(found)
+    settings = {"ignore_unknown_options": entry.other_options}
+    text = "\n\n".join(filter(None, (entry.help, inspect.getdoc(found))))
+    single.command(entry.name, help=text, epilog=examples, context_settings=settings)(found)
     return get_command(single)
 
 

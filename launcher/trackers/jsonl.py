@@ -14,8 +14,41 @@ from typing import Any
 
 from launcher.core.events import How, writable
 from launcher.trackers.feed import TrackedStep
-from launcher.trackers.own_file import OwnFile
 from launcher.trackers.tracker import TrackedRun
+
+
+class OwnFile:
+    """A file that a tracker appends to, and that holds exactly what is remembered: what was written after that, before
+    a kill, is cut off when it is opened again.
+
+    `has` is None where the file holds what `state` says; else it begins anew, and `has` is -1. Of a file that is not
+    `ours`, what others wrote before stays.
+    """
+
+    def __init__(self, path: Path, state: Mapping[str, Any], *, ours: bool) -> None:
+        self._named = str(path.absolute())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(path, flags, 0o600), "r+b")
+        self.write, self.flush, self.close = self._file.write, self._file.flush, self._file.close
+        there = os.fstat(self._file.fileno()).st_size
+        self.has: int | None = -1
+        self._base = size = 0 if ours else there
+        if state.get("path") == self._named:
+            self._base, size = int(state["base"]), int(state["bytes"])
+            self.has = None if there >= size else -1
+            size = size if self.has is None else min(self._base, there)
+        self._file.truncate(size)
+        self._file.seek(size)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What is to be remembered of it as it is now."""
+        return {"path": self._named, "base": self._base, "bytes": self._file.tell()}
+
+    @property
+    def is_new(self) -> bool:
+        return self._file.tell() == self._base
 
 
 class JsonLines:
@@ -27,7 +60,11 @@ class JsonLines:
         self.state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
-        path = _path(run)
+        path = run.folder / "metrics.jsonl"
+        if named := os.environ.get("VERL_FILE_LOGGER_PATH"):
+            path = Path(named)
+        elif root := os.environ.get("VERL_FILE_LOGGER_ROOT"):
+            path = Path(root) / run.project / f"{run.experiment}.jsonl"
         self._file = OwnFile(path, state, ours=path.parent == run.folder)
         self.where, self.state = str(path), self._file.state
         return self._file.has
@@ -36,18 +73,9 @@ class JsonLines:
         for step in steps:
             if step.metrics:
                 node = writable({"step": step.step, "data": dict(step.metrics)})
-                line = json.dumps(node, ensure_ascii=False, allow_nan=False)
-                self._file.write(line.encode() + b"\n")
+                self._file.write(json.dumps(node, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self.state = self._file.state
 
     def close(self, how: How | None) -> None:
         self._file.close()
-
-
-def _path(run: TrackedRun) -> Path:
-    if path := os.environ.get("VERL_FILE_LOGGER_PATH"):
-        return Path(path)
-    if root := os.environ.get("VERL_FILE_LOGGER_ROOT"):
-        return Path(root) / run.project / f"{run.experiment}.jsonl"
-    return run.folder / "metrics.jsonl"

@@ -63,17 +63,17 @@ class Prometheus:
 
     def _lines(self) -> Iterator[str]:
         run = f'run="{escaped(self._run)}"'
-        yield from _family("rlrun_up", "1 while the run is followed", [(run, 1.0)])
-        yield from _family("rlrun_step", "latest finished step", [(run, float(self._step))])
-        yield from _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", [(run, self._at)])
-        levels = [(f'{run},level="{level}"', float(self._alerts[level])) for level in get_args(Level)]
+        yield from _family("rlrun_up", "1 while the run is followed", {run: 1.0})
+        yield from _family("rlrun_step", "latest finished step", {run: float(self._step)})
+        yield from _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", {run: self._at})
+        levels = {f'{run},level="{level}"': float(self._alerts[level]) for level in get_args(Level)}
         yield from _family("rlrun_alerts", "alerts of the run", levels)
-        named = [(f'{run},name="{escaped(name)}"', value) for name, value in self._metrics.items()]
+        named = {f'{run},name="{escaped(name)}"': value for name, value in self._metrics.items()}
         yield from _family("rlrun_metric", "latest value of a metric", named)
         for name in _USAGE:
-            used = {rank: usage.__dict__[name] for rank, usage in self._usage.items()}
-            samples = [(f'{run},rank="{rank}"', float(value)) for rank, value in used.items() if value is not None]
-            yield from _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", samples)
+            used = {f'{run},rank="{rank}"': vars(usage)[name] for rank, usage in self._usage.items()}
+            known = {labels: float(value) for labels, value in used.items() if value is not None}
+            yield from _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", known)
 
     def close(self, how: How | None) -> None:
         """Values that were not asked for since they changed are kept for a moment."""
@@ -84,11 +84,11 @@ class Prometheus:
         self._server.server_close()
 
 
-def _family(name: str, text: str, samples: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """One gauge with its samples (labels, value); nothing without any."""
+def _family(name: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
+    """One gauge with its values by their labels; nothing without any."""
     if samples:
         yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
-        yield from (f"{name}{{{labels}}} {number(value)}\n" for labels, value in samples)
+        yield from (f"{name}{{{labels}}} {number(value)}\n" for labels, value in samples.items())
 
 
 def number(value: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +73,11 @@ def _rows(folder: Path, run_id: str) -> dict[int, set[str]]:
     """The names that the files of a run hold of each row."""
     found = defaultdict[int, set[str]](set)
     for file in folder.glob(f"run-*-{run_id}/run-{run_id}.swanlab"):
-        for name, row in _values(file):
-            found[row].add(name)
+        for data in records(file):
+            record = Record()
+            record.ParseFromString(data)
+            kind = record.WhichOneof("record_type")
+            if kind in ("scalar", "media"):
+                value = getattr(record, kind)
+                found[value.step].add(value.key)
     return dict(found)
-
-
-def _values(file: Path) -> Iterator[tuple[str, int]]:
-    for data in records(file):
-        record = Record()
-        record.ParseFromString(data)
-        kind = record.WhichOneof("record_type")
-        if kind in ("scalar", "media"):
-            value = getattr(record, kind)
-            yield value.key, value.step

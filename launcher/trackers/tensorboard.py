@@ -11,6 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -19,10 +20,10 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from launcher.core.events import Alert, Distribution, How, Sample
+from launcher.core.events import Distribution, How, Sample
 from launcher.trackers.feed import TrackedStep
+from launcher.trackers.jsonl import OwnFile
 from launcher.trackers.names import distribution_names, with_guide_names
-from launcher.trackers.own_file import OwnFile
 from launcher.trackers.tracker import TrackedRun
 
 VERSION = "brain.Event:2"
@@ -75,7 +76,8 @@ def _values(step: TrackedStep) -> dict[int, list[Summary.Value]]:
             found[each.step].append(Summary.Value(tag=name, histo=_histogram(each)))
     texts = defaultdict[tuple[int, str], list[str]](list)
     for alert in step.alerts:
-        texts[alert.step, "alerts"].append(_alert(alert))
+        fix = f" Fix: {alert.fix}" if alert.fix else ""
+        texts[alert.step, "alerts"].append(f"**{alert.level}** {alert.text}{fix}")
     for sample in step.samples:
         texts[sample.step, f"val/samples/{sample.data_source}"].append(_sample(sample))
     for (number, tag), parts in texts.items():
@@ -103,22 +105,12 @@ def _histogram(spread: Distribution) -> HistogramProto:
 
 
 def _text(tag: str, text: str) -> Summary.Value:
-    value = text.encode("utf-8", "backslashreplace")
-    tensor = TensorProto(dtype=DT_STRING, string_val=[value])
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode("utf-8", "backslashreplace")])
     return Summary.Value(tag=tag, tensor=tensor, metadata=TEXT)
 
 
-def _alert(alert: Alert) -> str:
-    fix = f" Fix: {alert.fix}" if alert.fix else ""
-    return f"**{alert.level}** {alert.text}{fix}"
-
-
 def _sample(sample: Sample) -> str:
+    """Its texts as blocks that Markdown shows as they are."""
     parts = {"prompt": sample.prompt, "answer": sample.response, "expected": sample.ground_truth}
-    texts = [f"**{name}**\n\n{_indented(text)}" for name, text in parts.items() if text]
+    texts = [f"**{name}**\n\n{indent(text, '    ', lambda line: True)}" for name, text in parts.items() if text]
     return "\n\n".join([f"score {sample.score:g}", *texts])
-
-
-def _indented(text: str) -> str:
-    """As a block that Markdown shows as it is."""
-    return "\n".join(f"    {line}" for line in text.splitlines())

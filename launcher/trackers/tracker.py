@@ -84,8 +84,8 @@ class Tracker(Protocol):
 def make_tracker(name: str) -> Tracker:
     """The tracker of that name. Raises `ImportError` where its library is missing."""
     module, _, cls = CLASSES[name].partition(":")
-    made: Tracker = getattr(import_module(f"launcher.trackers.{module}"), cls)()
-    return made
+    tracker: Tracker = getattr(import_module(f"launcher.trackers.{module}"), cls)()
+    return tracker
 
 
 # ---- what is remembered

@@ -53,13 +53,10 @@ class Trackio:
             for each in step.distributions:
                 row[each.name] = trackio.Histogram(np_histogram=(list(each.counts), list(each.edges)))
             for number, sample in enumerate(step.samples):
-                row[f"val/samples/{number}"] = trackio.Markdown(_text(sample.prompt, sample.response, sample.score))
+                text = f"score {sample.score:g}\n\n```text\n{sample.prompt}\n```\n\n```text\n{sample.response}\n```"
+                row[f"val/samples/{number}"] = trackio.Markdown(text)
             if row:
                 self._run.log({STEP: float(step.step), **row}, step=step.row)
 
     def close(self, how: How | None) -> None:
         self._run.finish()
-
-
-def _text(prompt: str, response: str, score: float) -> str:
-    return f"score {score:g}\n\n```text\n{prompt}\n```\n\n```text\n{response}\n```"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +71,13 @@ def _row(step: TrackedStep) -> dict[str, Any]:
     return row and {**row, X_AXIS: step.step, "_timestamp": step.at}
 
 
-# ---- what the files of offline runs hold
-
-
 def last_row(folder: Path, run_id: str) -> int:
-    """The highest `_step` in the offline files of a run; -1 where there is none."""
-    files = folder.glob(f"wandb/offline-run-*-{run_id}*/run-{run_id}.wandb")  # -1, -2, ... begun in the same second
-    return max((row for file in files for row in rows_of(file)), default=-1)
-
-
-def rows_of(file: Path) -> Iterator[int]:
-    """The `_step` of each row of the history, as far as the file is whole."""
-    for data in records(file):
-        record = Record()
-        record.ParseFromString(data)
-        for item in record.history.item:
-            if (item.key or "".join(item.nested_key)) == "_step":
-                yield int(json.loads(item.value_json))
+    """The highest `_step` in the offline files of a run, as far as they are whole; -1 where there is none."""
+    last = -1
+    for file in folder.glob(f"wandb/offline-run-*-{run_id}*/run-{run_id}.wandb"):  # -1, -2, ... of the same second
+        for data in records(file):
+            record = Record()
+            record.ParseFromString(data)
+            rows = (item for item in record.history.item if (item.key or "".join(item.nested_key)) == "_step")
+            last = max(last, *(int(json.loads(item.value_json)) for item in rows), -1)
+    return last

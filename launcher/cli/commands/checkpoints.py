@@ -60,8 +60,9 @@ def of_run(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a run's checkpoints, print the best, or export one. What is exported is a plain model folder. RUN may be a
-    folder of checkpoints that verl wrote; repair makes its tracker file name the newest complete one."""
+    """What is exported is a plain model folder. RUN may be a folder of checkpoints that verl wrote; repair makes its
+    tracker file name the newest complete one.
+    """
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
     with problems_named():

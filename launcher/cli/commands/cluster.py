@@ -27,7 +27,7 @@ from launcher.clusters.nodes.ssh import Shell, read_hosts
 from launcher.core.problems import Problem, Problems
 from launcher.tools import cluster_status, manifests
 
-app = typer.Typer(no_args_is_help=True, help="Start, inspect and stop a Ray cluster of your machines.")
+app = typer.Typer(no_args_is_help=True)
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[-- WORDS]", help="Further options of ray start, such as --num-gpus=4.")

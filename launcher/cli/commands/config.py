@@ -23,7 +23,7 @@ from launcher.core.metric_aliases import canonical, spellings
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 
-app = typer.Typer(no_args_is_help=True, help="Show settings, metrics, and how two runs differ.")
+app = typer.Typer(no_args_is_help=True)
 
 Target = Annotated[
     str | None,

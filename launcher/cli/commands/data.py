@@ -31,7 +31,7 @@ from launcher.tools.data_check import DataReport
 WIDTH = 40
 MANY = 10_000  # rows from which the speed is shown
 
-app = typer.Typer(no_args_is_help=True, help="Prepare, check and show datasets.")
+app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Choice of conf/data, file or glob, or hub id (owner/name).")]
 For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]

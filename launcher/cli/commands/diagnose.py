@@ -36,9 +36,7 @@ def diagnose(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Find what is wrong with a run, or with a log of another program.
-
-    Prints each finding with its evidence, the likely cause and the arguments that help. The exit code is 1 where a
+    """Prints each finding with its evidence, the likely cause and the arguments that help. The exit code is 1 where a
     finding is critical.
     """
     with problems_named():

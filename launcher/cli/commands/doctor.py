@@ -27,7 +27,7 @@ def doctor(
     ] = remote_probe.WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine, or with --nodes a Ray cluster. Exit code 1 where anything FAILs."""
+    """Exit code 1 where anything FAILs."""
     with problems_named():
         if address and not nodes:
             fix = f"use rlrun doctor --nodes {address}"

@@ -68,7 +68,7 @@ def generate(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Answer prompts with a checkpoint or a model. Answers are written, sampled and ended as in training.
+    """Answers are written, sampled and ended as in training.
 
     rlrun generate ada "Who are you?"
     rlrun generate ada --file questions.csv --out answers.jsonl
@@ -119,7 +119,7 @@ def chat(
     template_args: TemplateArgs = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Talk to a checkpoint or a model. An empty line begins a new conversation, Ctrl-D ends."""
+    """An empty line begins a new conversation, Ctrl-D ends."""
     with problems_named():
         answerer = _load(name, root, step, best, trust, template_args, (1, temperature, top_p, top_k, max_tokens, seed))
         if not answerer.encoder.templated:

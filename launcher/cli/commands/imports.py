@@ -50,7 +50,7 @@ def import_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make recipes of a launch script of verl, and plan them. It is read without running it; what changed is said.
+    """It is read without running it; what changed is said.
 
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """

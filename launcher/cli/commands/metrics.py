@@ -52,10 +52,8 @@ def metrics(
     as_json: AsJson = False,
     root: Root = Path("runs"),
 ) -> None:
-    """Show the metrics of a run, or of a log that verl, TRL or another program wrote: curves, steps, or all values.
-
-    Logs may be of any size and still growing. The names are those of the log; --keys knows them also by the names that
-    rlrun, verl and TRL have for them: reward is critic/score/mean.
+    """Logs may be of any size and still growing. The names are those of the log; --keys knows them also by the names
+    that rlrun, verl and TRL have for them: reward is critic/score/mean.
     """
     wanted = [key.strip() for key in keys.split(",") if key.strip()]
     with problems_named():

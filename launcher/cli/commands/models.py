@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
-app = typer.Typer(no_args_is_help=True, help="List, inspect, download and merge models.")
+app = typer.Typer(no_args_is_help=True)
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
 

@@ -57,10 +57,7 @@ def plan(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, the format of spec.yaml.")] = False,
     multirun: Multirun = False,
 ) -> None:
-    """Show a run's settings, what it needs and what would fail, without starting it.
-
-    Exit code 2 where anything FAILs, as of train.
-    """
+    """Exit code 2 where anything FAILs, as of train."""
     if multirun and (as_yaml or recipe or source):
         say_problems([Problem("--multirun", "cannot be combined with --yaml, --recipe or --source", "use --json")])
         raise typer.Exit(2)

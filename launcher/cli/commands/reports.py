@@ -27,10 +27,7 @@ def report(
     out: Out = None,
     root: Root = Path("runs"),
 ) -> None:
-    """Write what a run came to as a page, report.html, and as Markdown.
-
-    It is read from the run's folder alone, and may be made while the run goes on.
-    """
+    """It is read from the run's folder alone, and may be made while the run goes on."""
     with problems_named():
         wanted = parse_goal(goal) if goal is not None else None
         folder = store.find(name, root)
@@ -63,7 +60,6 @@ def compare(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: settings, results, curves, and whether their held-out scores differ."""
     with problems_named():
         if len(names) < 2:
             raise Problems(Problem("compare", f"{len(names)} run was given", "use two or more"))

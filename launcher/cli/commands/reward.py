@@ -16,12 +16,12 @@ from launcher.monitor.console import compact
 from launcher.tools import reward_bench
 from launcher.tools.reward_bench import MEANING, AnswerKind, BenchReport
 
-app = typer.Typer(no_args_is_help=True, help="Test a reward before a run trains with it.")
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def main() -> None:
-    """Test a reward before a run trains with it."""
+    """A group of one command is a group, too."""
 
 
 @app.command("bench")

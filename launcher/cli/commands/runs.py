@@ -47,7 +47,6 @@ COLUMNS = {
 
 
 def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
-    """List the runs, the latest first."""
     found = list(store.every(root))
     write([views.run_node(run) for run in found], as_json, lambda: _say_runs(found, root))
 
@@ -65,7 +64,6 @@ def _say_runs(found: list[store.Run], root: Path) -> None:
 
 
 def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    """Show what a run came to and how its attempts ended, or each point of a sweep."""
     if run := _run_here("show", name, root, cluster, as_json):
         tried = read_attempts(run.folder)
         node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in tried]}
@@ -73,7 +71,6 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
 
 
 def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    """Print where a run stands on one line, or each point of a sweep."""
     if run := _run_here("status", name, root, cluster, as_json):
         write(views.run_node(run), as_json, lambda: say(views.status_line(run.folder.name, run.state)))
 
@@ -109,8 +106,7 @@ def _attempt_row(attempt: Attempt, runs: bool) -> tuple[str, ...]:
 
 
 def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
-    """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
-    the run.
+    """Ctrl-C ends the watching, not the run.
 
     RUN may also be a log that another program writes (verl, TRL, ...): it is followed until Ctrl-C. The exit code is 0
     whatever the run's is. Without a terminal, or with --cluster, it prints what logs -f prints.
@@ -146,7 +142,6 @@ def logs(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a run's console log; with --json its events."""
     if cluster is not None:
         more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
         _on_head(cluster, "logs", name, root, *more)
@@ -180,7 +175,6 @@ def stop(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save and stop a run, or all running points of a sweep."""
     if cluster is not None:
         _on_head(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     with problems_named():

@@ -46,10 +46,7 @@ def samples(
     as_json: AsJson = False,
     root: Root = Path("runs"),
 ) -> None:
-    """Show sampled answers of a run, or of a log of verl: the latest ones, those of a step, or what changed.
-
-    Answers to the same prompt stand side by side. A score of no number is in no range.
-    """
+    """Answers to the same prompt stand side by side. A score of no number is in no range."""
     wanted = Wanted(search, min_score, max_score)
     with problems_named():
         source = find(name, root)

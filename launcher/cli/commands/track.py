@@ -36,9 +36,7 @@ def track(
     port: Port = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.
-
-    What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
+    """What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
     without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
     """
     with problems_named():

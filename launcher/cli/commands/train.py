@@ -61,14 +61,14 @@ def train(
         typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint, not the newest."),
     ] = None,
 ) -> None:
-    """Start a run and follow it to its end. Arguments may be in a YAML file: rlrun train run.yaml optim.lr=1e-5.
+    """Arguments may be in a YAML file: rlrun train run.yaml optim.lr=1e-5.
 
-    With --resume, arguments may change where, how fast and how long (trainer.total_training_steps) it runs.
-    With -m, arguments may have several values (seed=0,1,2), and each combination is a run; --resume continues those
-    that are not done.
+    With --resume, arguments may change where, how fast and how long (trainer.total_training_steps) it runs. With -m,
+    arguments may have several values (seed=0,1,2), and each combination is a run; --resume continues those that are not
+    done.
 
-    Exit codes: 0 done, 1 failed, 2 invalid configuration, 143 or 130 stopped by SIGTERM or SIGINT. With -d
-    it returns 0 as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
+    Exit codes: 0 done, 1 failed, 2 invalid configuration, 143 or 130 stopped by SIGTERM or SIGINT. With -d it returns 0
+    as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     drive.watch_lifeline()
     typed = overrides or []
@@ -179,7 +179,7 @@ def rerun(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Repeat a run in a new folder, after listing what has changed since. It starts from its spec.yaml and lock.json.
+    """It starts from its spec.yaml and lock.json.
 
     Ends as train does; with --dry-run with 0, or 2 where it would be refused.
     """
