@@ -104,12 +104,6 @@ def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> Non
     assert (wrong.returncode, wrong.stdout) == (2, "") and "trian" in wrong.stderr
 
 
-def test_completion_for_a_shell_is_printed(rlrun: Any) -> None:
-    quiet = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    output = rlrun("--show-completion", "bash", env=quiet)
-    assert output.returncode == 0 and "complete" in output.stdout and "rlrun" in output.stdout
-
-
 def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     output = look("runs")
     assert (output.exit_code, output.stderr) == (0, "")
@@ -137,26 +131,10 @@ def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     ]
 
 
-def test_runs_as_json(look: Look, some: Path) -> None:
-    nodes = strictly(look("runs", "--json").stdout)
-    assert [(node["run"], node["status"], node["step"], node["score"]) for node in nodes] == [
-        ("p/done", "finished", 2, 1.5),
-        ("p/nan", "stopped", 2, "NaN"),  # JSON has no word for it; every reader can read this
-        ("q/killed", "failed", 2, 1.5),
-    ]
-    assert nodes[0]["folder"] == "runs/p/done" and nodes[0]["eta_s"] is None
-
-
 def test_no_runs(look: Look) -> None:
     assert look("runs").stdout == "no runs in runs\n"
     assert look("runs", "--root", "[/no markup]").stdout == "no runs in [/no markup]\n"
     assert strictly(look("runs", "--json").stdout) == []
-
-
-def test_a_long_name_is_whole_where_it_is_read_by_a_program(look: Look, tmp_path: Path) -> None:
-    name = f"{'project' * 8}/{'experiment' * 8}"
-    make(tmp_path, name, *life(name))
-    assert name in look("runs").stdout
 
 
 def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
@@ -213,12 +191,6 @@ def test_a_log_cannot_steer_the_terminal_and_a_half_line_waits(look: Look, some:
     assert look("logs", "done").stdout == "a \\x1b[2J\\x0d\ufffd\n"
 
 
-def test_a_run_without_a_log_says_nothing(look: Look, some: Path) -> None:
-    (some / "p" / "done" / "console.log").unlink()
-    output = look("logs", "done")
-    assert (output.exit_code, output.stdout, output.stderr) == (0, "", "")
-
-
 def test_a_reader_that_leaves_early_is_no_error(rlrun: Any, some: Path) -> None:
     (some / "p" / "done" / "console.log").write_text("line\n" * 100_000)
     process = rlrun.begin("logs", "done", stdout=subprocess.PIPE)
@@ -256,18 +228,6 @@ def test_logs_follow_until_the_run_ends(rlrun: Any, writer: Callable[[int], Any]
     assert output.stdout.splitlines() == [*LINES, *(f"more {number} é" for number in range(20))]
 
 
-def test_ctrl_c_ends_following_and_not_the_run(rlrun: Any, writer: Callable[[int], Any], until: Any) -> None:
-    run = writer(2000)
-    process = rlrun.begin("logs", "done", "-f", stdout=subprocess.PIPE)
-    for _ in range(5):
-        assert process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)  # reads on: a full pipe would keep it from ending
-    assert process.returncode == 0
-    assert "Traceback" not in (rlrun.folder / "said").read_text()
-    assert run.poll() is None
-
-
 def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
     assert strictly(rlrun("stop", "done", "--json").stdout) == {"run": "p/done", "became": "was not running"}
     run = writer(2000)
@@ -276,16 +236,3 @@ def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
     run = writer(2000)
     assert rlrun("stop", "done", "--now").stdout == "p/done: stopped\n"
     assert run.wait(timeout=10) == -signal.SIGTERM
-
-
-def test_plan_says_what_would_run_and_starts_nothing(look: Look, tmp_path: Path) -> None:
-    words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "trainer.run_root='[/x]'"]
-    page = strictly(look("plan", "--json", *words).stdout)
-    node = page["run"]
-    assert page["ok"] and {result["level"] for result in page["results"]} == {"OK"}
-    assert page["arithmetic"]["steps"] == 375 and len(page["processes"]) == 1
-    assert node["sampler"]["n"] == 4 and node["algorithm"]["_target_"] == "launcher.algorithms.grpo.GRPO"
-    output = look("plan", *words).stdout
-    assert "OK  folder    [/x]/rlrun/grpo-llama-64x2-N" in output
-    assert "launcher.engines.torch.worker" in output
-    assert list(tmp_path.iterdir()) == []

@@ -77,11 +77,6 @@ def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, mor
     assert code == 2 and "no line with metrics" in text
 
 
-def test_one_output_at_a_time(log):
-    code, text = rlrun("metrics", log, "--csv", "--json")
-    assert code == 2 and "cannot go with --json" in text
-
-
 LINES = "Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n"
 
 
@@ -116,11 +111,6 @@ def test_a_folder_of_logs_names_them(tmp_path, command):
     assert code == 2 and f"use {tmp_path}/a.log or {tmp_path}/checkpoint-500/trainer_state.json" in text
 
 
-def test_watch_of_what_is_not_there_speaks_of_logs(tmp_path):
-    code, text = rlrun("watch", str(tmp_path / "nope.log"))
-    assert code == 2 and "use the path of a log file" in text
-
-
 @pytest.mark.parametrize("more", [("--csv",), ("--last", "2"), ("--json",), ("--step", "1"), ()])
 def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(tmp_path, more):
     """S2-20 has policy_loss beside pg_loss, which are spellings of one metric where a log has only one of them."""
@@ -137,11 +127,6 @@ def test_columns_stand_in_the_order_of_the_keys(tmp_path):
     path.write_text("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\n")
     text = rlrun("metrics", str(path), "--keys", "policy_loss,pg_loss", "--csv")[1]
     assert text == "step,policy_loss,pg_loss\n1,0.75,0.5\n"
-
-
-def test_json_of_a_key_that_is_not_there_prints_no_list(log):
-    code, text = rlrun("metrics", log, "--keys", "nothing", "--json")
-    assert code == 2 and "[" not in text
 
 
 def test_s2_20_of_two_spellings_the_nearer_one_counts():
@@ -166,20 +151,6 @@ def test_watch_shows_an_error_until_a_step_follows(log):
     with Path(log).open("a") as file:
         file.write("step:8 - critic/score/mean:0.8\n")
     assert alert() == ""
-
-
-def test_metrics_of_unknown_names_are_shown(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"step":1,"data":{"my/metric":1.5}}\n{"step":2,"data":{"my/metric":1.2}}\n')
-    code, text = rlrun("metrics", str(path))
-    assert code == 0 and "to step 2" in text and "my/metric" in text
-
-
-def test_metrics_and_diagnose_say_the_same_last_step(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("".join(f"step:{step} - critic/score/mean:0.5 - actor/lr:1e-06\n" for step in range(1, 2_000)))
-    for command in ("metrics", "diagnose"):
-        assert "to step 1999" in rlrun(command, str(path))[1]
 
 
 def test_what_is_piped_in_and_cannot_be_read():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import pty
@@ -20,7 +18,7 @@ from launcher.cli.log_view import LogState
 from launcher.cli.main import app
 from launcher.cli.output import out
 from launcher.cli.plot import plot
-from launcher.core.events import LogProgress, Sample, Step, to_line
+from launcher.core.events import LogProgress, Step, to_line
 from launcher.core.problems import Problems
 from launcher.views.read import find
 
@@ -86,13 +84,6 @@ def test_s0_06_evaluation_results_by_a_pattern(log):
     assert code == 0 and text == "step,val/test_score/openai/gsm8k\n20,0.567\n"
 
 
-def test_s0_34_and_s0_35_scores_and_seconds_by_step(log):
-    code, text = rlrun("metrics", log, "--keys", "reward,timing_s/step", "--csv")
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert code == 0 and [float(row["critic/score/mean"]) for row in rows[:2]] == [-0.45, -0.4]
-    assert len(rows) == 20 and rows[4]["timing_s/step"] == "45"
-
-
 def test_json_has_every_value_and_nan_as_text(log):
     code, text = rlrun("metrics", log, "--json")
     found = json.loads(text)
@@ -106,10 +97,6 @@ def test_one_key_is_drawn_as_a_plot_with_nan_marked(log):
     assert code == 0 and "1 not finite" in text and "×" in text and "┤" in text
 
 
-def test_the_end_of_a_name_is_enough(log):
-    assert rlrun("metrics", log, "--keys", "score/mean", "--csv")[1].startswith("step,critic/score/mean\n")
-
-
 @pytest.mark.parametrize("more", [(), ("--csv",)])
 def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path, more):
     path = tmp_path / "two.log"
@@ -117,11 +104,6 @@ def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path, more):
                             for step in (1, 2, 3) for pid in (1, 2)))  # fmt: skip
     text = rlrun("metrics", str(path), *more)[1]
     assert text.count("those of (TaskRunner pid=2) are left out") == 1
-
-
-def test_a_key_that_no_metric_has_is_answered_with_a_near_one(log):
-    code, text = rlrun("metrics", log, "--keys", "critic/score/meen")
-    assert code == 2 and "did you mean critic/score/mean?" in text
 
 
 def test_a_run_is_read_like_a_log(run_root):
@@ -242,16 +224,6 @@ def _read_until(terminal: int, wanted: str, patience_s: float = 120.0) -> str:
     return text
 
 
-def test_watching_a_log_without_a_terminal_prints_its_lines(log):
-    with subprocess.Popen(
-        [sys.executable, "-m", "launcher", "watch", log], stdout=subprocess.PIPE, text=True
-    ) as watching:
-        try:
-            assert watching.stdout and "step:12 " in watching.stdout.readline()
-        finally:
-            watching.terminate()
-
-
 @pytest.mark.parametrize(
     "points",
     [
@@ -266,14 +238,6 @@ def test_watching_a_log_without_a_terminal_prints_its_lines(log):
 def test_a_plot_of_anything(points):
     lines = plot(points, 40, 5)
     assert all(len(line) <= 41 for line in lines) and (not points or len(lines) == 7)
-
-
-def test_a_sample_of_a_run_is_shown(run_root):
-    sample = Sample(at=1.0, step=5, data_source="s", prompt="p", response="answer", ground_truth="g", score=0.5)
-    with (run_root / "p" / "r" / "events.jsonl").open("a") as file:
-        file.write(to_line(sample) + "\n")
-    code, text = rlrun("samples", "r", "--root", str(run_root))
-    assert code == 0 and "answer" in text and "step 5  score 0.5" in text
 
 
 @pytest.fixture

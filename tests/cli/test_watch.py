@@ -97,13 +97,6 @@ def test_it_draws_what_happens_until_the_run_ends(run: Written, watching: Watchi
     assert watching.process.wait(10) == 0, "it did what it was asked to, however the run did"
 
 
-def test_a_run_that_is_killed_is_seen_to_be_gone(run: Written, watching: Watching, until: Callable[..., None]) -> None:
-    until(lambda: watching.sees("rollout"))
-    run.close()
-    until(lambda: watching.sees("its processes are gone"))
-    assert watching.process.wait(10) == 0
-
-
 def test_ctrl_c_ends_the_watching_alone(run: Written, watching: Watching, until: Callable[..., None]) -> None:
     until(lambda: watching.sees("rollout"))
     watching.process.send_signal(signal.SIGINT)

@@ -131,33 +131,3 @@ def test_equal_policies_are_rarely_called_different() -> None:
     assert 0.01 < rejected / runs < 0.065
     assert held / runs > 0.93
     assert unpaired / runs < rejected / runs  # it ignores that both answered the same items
-
-
-def test_better_policies_are_found_more_often_by_the_paired_test() -> None:
-    draws, paired, unpaired, runs = np.random.default_rng(6), 0, 0, 400
-    for _ in range(runs):
-        item = draws.beta(0.3, 0.3, 200)
-        a = draws.random(200) < item
-        b = draws.random(200) < np.minimum(item + 0.1, 1.0)
-        found = compare_paired(a.astype(float).tolist(), b.astype(float).tolist())
-        sides = [HeldOut(1, "x", float(x.mean()), *wilson(float(x.mean()), 200)) for x in (a, b)]
-        paired += (found.p or 0.0) < 0.05
-        unpaired += (compare_unpaired(*sides).p or 0.0) < 0.05
-    assert paired > 1.15 * unpaired
-
-
-def test_the_sign_flip_test_keeps_its_level_and_the_bootstrap_its_coverage() -> None:
-    draws, runs = np.random.default_rng(7), 600
-    rejected = sum(sign_flip(draws.normal(0.0, 1.0, 12).tolist()) < 0.05 for _ in range(runs))
-    assert 0.025 < rejected / runs < 0.08
-    intervals = [bootstrap(draws.exponential(1.0, 40).tolist()) or (0.0, 0.0) for _ in range(150)]
-    assert sum(low <= 1.0 <= high for low, high in intervals) / 150 > 0.86
-
-
-def test_of_several_equal_runs_hardly_ever_one_is_called_different() -> None:
-    draws, wrong, runs = np.random.default_rng(8), 0, 500
-    for _ in range(runs):
-        base, *others = (draws.random((5, 100)) < 0.5).astype(float)
-        found = [compare_paired(base.tolist(), other.tolist()).p or 0.0 for other in others]
-        wrong += min(holm(found)) < 0.05
-    assert wrong / runs < 0.08

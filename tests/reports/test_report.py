@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from launcher.core.events import (
     LoggedEvent,
     Restarted,
     Resumed,
-    Sample,
     Step,
     Usage,
     WentOn,
@@ -33,9 +30,9 @@ from launcher.reports.answers import drawn, error_groups, reward_of
 from launcher.reports.goal import parse_goal
 from launcher.reports.measures import efficiency, reward_parts, stability
 from launcher.reports.report import Report, check_output, make_report, write_report
-from launcher.runs.folder import AttemptEnd, Folder
+from launcher.runs.folder import AttemptEnd
 from launcher.views.read import read_record
-from launcher.views.record import ALERTS, VALIDATIONS, RunRecord
+from launcher.views.record import RunRecord
 
 LIMIT = 2_000_000  # bytes of a page
 HOSTILE = (
@@ -100,16 +97,6 @@ def test_a_real_run(trained: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_copied_folder_gives_the_same_page(trained: Any, tmp_path: Path) -> None:
-    copied = tmp_path / "runs" / "rlrun" / "one"
-    copied.mkdir(parents=True)
-    for name in ("spec.yaml", "events.jsonl", "lock.json"):
-        (copied / name).write_bytes((trained.run("one") / name).read_bytes())
-    pages = [written(make_report(Folder(folder)), tmp_path)[0] for folder in (copied, trained.run("one"))]
-    assert re.sub(r"Made by .*", "", pages[0]) == re.sub(r"Made by .*", "", pages[1])
-
-
-@pytest.mark.slow
 def test_what_cannot_be_done_is_a_problem(trained: Any, tmp_path: Path) -> None:
     for words, problem in (
         (["nowhere"], "no run of that name"),
@@ -163,16 +150,6 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
         "events.jsonl: 3 damaged lines were left out" in page
         and "byte" not in page.partition("Health findings")[2][:300]
     )
-
-
-def test_a_report_is_made_while_another_process_writes(make_run: Any, logged: Any, tmp_path: Path) -> None:
-    folder = make_run([*logged.begin(), logged.validated(4, 8, 10)])
-    line = LoggedEvent(3, 1, step(5, entropy=0.5)).line.encode() + b"\n"
-    with folder.events.open("ab", buffering=0) as log:
-        for end in range(0, len(line), 7):
-            log.write(line[end : end + 7])
-            assert make_report(folder).alerts == []
-    assert "entropy" in written(make_report(folder), tmp_path)[1]
 
 
 def test_a_failed_run_says_why(make_run: Any, logged: Any, tmp_path: Path) -> None:
@@ -230,40 +207,6 @@ def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
     folder.events.write_text("\n".join(lines) + "\n")
     for text in written(make_report(folder), tmp_path):
         assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
-
-
-def test_the_largest_page_is_below_two_megabytes(make_run: Any, logged: Any, tmp_path: Path) -> None:
-    """Every text at its limit and of marks that are escaped, every table full, curves of 3,000 steps."""
-    marks = "<&\"'>" * 1_500
-
-    def events() -> Iterator[Event]:
-        yield from logged.begin(rows=300)
-        for number in range(3_000):
-            metrics = {name: math.sin(number) for name in ("pg_loss", "kl_loss", "ppo_kl", "entropy", "grad_norm")}
-            yield step(number, **metrics)
-        for number in range(300):
-            yield Sample(at=1e5, step=20_000, score=0.0, data_source=f"{number % 40}{marks}", prompt=f"{number}{marks}",
-                         response=marks, ground_truth=marks)  # fmt: skip
-            yield Alert(at=1e5, step=number, text=marks, rule=marks, metric=marks, cause=marks, fix=marks)
-        yield logged.validated(20_000, 1, 300, **{f"critic/score/{n}{marks}/mean": 1.0 for n in range(100)})
-
-    spec = "\n".join(f"key{number}: {json.dumps(marks[:300])}" for number in range(900))
-    folder = make_run(events(), spec=spec)
-    folder.lock.write_text(
-        json.dumps({"installed": [marks] * 300, "packages": {f"{n}{marks}": marks for n in range(30)}})
-    )
-    page, text = written(make_report(folder), tmp_path)
-    Tags(page)
-    assert len(page.encode()) < LIMIT and len(text.encode()) < LIMIT
-    assert f"{300 - ALERTS} more between them are left out" in page
-
-
-def test_memory_is_bounded_by_the_curves_and_not_by_the_steps(make_run: Any, logged: Any) -> None:
-    events = [*logged.begin(), *(logged.validated(number, number % 11, 10 + number % 11) for number in range(1, 3_000))]
-    record = read_record(make_run(events))
-    assert len(record.validations) <= VALIDATIONS
-    assert record.validations[0].step == 1 and record.final and record.final.step == 2_999
-    assert max(each.value for each in record.validations) == record.state.best.value == pytest.approx(0.5)  # type: ignore[union-attr]
 
 
 # ---- figures of the guide

@@ -56,17 +56,6 @@ def test_a_run_is_sent_once(folder, monkeypatch, tmp_path):
     assert (node["run"], node["tracker"], node["steps"], node["failure"]) == ("p/one", "file", 0, "")
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--to", "wandbb"], "--to: got 'wandbb', which is not a tracker; did you mean wandb?"),
-    (["--to", "console"], "--to: got 'console', which is not a tracker; it may be"),
-    (["--to", "file", "--port", "1"], "--port: file has none; leave it out"),
-])  # fmt: skip
-def test_what_cannot_be_sent_is_named(folder, monkeypatch, tmp_path, words, message):
-    monkeypatch.chdir(tmp_path)
-    ran = rlrun("track", "one", *words)
-    assert ran.exit_code == 2 and message in ran.stderr
-
-
 def test_a_missing_library_is_named_with_what_installs_it(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     missing = [name for name, library in TRACKERS.items() if not library.installed]
@@ -111,11 +100,6 @@ def test_a_running_run_is_followed_to_its_end(folder, tmp_path, until):
 @pytest.mark.parametrize("word", ['trainer.logger=["console","wandb"]', "trainer.logger=[console,wandb]"])
 def test_verls_spelling_is_taken(word):
     assert resolve([*WORDS, word]).trainer.logger == ("console", "wandb")
-
-
-def test_one_name_needs_no_brackets():
-    assert resolve([*WORDS, "trainer.logger=file"]).trainer.logger == ("file",)
-    assert resolve(WORDS).trainer.logger == ("console",)
 
 
 def test_an_unknown_tracker_is_named():
@@ -264,12 +248,6 @@ def test_a_tracker_outlives_its_launcher_only_to_send_the_rest(folder, until):
     folder.write([step(1)])
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and lines(folder) == 2, out
-
-
-def test_without_trackers_no_process_is_started(folder):
-    with tracked(resolve(WORDS), Folder(folder.path), []) as sinks:
-        assert sinks == []
-    assert not (folder.path / "logs").exists()
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import islice
 
 import pytest
@@ -19,7 +17,6 @@ from launcher.core.events import (
     Stalled,
     Step,
     Usage,
-    to_line,
 )
 from launcher.trackers.feed import MOST_WAITING, Feed
 
@@ -128,29 +125,3 @@ def test_what_waits_is_bounded(folder):
     folder.write([sample(0)] * (2 * MOST_WAITING))
     feed = Feed(folder.path / "events.jsonl")
     assert [len(each.samples) for each in feed.new()] == [MOST_WAITING - 5, MOST_WAITING]
-
-
-LONG = """
-import resource, sys
-from pathlib import Path
-from launcher.trackers.feed import Feed
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-feed, count = Feed(Path(sys.argv[1])), 0
-for step in feed.new():
-    count += 1
-print(count, feed.position.row, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
-"""
-
-
-def test_a_hundred_thousand_steps_take_little_memory(folder):
-    """40 MB of log; of the steps before the restart only numbers are kept, to know which are undone."""
-    line = to_line(Step(at=1.0, step=0, metrics={f"some/metric_{n}": 0.123456 for n in range(12)}), seq=0, attempt=1)
-    with (folder.path / "events.jsonl").open("w") as log:
-        for number in range(100_000):
-            log.write(line.replace('"step":0', f'"step":{number}') + "\n")
-        log.write(to_line(Restarted(step=99_990, attempt=2, cause="killed", why="")) + "\n")
-    argv = [sys.executable, "-c", LONG, str(folder.path / "events.jsonl")]
-    ran = subprocess.run(argv, capture_output=True, text=True, check=True)
-    count, row, mib = map(int, ran.stdout.split())
-    assert (count, row) == (99_991, 99_999)
-    assert mib < 40, f"{mib} MiB"

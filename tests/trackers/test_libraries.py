@@ -152,14 +152,6 @@ def test_tensorboards_own_reader_finds_every_value(folder, awkward, expected):
 
 
 @needs("tensorboard")
-def test_tensorboard_writes_where_its_variable_says(folder, awkward, tmp_path, monkeypatch):
-    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "data" / "p" / "one"))
-    folder.write(awkward)
-    send(folder, "tensorboard")
-    assert len(of_tensorboard(tmp_path / "data" / "p" / "one").Scalars("actor/entropy")) == 13
-
-
-@needs("tensorboard")
 def test_a_killed_tensorboard_file_is_completed_byte_by_byte(folder):
     folder.write([Step(at=float(n), step=n, metrics={"a": n / 7}) for n in range(50)])
     send(folder, "tensorboard")
@@ -279,14 +271,6 @@ def test_swanlab_without_a_key_says_once_what_to_do(folder, awkward, monkeypatch
     sent = Sender("swanlab", folder.path, lambda: False, lines.append, pause=lambda seconds: None).run()
     assert sent.failure and len(lines) == 1
     assert "no API key; export SWANLAB_API_KEY=KEY, or run swanlab login, or export SWANLAB_MODE=offline" in lines[0]
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("wandb", "swanlab")])
-def test_opened_again_in_the_same_second_it_sends_nothing_twice(folder, name):
-    """These name their files by the second."""
-    for first in range(0, 40, 5):
-        folder.write([Step(at=1.0 + n, step=n, metrics={"a": float(n)}) for n in range(first, first + 5)])
-        assert send(folder, name) == 5
 
 
 # ---- kill -9

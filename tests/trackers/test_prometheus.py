@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import shutil
 import socket
-import subprocess
-import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 
-from launcher.core.events import Alert, Step, Usage
+from launcher.core.events import Alert, Usage
 from launcher.trackers.feed import FeedPosition, TrackedStep
 from launcher.trackers.prometheus import CONTENT_TYPE, Prometheus, escaped, number
 from launcher.trackers.sending import Sender
@@ -93,90 +87,3 @@ def test_labels_cannot_end_their_quotes():
 
 
 # ---- the real one
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def ask(port: int, query: str):
-    url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": query})
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        node = json.load(answer)
-    assert node["status"] == "success"
-    return node["data"]["result"]
-
-
-needs_prometheus = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is not installed")
-
-
-@needs_prometheus
-def test_the_configuration_and_the_page_pass_promtool(served):
-    subprocess.run(["promtool", "check", "config", str(MONITORING / "prometheus.yml")], check=True, capture_output=True)
-    ran = subprocess.run(["promtool", "check", "metrics"], input=served.page(), text=True, capture_output=True)
-    assert ran.returncode == 0 and not ran.stderr, ran.stderr
-
-
-@pytest.fixture
-def scraped(folder, tmp_path):
-    """The port of a Prometheus that scrapes a tracker of `folder` with the configuration of the docs, and `stop`."""
-    port, ours, over = free_port(), free_port(), threading.Event()
-    sender = Sender(
-        "prometheus", folder.path, lambda: not over.is_set(), print, str(ours), pause=lambda _: over.wait(0.05)
-    )
-    serving = threading.Thread(target=sender.run)
-    config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-    config["global"].update(scrape_interval="200ms", scrape_timeout="200ms")
-    config["scrape_configs"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{ours}"]
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-    argv = ["prometheus", f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
-    with (tmp_path / "prometheus.log").open("w") as log:
-        server = subprocess.Popen(argv, stdout=log, stderr=log)
-    serving.start()
-    yield port
-    over.set()
-    serving.join()
-    server.terminate()
-    server.wait()
-
-
-def until(port: int, query: str, wanted: float):
-    """What a query answers once its only value is that."""
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
-        try:
-            found = ask(port, query)
-        except OSError:  # it is starting
-            found = []
-        if [float(each["value"][1]) for each in found] == [wanted]:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{query} is {found}, not {wanted}")
-
-
-@needs_prometheus
-def test_a_real_prometheus_has_the_values_of_the_log(folder, scraped, awkward, expected):
-    folder.write(awkward)
-    until(scraped, "rlrun_step", 12)
-    found = {each["metric"]["name"]: float(each["value"][1]) for each in ask(scraped, 'rlrun_metric{run="p/one"}')}
-    assert found == expected[12]
-    folder.write([Step(at=140.0, step=13, metrics={**expected[12], **ODD})])
-    until(scraped, "rlrun_step", 13)
-    found = {each["metric"].get("name", ""): float(each["value"][1]) for each in ask(scraped, "rlrun_metric")}
-    assert repr(sorted(found.items())) == repr(sorted({**expected[12], **ODD}.items()))
-
-
-@needs_prometheus
-def test_every_panel_of_the_dashboard_is_a_query_that_finds_something(folder, scraped, awkward):
-    folder.write(awkward)
-    until(scraped, "rlrun_step", 12)
-    node = json.loads((MONITORING / "grafana.json").read_text())
-    shown = {"Score and reward", "Held-out score", "Loss", "Entropy", "Step", "Alerts: warn and critical", "Any metric"}
-    for panel in node["panels"]:
-        for target in panel["targets"]:
-            query = target["expr"].replace("$run", ".*").replace("$name", ".+")
-            assert ask(scraped, query) or panel["title"] not in shown, (panel["title"], query)
-    assert len({panel["id"] for panel in node["panels"]}) == len(node["panels"]) == 18

@@ -46,15 +46,6 @@ def test_every_value_arrives_equal(folder, awkward, expected):
     assert repr(found) == repr(expected)
 
 
-def test_a_second_time_nothing_is_sent(folder):
-    folder.write([step(0), step(1)])
-    assert send(folder.path)[0].steps == 2
-    assert send(folder.path)[0].steps == 0
-    folder.write([step(2)])
-    assert send(folder.path)[0].steps == 1
-    assert steps_of(folder.path) == [0, 1, 2]
-
-
 def test_steps_that_are_undone_after_they_were_sent_are_appended_again(folder):
     folder.write([step(n) for n in range(4)])
     send(folder.path)
@@ -165,14 +156,6 @@ def test_a_step_that_is_always_refused_is_left_out_and_the_rest_arrives(folder, 
     assert f"step {refused[0]} is not allowed" in notices[0] and "refused 3 times" in notices[0]
     assert sum(refused[0] in call for call in made.calls) <= 4, "once among others, then alone"
     assert send(folder.path)[0].steps == 0, "nor is it tried again"
-
-
-def test_while_a_run_goes_on_a_refused_step_is_left_out_too(folder, refusing):
-    refusing(3)
-    folder.write([step(n) for n in range(6)])
-    alive = iter([True] * 60)
-    sent = Sender("file", folder.path, lambda: next(alive, False), lambda line: None, pause=lambda seconds: None).run()
-    assert (sent.refused, steps_of(folder.path)) == (1, [0, 1, 2, 4, 5])
 
 
 def test_a_tracker_that_refuses_everything_is_down_and_no_step_is_given_up(folder, refusing):
