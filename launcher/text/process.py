@@ -1,8 +1,9 @@
 """A model's tokenizer and chat template, used in a process of their own: both are code of whoever made the model.
 
-What it answered is remembered on disk, so that the next plan of the same rows starts none. The process is forked when
-it is first asked. It ends where a template computes without end, and its memory is bounded; whoever asks then gets a
-problem that says so. What it imports is not loaded here.
+What it answered is remembered on disk, so that the next plan of the same rows starts none. The process is started when
+it is first asked: forked, which is quicker, or spawned where the program has threads, whose locks a fork would keep. It
+ends where a template computes without end, and its memory is bounded; whoever asks then gets a problem that says so.
+What it imports is not loaded here.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,7 +45,7 @@ WHOLE_S = 300
 """CPU seconds of one question after which a tokenizer is given up on."""
 IDLE_S = 120.0
 """Seconds without any computation after which the process is given up on."""
-STUCK = "run it again; where Python code with threads plans, use rlrun plan in a shell"
+STUCK = "run it again"
 KEPT = "text"
 """Under which name answers are remembered."""
 FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
@@ -56,7 +60,7 @@ class TextProcess:
         """`exact` takes transformers' own choice of tokenizer, which loads torch; otherwise tokenizer.json is read."""
         self.model, self.data, self.exact = model, data, exact
         self._channel: Connection[Any, Any] | None = None
-        self._pid = 0
+        self._process: BaseProcess | None = None
         self._spent = ""
         self._loaded = False
         self._of = b"" if exact else _fingerprint(model, data)
@@ -97,11 +101,11 @@ class TextProcess:
 
     def _asked(self, question: tuple[Any, ...]) -> Any:
         """The answer of the process. Raises `Problems` where there is none."""
-        assert self._channel
+        assert self._channel and self._process
         try:
             self._channel.send(question)
             while not self._channel.poll(IDLE_S):
-                spent, self._spent = self._spent, _cpu_ticks(self._pid)
+                spent, self._spent = self._spent, _cpu_ticks(self._process.pid or 0)
                 if spent == self._spent:
                     raise Problems(self._problem(f"has waited for {IDLE_S:g} s without computing", "tokenizer", STUCK))
             answer, problems = self._channel.recv()
@@ -114,22 +118,20 @@ class TextProcess:
         return answer
 
     def _start(self) -> None:
-        self._channel, theirs = Pipe()
-        self._pid = os.fork()
-        if self._pid:
-            theirs.close()
-            self._asked(("templated",))  # short enough for a pipe that nobody reads: the process may be stuck
-            self._loaded = True
-            return
-        try:
-            self._channel.close()
-            _serve(theirs, self)
-        finally:  # nothing of the process that was forked may run: no handlers, no buffers
-            os._exit(1)
+        context = get_context("fork") if threading.active_count() == 1 else get_context("spawn")
+        self._channel, other = Pipe()
+        of = (other, self.model, self.data, self.exact)
+        self._process = context.Process(target=_serve, args=of, daemon=True)
+        self._process.start()
+        other.close()
+        self._asked(("templated",))  # short enough for a pipe that nobody reads: the process may be stuck
+        self._loaded = True
 
     def _death(self) -> Problem:
         """Why the process has ended."""
-        ended = -self._wait()
+        assert self._process
+        self._process.join()
+        ended = -(self._process.exitcode or 0)
         if ended == signal.SIGPROF:
             return self._problem(f"computes for more than {RENDER_S:g} s on the first rows", "chat template")
         if ended == signal.SIGVTALRM:
@@ -149,15 +151,6 @@ class TextProcess:
             "model.path", f"the {what} of {short_repr(path)} {got}", fix or f"fix {files}, or use another model"
         )
 
-    def _wait(self) -> int:
-        """The exit code of the process, which has ended; negative for a signal."""
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        except ChildProcessError:  # somebody else has waited for it
-            return 1
-        finally:
-            self._pid = 0
-
     def __enter__(self) -> Self:
         return self
 
@@ -167,9 +160,9 @@ class TextProcess:
     def close(self) -> None:
         if self._channel:
             self._channel.close()
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)  # it may be busy, and keeps nothing
-            self._wait()
+        if self._process:
+            self._process.kill()  # it may be busy, and keeps nothing
+            self._process.join()
 
 
 def several_sequences(rows: int, of: int) -> str:
@@ -205,8 +198,8 @@ def _cpu_ticks(pid: int) -> str:
         return ""
 
 
-def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
-    """Answer questions until nobody can ask any more."""
+def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bool) -> None:
+    """In the process: answer questions until nobody can ask any more."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
@@ -222,9 +215,9 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
         try:
             from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, here only
 
-            if not settings.exact:  # which loads torch
-                _allow(_load_s(settings.model))
-            return Measure(settings.model, settings.data, settings.exact)
+            if not exact:  # which loads torch
+                _allow(_load_s(model))
+            return Measure(model, data, exact)
         finally:
             _allow(WHOLE_S)
             gc.freeze()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from launcher.config.defaults import FASTER, MEMORY, REASONS
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.memory_fit import DECODED, JUDGED, MICRO, MemoryAdvice, advice, fits, largest_micro_batch
+from launcher.preflight.checks.memory_fit import MemoryAdvice, advice, fits, largest_micro_batch
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
-SETTINGS = ("engine.mixed_precision", "model.enable_gradient_checkpointing", "engine.strategy", MICRO, DECODED, JUDGED)
+SETTINGS = tuple(name for name, reason in REASONS.items() if reason in (MEMORY, FASTER))
 """Those that are fitted where nobody gave them."""
 CUDA_CONTEXT = 600 * 2**20  # bytes of a process's own on each GPU: context, kernels, workspaces of the libraries
 

@@ -8,6 +8,7 @@ import re
 import resource
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,7 @@ def test_the_same_rows_are_looked_at_once(folder: Path, monkeypatch: pytest.Monk
     found = lines_of_model(folder, {"template": template}, "systems")
     assert "out system turns" in found[0]
     with monkeypatch.context() as patched:
-        patched.setattr(process.os, "fork", lambda: pytest.fail("starts a process"))
+        patched.setattr(process, "get_context", lambda *_: pytest.fail("starts a process"))
         assert lines(folder, "systems") == found
     (folder / "chat_template.jinja").write_text(GOOD)
     assert not any("system" in line for line in lines(folder, "systems"))
@@ -275,6 +276,17 @@ def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: 
     talk = tuple(Message(role, "1") for _ in range(20) for role in ("user", "assistant"))
     with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
         assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116, 1)]
+
+
+def test_plans_of_several_threads_ask_at_once(folder: Path) -> None:
+    launch_model.Model().save(folder)
+
+    def count(number: int) -> int:
+        with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
+            return text.tokens(f"{number}+1")
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(count, range(2))) == [3, 3]
 
 
 @pytest.mark.parametrize(
