@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from pyarrow import json as _  # noqa: F401  the work is measured without what is imported for it
+import pyarrow.json  # noqa: F401  the work is measured without what is imported for it
 
 from launcher.data import convert  # noqa: F401  as above
 from launcher.data.files import Files

@@ -18,7 +18,6 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, Dataset, OnDataProgress, Row, Split, make_answer, needs_rollout
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward, why_unscorable
-from launcher.spec.routes import route
 from launcher.text.process import TextProcess, several_sequences
 
 _CHUNK = 4096
@@ -61,10 +60,11 @@ def check(
     out: Path,
     watch: OnDataProgress,
     reward: Reward | None = None,
+    batch_given: bool = True,
 ) -> DataReport:
     """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
     `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
-    with `reward`, what it could never score. Raises `Problems`."""
+    with `reward`, what it could never score. `batch_given`: the batch was chosen by a person. Raises `Problems`."""
     data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in SPLITS}
@@ -88,14 +88,15 @@ def check(
     for twice in in_both(seen["train"], seen["val"]):
         findings.add("in both", twice.where, f"its prompt is also trained on: {twice.first}")
     findings.close()
-    report = _report(name, data, kind, seen, log, tokens, findings)
+    report = _report(name, data, kind, seen, log, tokens, findings, batch_given)
     write_atomic(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
     return report
 
 
 def _report(
-    name: str, data: Dataset, kind: Kind, seen: dict[Split, Seen], log: RefusedLog, tokens: _Tokens, findings: _Findings
-) -> DataReport:
+    name: str, data: Dataset, kind: Kind, seen: dict[Split, Seen], log: RefusedLog, tokens: _Tokens,
+    findings: _Findings, batch_given: bool,
+) -> DataReport:  # fmt: skip
     sources: Counter[str] = sum((each.sources for each in seen.values()), Counter())
     count = findings.counts
     report = DataReport(
@@ -108,7 +109,7 @@ def _report(
         cut_files=[*map(str, log.cut_files)],
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
-    wrong, notes = _judge(report, data)
+    wrong, notes = _judge(report, data, batch_given)
     if tokens.split:
         notes.append(several_sequences(tokens.split, len(tokens.prompts)))
     for found in tokens.facts or ():
@@ -116,15 +117,18 @@ def _report(
     return replace(report, wrong=wrong, notes=notes)
 
 
-def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
-    """Reasons not to train on the data, and what else is worth knowing."""
+def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[str], list[str]]:
+    """Reasons not to train on the data, and what else is worth knowing: what a plan fails for, and what it warns of."""
     wrong, notes, total = list(report.cut_files), list[str](), sum(report.rows.values()) + report.refused
     if bad := report.refused - len(report.cut_files):
         skips = data.on_bad_row == "skip"
         advice = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
         (notes if skips else wrong).append(f"{bad:,} of {total:,} rows are bad; {advice}")
-    if (rows := report.rows["train"]) < data.train_batch_size:
-        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; use a smaller one")
+    rows, batch = report.rows["train"], data.train_batch_size
+    if not rows:
+        wrong.append("there are no usable rows; use a file with rows")
+    elif rows < batch and batch_given:  # otherwise a plan chooses one that fits
+        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={batch}; use a smaller one")
     for count, what in (
         (report.unwritable, "rows cannot be written with the model's chat template; use another model or format"),
         (report.unscorable, "rows can never be scored by the reward; use another reward"),
@@ -132,15 +136,13 @@ def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
         if count:
             (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {what}")
     if report.in_both:
-        wrong.append(f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model")
+        notes.append(f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model")
     if report.repeated:
-        wrong.append(f"{report.repeated:,} rows repeat an earlier one; remove them")
+        notes.append(f"{report.repeated:,} rows repeat an earlier one; remove those that are not meant")
     for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
         if lengths and lengths.over:
             text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
             (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
-    if report.kind == "prompts" and (unknown := [name for name in report.sources if route(name) is None]):
-        notes.append(f"reward=auto knows no rule for data_source {', '.join(unknown[:5])}; choose a reward by name")
     if report.kind == "prompts" and report.without_truth:
         notes.append(f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0")
     return wrong, notes

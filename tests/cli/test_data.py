@@ -157,8 +157,9 @@ def test_check_finds_what_hurts_training() -> None:
     with Path("sums.jsonl").open("a") as file:
         file.write(json.dumps(SUMS[3]) + "\n")  # said twice
     Path("val.jsonl").write_text(json.dumps({"prompt": "5+1?", "response": "6 of course"}) + "\n")
-    found = node("check", "sums.jsonl", "data.val_files=val.jsonl", code=1)
+    found = node("check", "sums.jsonl", "data.val_files=val.jsonl")
     assert (found["repeated"], found["in_both"], found["refused"]) == (1, 1, 0)
+    assert len(found["notes"]) == 2 and not found["wrong"], "a plan warns of them"
     assert found["first"] == [
         "sums.jsonl:21: repeats sums.jsonl:4",
         "val.jsonl:1: its prompt is also trained on: sums.jsonl:6",
@@ -181,8 +182,8 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
 @pytest.mark.parametrize(
     ("rows", "words", "printed"),
     [
-        ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "0 rows do not fill data.train_batch_size"),
-        ([SUMS[0]], [], "1 rows do not fill data.train_batch_size=256"),
+        ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "there are no usable rows"),
+        ([SUMS[0]], ["data.train_batch_size=256"], "1 rows do not fill data.train_batch_size=256"),
         (  # a model without a template cannot write it
             [{"messages": [{"role": r, "content": "a"} for r in ("system", "user", "assistant")]}] * 3,
             ["model=tiny", "data.train_batch_size=2"],

@@ -129,26 +129,22 @@ def _turns(row: Row) -> list[tuple[str, str]]:
     return turns if row.response is None else [*turns, ("assistant", row.response)]
 
 
-TEXTS = st.one_of(
-    st.sampled_from(
-        [
-            "",
-            " ",
-            "\u3000",
-            "\x1c",
-            "a\0b",
-            "\ud800",
-            "x",
-            "5",
-            "#### 7",
-            "a #### -1,024.5 ",
-            "#### 1/2",
-            "####",
-            "#### $3",
-        ]
-    ),
-    st.text(max_size=6),
-)
+ODD = [
+    "",
+    " ",
+    "\u3000",
+    "\x1c",
+    "a\0b",
+    "\ud800",
+    "x",
+    "5",
+    "#### 7",
+    "a #### -1,024.5 ",
+    "#### 1/2",
+    "####",
+    "#### $3",
+]
+TEXTS = st.one_of(st.sampled_from(ODD), st.text(max_size=6))
 VALUES = st.one_of(TEXTS, TEXTS, TEXTS, st.none(), st.integers(), st.floats(), st.booleans(), st.just([]), st.just({}))
 TURNS = st.lists(
     st.one_of(
@@ -159,24 +155,9 @@ TURNS = st.lists(
     max_size=3,
 )
 KEYS = (
-    "prompt",
-    "question",
-    "response",
-    "answer",
-    "completion",
-    "instruction",
-    "output",
-    "conversations",
-    "chosen",
-    "rejected",
-    "data_source",
-    "ability",
-    "score",
-    "extra_info",
-    "system",
-    "tools",
-    "label",
-)
+    "prompt", "question", "response", "answer", "completion", "instruction", "output", "conversations", "chosen",
+    "rejected", "data_source", "ability", "score", "extra_info", "system", "tools", "label",
+)  # fmt: skip
 MEANING = {"label": st.booleans(), "system": TEXTS}
 ROWS = st.one_of(
     st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}, optional={"id": st.integers(), **MEANING}),
@@ -192,7 +173,7 @@ BROKEN = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     rows=st.lists(st.one_of(ROWS, ROWS, ROWS, BROKEN), min_size=1, max_size=12),
     kind=st.sampled_from(["answers", "prompts", "pairs", "mixed"]),
@@ -210,7 +191,7 @@ def test_any_rows_come_out_equal_and_none_is_lost(
     assert len(fast[0]) + len(fast[1]) == len(list(read_rows(str(path))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     rows=st.lists(st.fixed_dictionaries({"prompt": TEXTS, "response": TEXTS, "score": st.floats()}), min_size=1),
     kind=st.sampled_from(["answers", "prompts"]),

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
 from launcher.data.files import Files
 from launcher.data.refused import SHOWN, RefusedLog
-from launcher.spec.data import RefusedRow, Row
+from launcher.spec.data import RefusedRow
 
 ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"
 
@@ -222,34 +220,3 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
         "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; use skip",
     ]
     assert len(Path("refused.jsonl").read_text().splitlines()) == 100
-
-
-@settings(max_examples=200, deadline=None, database=None)
-@given(
-    lines=st.lists(
-        st.one_of(
-            st.binary(max_size=20).filter(lambda line: b"\n" not in line),
-            st.just(b'{"prompt": "p", "response": "r"}'),
-            st.dictionaries(
-                st.sampled_from(["prompt", "response", "messages", "reward_model"]), st.text() | st.none()
-            ).map(lambda values: json.dumps(values).encode()),
-        ),
-        min_size=1,
-    )
-)
-def test_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
-    content = b"{}\n" + b"\n".join(lines) + b"\n"
-    source, kept = tmp_path_factory.getbasetemp() / "in.jsonl", tmp_path_factory.getbasetemp() / "refused.jsonl"
-    source.write_bytes(content)
-    kept.unlink(missing_ok=True)
-    dataset = Files(train_files=(str(source),))
-    taken = gone_through(dataset, kept)
-    refused = [json.loads(line) for line in kept.read_bytes().splitlines()]
-    good = [row.where for row in dataset.read("train", "answers") if isinstance(row, Row)]
-    lines = [line for line in lines if line.strip()]  # blank ones are no rows
-    assert taken.rows == len(lines) + 1 == len(good) + len(refused)
-    assert (taken.good, taken.refused) == (len(good), len(refused))
-    written = content.split(b"\n")
-    for line in refused:
-        number = int(line["where"].rpartition(":")[2])
-        assert line["raw"].encode("utf-8", "surrogateescape") == written[number - 1]

@@ -35,12 +35,10 @@ def row(**values: Any) -> Row:
         ({"messages": [USER | {"content": PARTS}, BOT]}, row(prompt=(ASKED, SAID))),
         ({"messages": [USER, BOT], "prompt": "1+1?"}, row(prompt=(ASKED, SAID))),
         ({"messages": None, "prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2")),
-        (
-            {"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
-            row(prompt="1+1?", response="it is 2", ground_truth="2", data_source="sums"),
-        ),
+        ({"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
+         row(prompt="1+1?", response="it is 2", ground_truth="2", data_source="sums")),
     ],
-)
+)  # fmt: skip
 def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
     assert to_row("x:1", values, "answers") == expected
 
@@ -52,10 +50,8 @@ def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
         ({"prompt": [SYSTEM, USER]}, row(prompt=(Message("system", "be brief"), ASKED))),
         ({"question": "1+1?", "answer": "2"}, row(prompt="1+1?", ground_truth="2")),
         ({"question": "1+1?", "answer": 2}, row(prompt="1+1?", ground_truth="2")),
-        (
-            {"question": "1+1?", "answer": "so 2", "reward_model": {"ground_truth": "2"}},
-            row(prompt="1+1?", ground_truth="2"),
-        ),
+        ({"question": "1+1?", "answer": "so 2", "reward_model": {"ground_truth": "2"}},
+         row(prompt="1+1?", ground_truth="2")),
         ({"question": "1+1?", "answer": "so 2", "reward_model": {"style": "model"}}, row(prompt="1+1?", style="model")),
         ({"question": "1+1?", "answer": "2", "reward_model": None}, row(prompt="1+1?", ground_truth="2")),
         ({"prompt": "1+1?", "ground_truth": 2.5}, row(prompt="1+1?", ground_truth="2.5")),
@@ -63,13 +59,11 @@ def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
         ({"messages": [USER, BOT, USER]}, row(prompt=(ASKED,), ground_truth="2")),  # up to the last assistant turn
         ({"messages": [USER, BOT], "reward_model": {"ground_truth": "3"}}, row(prompt=(ASKED,), ground_truth="3")),
         ({"messages": [USER]}, row(prompt=(ASKED,))),
-        (
-            {"prompt": "p", "data_source": "sums", "ability": "math", "extra_info": {"index": 3}},
-            row(prompt="p", data_source="sums", ability="math", extra_info={"index": 3}),
-        ),
+        ({"prompt": "p", "data_source": "sums", "ability": "math", "extra_info": {"index": 3}},
+         row(prompt="p", data_source="sums", ability="math", extra_info={"index": 3})),
         ({"prompt": "p", "data_source": None, "ability": None, "extra_info": None}, row(prompt="p")),
     ],
-)
+)  # fmt: skip
 def test_prompts(values: dict[str, Any], expected: Row) -> None:
     assert to_row("x:1", values, "prompts") == expected
 
@@ -95,32 +89,22 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({"messages": {}}, "messages is object; it must be a list of messages"),
         ({"messages": "[]", "response": "2"}, "messages is text; it must be a list of messages"),
         ({"messages": ["hello"]}, "messages[0] is text; it must be an object with role and content"),
-        (
-            {"messages": [USER, BOT, {"role": "bot", "content": "x"}]},
-            "messages[2].role is 'bot'; it may be system, user, assistant, tool",
-        ),
-        (
-            {"messages": [{"role": ["user"], "content": "x"}]},
-            "messages[0].role is ['user']; it may be system, user, assistant, tool",
-        ),
+        ({"messages": [USER, BOT, {"role": "bot", "content": "x"}]},
+         "messages[2].role is 'bot'; it may be system, user, assistant, tool"),
+        ({"messages": [{"role": ["user"], "content": "x"}]},
+         "messages[0].role is ['user']; it may be system, user, assistant, tool"),
         ({"messages": [{"content": "x"}]}, "messages[0].role is missing"),
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content is missing"),
         ({"messages": [USER, {"role": "assistant", "content": None}]}, "messages[1].content is null; it must be text"),
-        (
-            {"messages": [USER | {"content": [{"type": "text"}]}]},
-            "messages[0].content[0] is of type 'text'; parts must be of type text",
-        ),
+        ({"messages": [USER | {"content": [{"type": "text"}]}]},
+         "messages[0].content[0] is of type 'text'; parts must be of type text"),
         ({"messages": [USER]}, "no assistant turn in messages; add one with content"),
-        (
-            {"messages": [USER, BOT | {"content": " "}]},
-            "the assistant turns of messages are empty; add one with content",
-        ),
-        (
-            {"messages": [USER, BOT, USER, BOT | {"content": ""}]},
-            "messages[3].content is empty; write it, or leave the turn out",
-        ),
+        ({"messages": [USER, BOT | {"content": " "}]},
+         "the assistant turns of messages are empty; add one with content"),
+        ({"messages": [USER, BOT, USER, BOT | {"content": ""}]},
+         "messages[3].content is empty; write it, or leave the turn out"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_demonstration(values: dict[str, Any], reason: str) -> None:
     assert to_row("x:1", values, "answers") == reason
 
@@ -132,18 +116,12 @@ def test_what_is_no_demonstration(values: dict[str, Any], reason: str) -> None:
         ({"prompt": {"role": "user"}}, "prompt is object; it must be text or a list of messages"),
         ({"prompt": []}, "prompt is empty; expected a list of messages"),
         ({"messages": [BOT]}, "nothing stands before messages[0]; add a turn with content"),
-        (
-            {"prompt": "p", "reward_model": {"ground_truth": ["2"]}},
-            "reward_model.ground_truth is list; it must be text or a number",
-        ),
-        (
-            {"prompt": "p", "reward_model": {"ground_truth": {}}},
-            "reward_model.ground_truth is object; it must be text or a number",
-        ),
-        (
-            {"prompt": "p", "reward_model": {"ground_truth": True}},
-            "reward_model.ground_truth is bool; it must be text or a number",
-        ),
+        ({"prompt": "p", "reward_model": {"ground_truth": ["2"]}},
+         "reward_model.ground_truth is list; it must be text or a number"),
+        ({"prompt": "p", "reward_model": {"ground_truth": {}}},
+         "reward_model.ground_truth is object; it must be text or a number"),
+        ({"prompt": "p", "reward_model": {"ground_truth": True}},
+         "reward_model.ground_truth is bool; it must be text or a number"),
         ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; expected a finite number"),
         ({"question": "p", "answer": ["2"]}, "answer is list; it must be text or a number"),
         ({"prompt": "p", "reward_model": "2"}, "reward_model is text; it must be an object"),
@@ -151,7 +129,7 @@ def test_what_is_no_demonstration(values: dict[str, Any], reason: str) -> None:
         ({"prompt": "p", "data_source": 1}, "data_source is int; it must be text"),
         ({"prompt": "p", "ability": ["math"]}, "ability is list; it must be text"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_prompt(values: dict[str, Any], reason: str) -> None:
     assert to_row("x:1", values, "prompts") == reason
 
@@ -236,10 +214,8 @@ def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of:
         ({"instruction": "q", "input": [], "output": "2"}, "input is list; it must be text"),
         ({"instruction": "q", "system": 1, "output": "2"}, "system is int; it must be text"),
         ({"instruction": "q", "history": "x", "output": "2"}, "history is text; it must be a list of pairs"),
-        (
-            {"instruction": "q", "history": [["a", "b"], ["a"]], "output": "2"},
-            "history[1] is no pair; expected a question and its answer",
-        ),
+        ({"instruction": "q", "history": [["a", "b"], ["a"]], "output": "2"},
+         "history[1] is no pair; expected a question and its answer"),
         ({"instruction": "q", "history": [["a", ""]], "output": "2"}, "history[0][1] is empty"),
         ({"conversations": "x"}, "conversations is text; it must be a list of messages"),
         ({"conversations": []}, "conversations is empty; expected a list of messages"),
@@ -248,10 +224,8 @@ def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of:
         ({"conversations": [HUMAN, GPT | {"value": 2}]}, "conversations[1].value is int; it must be text"),
         ({"conversations": [HUMAN, {"from": "gpt"}]}, "conversations[1].value is missing"),
         ({"conversations": [HUMAN, {"value": "2"}]}, "conversations[1].role is missing"),
-        (
-            {"conversations": [HUMAN | {"content": "1+1?"}, GPT]},
-            "conversations[0] has from and content; use from and value, or role and content",
-        ),
+        ({"conversations": [HUMAN | {"content": "1+1?"}, GPT]},
+         "conversations[0] has from and content; use from and value, or role and content"),
         (
             {"conversations": [HUMAN, GPT | {"from": "bot"}]},
             "conversations[1].from is 'bot'; it may be human, user, gpt, assistant, model, chatgpt, bing, bard, system,"
@@ -259,10 +233,8 @@ def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of:
         ),
         ({"conversations": [{"role": "human", "content": "x"}, GPT]},
          "conversations[0].role is 'human'; it may be system, user, assistant, tool"),
-        (
-            {"conversations": [SYSTEM, HUMAN, GPT], "system": "another"},
-            "system and the first turn, a system turn, say different things; use one of them",
-        ),
+        ({"conversations": [SYSTEM, HUMAN, GPT], "system": "another"},
+         "system and the first turn, a system turn, say different things; use one of them"),
         ({"prompt": "p", "completion": [USER, BOT]}, "completion has 2 turns; expected the assistant's alone"),
         ({"prompt": "p", "completion": []}, "completion is empty; expected a list of messages"),
     ],
@@ -389,16 +361,7 @@ def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("key", ["label", "kto_tag"])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"prompt": "1+1?", "completion": "2"},
-        {"prompt": [USER], "completion": [BOT]},
-        {"messages": [USER, BOT]},
-        {"instruction": "1+1?", "output": "2"},
-        {"conversations": [HUMAN, GPT]},
-    ],
-)
+@pytest.mark.parametrize("values", [{"prompt": [USER], "completion": [BOT]}, {"conversations": [HUMAN, GPT]}])
 def test_an_answer_that_is_to_be_avoided_is_not_imitated(key: str, values: dict[str, Any]) -> None:
     reason = f"{key} is false: the answer is one to avoid; use rows where {key} is true"
     for kind in ("answers", "prompts"):

@@ -97,8 +97,9 @@ def check(
         folder = to or Path(f"check-{found.name}")
         with _removed_unless_needed(folder, to is None), watched() as watch:
             model = found.run.model if found.has_model else None
-            reward = found.run.reward if found.has_reward else None
-            report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
+            reward = found.run.reward if found.has_reward or found.run.algorithm.sampled else None
+            given = any(word.startswith("data.train_batch_size=") for word in overrides or [])
+            report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, given)
     kept = folder if folder.exists() else None
     write({**asdict(report), "passed": report.passed, "folder": kept}, as_json, lambda: _say(report, kept))
     raise typer.Exit(0 if report.passed else 1)
