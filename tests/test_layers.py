@@ -18,7 +18,7 @@ BELOW = {
     "data": "core hubs spec",
     "models": "core hubs spec",
     "health": "core spec",
-    "monitor": "core spec health",
+    "monitor": "core spec",
     "rewards.worker": "core spec",
     "scripts.programs": "scripts.words",
     "scripts": "scripts.words scripts.programs",
@@ -63,8 +63,8 @@ BELOW = {
         "engines.torch.train engines engines.torch"
     ),
     "launch": (
-        "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config trackers "
-        "preflight.checks preflight"
+        "core clusters.nodes health hubs spec data models monitor clusters.ray rewards clusters.slurm runs config "
+        "trackers preflight.checks preflight"
     ),
     "tools.importing": (
         "core spec config.names engines.verl.config engines.verl config preflight.checks scripts.words scripts"

@@ -1,4 +1,5 @@
-"""One learning rate for all findings of a run, as two would contradict each other."""
+"""What helps: one learning rate for all findings of a run, as two would contradict each other, and arguments that suit
+its settings."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from launcher.core.events import Alert
+
+if TYPE_CHECKING:  # reading the log of another program needs no settings of runs
+    from launcher.spec.run import RunSpec
 
 LARGEST_LR = 1e-3
 """The largest learning rate that is advised: no transformer is fine-tuned with more."""
@@ -17,6 +22,8 @@ _RATE = re.compile(
     r"((?<![\w.])(?:actor_rollout_ref\.actor\.)?optim\.lr=|--learning_rate )([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
 )
 """A learning rate, not that of the critic."""
+_BLANK = re.compile(r" (?![^{]*\})")  # not in an expression
+_SETTING = re.compile(r"[a-z][\w.]*=[^\s,]+")
 
 
 def with_one_rate(alerts: Sequence[Alert], run_rate: float, known: float = math.inf) -> list[Alert]:
@@ -44,3 +51,91 @@ def with_rate(text: str, run_rate: float, rate: float) -> str:
         return f"{found[1]}{rate:.3g}" if float(found[2]) < run_rate and math.isfinite(rate) else found[0]
 
     return _RATE.sub(replaced, text)
+
+
+# ---- what suits a run's settings
+
+
+def setting(node: object, path: str) -> Any:
+    """The setting behind a path such as `optim.lr`; None where the run's choices do not have it."""
+    head, _, rest = path.partition(".")
+    if head not in vars(node):
+        return None
+    return setting(vars(node)[head], rest) if rest else vars(node)[head]
+
+
+def slower(run: RunSpec, factor: float) -> str:
+    """A smaller learning rate; of one that is beyond reason, one that is within it. Before it a weight decay that is
+    beyond reason."""
+    if run.optim.weight_decay > 1:
+        return "optim.weight_decay=0.01"
+    return f"optim.lr={min(run.optim.lr / factor, LARGEST_LR):.3g}"
+
+
+def faster(run: RunSpec, steps: int, largest_rate: float | None) -> str:
+    """A learning rate with which something should be learnt; before it what else keeps the updates small."""
+    if run.optim.lr_warmup_steps and largest_rate is not None and largest_rate < 0.5 * run.optim.lr:
+        return f"optim.lr_warmup_steps={steps // 10}"
+    if run.optim.clip_grad < 1e-4:
+        return "optim.clip_grad=1"
+    beta, kl = setting(run, "algorithm.beta"), setting(run, "algorithm.kl_loss_coef")
+    if isinstance(beta, float) and beta < 1e-3:
+        return "algorithm.beta=0.1"
+    if isinstance(kl, float) and kl > 1:
+        return "algorithm.kl_loss_coef=0.04"
+    return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
+
+
+def other_answers(run: RunSpec) -> str:
+    """What makes the answers to a prompt differ."""
+    return "sampler.temperature=1" if run.sampler.temperature < 0.3 else f"sampler.n={max(2 * run.sampler.n, 8)}"
+
+
+def rate_above_0(run: RunSpec) -> str:
+    return "optim.lr_warmup_steps=0" if run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"
+
+
+def longer_answers(run: RunSpec) -> str:
+    """Twice the length, or as much as the model's positions leave."""
+    longest, known = run.data.max_response_length, run.model.positions
+    more = 2 * longest if known is None else min(2 * longest, known - run.max_sequence_length + longest)
+    model = "a model that ends its answers"
+    return model if more <= longest else f"data.max_response_length={more}, or {model}"
+
+
+def bound_to_reference(run: RunSpec) -> str:
+    free = setting(run, "algorithm.kl_loss_coef") == 0
+    return "algorithm.kl_loss_coef=0.04" if free else slower(run, 5)
+
+
+def usable(text: str, run: RunSpec) -> str:
+    """A fix without arguments whose setting the run's choices do not have, or that are the run's own."""
+    words = list[str]()
+    for word in _BLANK.split(text):
+        if fits := _argument(word, run):
+            words.append(fits)
+        elif word.endswith(",") and words:
+            words[-1] = f"{words[-1].rstrip(',')},"
+    return re.sub(r"^(and|or) |,? (and|or)$", "", " ".join(words).strip(" ,"))
+
+
+def _argument(word: str, run: RunSpec) -> str:
+    key, given, value = word.rstrip(",").partition("=")
+    if not given:
+        return word
+    if key == "sampler.n":
+        return word.replace(value, str(max(2 * run.sampler.n, 8)))
+    own = setting(run, key)
+    return "" if own is None or str(own) in (value, f"{value}.0") else word
+
+
+def leading_arguments(fix: str) -> tuple[str, ...]:
+    """The arguments that a fix begins with: of `optim.lr=1e-6 seed=1, from the start` the first two."""
+    arguments = list[str]()
+    for word in fix.split(" "):
+        if _SETTING.fullmatch(word.removesuffix(",")) is None:
+            break
+        arguments.append(word.removesuffix(","))
+        if word.endswith(","):
+            break
+    return tuple(arguments)

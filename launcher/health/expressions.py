@@ -1,37 +1,38 @@
-"""Conditions of health rules: a small part of Python over the metrics so far.
+"""Conditions of health rules: a small part of Python over the metrics so far, and over a run's settings.
 
     mean(entropy, 2) >= max(1, 4 * first(entropy, 3)) and not rose(reward)
+    run.data.shuffle and not run.solved and fell(reward)
 
-A metric's name stands in a call; numbers, comparisons, `and`, `or`, `not` and arithmetic are Python's. A comparison of
-a metric that the log does not have, or has too few values of, is false, so `not` of it is true.
+A metric's name stands in a call; `run.` is followed by a setting, or by a fact of `run_facts`. Numbers, texts,
+comparisons, `and`, `or`, `not` and arithmetic are Python's. A comparison of what is not known is false, so `not` of it
+is true: of a metric that the log does not have, or has too few values of, and of a setting that the run does not have.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from inspect import signature
 from types import CodeType
 from typing import Any
 
+from launcher.health.series import UnknownValue
+
 _NODES = (
     ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult,
     ast.Div, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.Call, ast.Name, ast.Load,
-    ast.Constant,
+    ast.Constant, ast.Attribute,
 )  # fmt: skip
 LONGEST = 1000  # characters; a condition is a line
 PLAIN: Mapping[str, Callable[..., float]] = {"max": max, "min": min, "abs": abs}
-METRICS = ("metric", "other", "third")
+METRICS = ("metric", "self", "other", "third")
 """Parameters of functions that take a metric's name; they come first."""
-_COMPARE = "_compare"  # a name that no metric has
-
-
-class UnknownValue(Exception):
-    """The log does not have the metric, or not enough values of it."""
+_COMPARE, _RUN = "_compare", "_run"  # names that no metric has
 
 
 class _Guard(ast.NodeTransformer):
-    """Makes of `a < b` a call that is false where a value is unknown, and of a metric's name a text."""
+    """Makes of `a < b` a call that is false where a value is unknown, of a metric's name a text, and of `run.a.b` a
+    call that looks it up."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
@@ -43,9 +44,17 @@ class _Guard(ast.NodeTransformer):
         args = [ast.Constant(each.id) if isinstance(each, ast.Name) else self.visit(each) for each in node.args]
         return ast.Call(func=node.func, args=args, keywords=[])
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        path = ast.Constant(ast.unparse(node).removeprefix("run."))
+        return ast.Call(func=ast.Name(id=_RUN, ctx=ast.Load()), args=[path], keywords=[])
 
-def parse_condition(text: str, metrics: Mapping[str, Any], functions: Mapping[str, Any]) -> CodeType:
-    """Code for `evaluate`. Raises `ValueError` that says what is not allowed, or which name is unknown."""
+
+def parse_condition(
+    text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None = None
+) -> CodeType:
+    """Code for `evaluate`; `run` are the names that may stand behind `run.`, None
+    stands for any. Raises `ValueError` that says what is not
+    allowed, or which name is unknown."""
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
@@ -56,17 +65,30 @@ def parse_condition(text: str, metrics: Mapping[str, Any], functions: Mapping[st
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise ValueError(f"{text!r}: {type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
-        if isinstance(node, ast.Constant) and type(node.value) not in (int, float):
+        if isinstance(node, ast.Compare) and any(isinstance(each, ast.Attribute) for each in ast.walk(node)):
+            named |= {id(each) for each in node.comparators if isinstance(each, ast.Constant)}  # may be texts
+        if isinstance(node, ast.Constant) and type(node.value) not in (int, float) and id(node) not in named:
             raise ValueError(f"{text!r}: {node.value!r} is no number")
         if isinstance(node, ast.Call):
             named |= _check_call(node, text, metrics, functions)
+        if isinstance(node, ast.Attribute):
+            named.add(id(node.value))
+            _check_path(ast.unparse(node), text, run)
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and id(node) not in named:
             raise ValueError(f"{text!r}: {node.id} stands alone; use a call such as last({node.id})")
     return compile(ast.fix_missing_locations(_Guard().visit(tree)), "<health rule>", "eval")
 
 
-def _check_call(node: ast.Call, text: str, metrics: Mapping[str, Any], functions: Mapping[str, Any]) -> set[int]:
+def _check_path(path: str, text: str, run: Collection[str] | None) -> None:
+    head, *names = path.split(".")
+    if head != "run" or not all(name.isidentifier() and not name.startswith("_") for name in names):
+        raise ValueError(f"{text!r}: {path} is not allowed; a point stands only in names such as run.optim.lr")
+    if run is not None and names[0] not in run:
+        raise ValueError(f"{text!r}: a run has no {names[0]}; use one of {', '.join(sorted(run))}")
+
+
+def _check_call(node: ast.Call, text: str, metrics: Collection[str], functions: Mapping[str, Any]) -> set[int]:
     """The names in a call that are in their place, as ids of nodes."""
     if not isinstance(node.func, ast.Name) or node.keywords:
         raise ValueError(f"{text!r}: only plain calls such as mean(reward, 3) are allowed")
@@ -95,14 +117,14 @@ def _compare(late: Callable[[], bool]) -> bool:
         return False
 
 
-def namespace(functions: Mapping[str, Any]) -> dict[str, Any]:
-    """What a condition may name, for `evaluate`."""
-    return {"__builtins__": {}, _COMPARE: _compare, **functions}
+def namespace(functions: Mapping[str, Any], run: Callable[[str], Any]) -> dict[str, Any]:
+    """What a condition may name, for `evaluate`; `run` gives the value behind `run.`."""
+    return {"__builtins__": {}, _COMPARE: _compare, _RUN: run, **functions}
 
 
 def evaluate(code: CodeType, names: dict[str, Any]) -> Any:
     """The value of a parsed condition. Raises `UnknownValue` where it is no comparison and a value is unknown."""
     try:
         return eval(code, names)
-    except (ZeroDivisionError, OverflowError) as error:
+    except (ZeroDivisionError, OverflowError, TypeError) as error:
         raise UnknownValue from error

@@ -1,29 +1,27 @@
 """Judges a stream of events by health rules: pure, one step at a time, in bounded memory.
 
-Works on the log of any program, as metrics are known by all their spellings (`core/metric_aliases.py`).
+Works on the log of any program, as metrics are known by all their spellings (`core/metric_aliases.py`). Rules that name
+`run.` say something only of a run of ours, whose settings are known (`run_facts.py`).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from operator import gt as above
-from operator import lt as below
-from statistics import fmean, median
+from statistics import median
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.metrics import catalogue
 from launcher.core.problems import Problem, Problems
 from launcher.health.advice import LARGEST_LR
-from launcher.health.expressions import PLAIN, UnknownValue, evaluate, namespace, parse_condition
-from launcher.health.series import SIGNIFICANT, Series
+from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
+from launcher.health.series import FUNCTIONS, Series, UnknownValue
 from launcher.spec.health import HealthRule, HealthRules
 
 PARTS = "timing_s/"
@@ -32,7 +30,10 @@ OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
 OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
 MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
 SLOWER = 2.0  # times its median, of a part that makes a step slow
+SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
+_GIVEN = {"value", "threshold", "since", "slowest()"}
+"""Places of a rule's texts that are no expressions."""
 _UNKNOWN = "\0"
 """Stands where a fix has a place whose value is unknown, until it is known what to say instead."""
 _WORD = re.compile(r"\w+")
@@ -40,13 +41,38 @@ _OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|fi
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
+class Facts(Protocol):
+    """What is known of a run besides its metrics."""
+
+    series: Mapping[str, Series]
+    """The judge's series, by alias."""
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """What may stand behind `run.`; None where any setting may."""
+
+    def find(self, path: str) -> Any:
+        """The fact or setting behind `run.`. Raises `UnknownValue` where there is none."""
+
+
+class NoFacts:
+    """Of a log of another program: its settings are not known."""
+
+    names: Collection[str] | None = None
+    series: Mapping[str, Series] = {}
+
+    def find(self, path: str) -> Any:
+        raise UnknownValue
+
+
 @dataclass
-class _ActiveRule:
+class ActiveRule:
     """A rule and how long it has held."""
 
     name: str
     rule: HealthRule
     when: CodeType
+    hold: CodeType | int
     shown: CodeType
     threshold: CodeType | None
     places: dict[str, CodeType]
@@ -54,13 +80,12 @@ class _ActiveRule:
     finite: tuple[str, ...]
     """Metrics that the rule needs to be finite."""
     metrics: frozenset[str]
-    """What `when` names: without a new value of these it stays as it was."""
+    """What `when` names: without a new value of these it stays as it was, unless it names the run."""
+    of_run: bool
     holds: bool | None = None
     held: int = 0
     since: int = 0
     reported: bool = False
-    covered: bool = False
-    """Whether another rule was reported that says the same."""
 
 
 class Judge:
@@ -69,19 +94,22 @@ class Judge:
     Raises `Problems` for rules that cannot be read.
     """
 
-    def __init__(self, rules: HealthRules, program: str = "rlrun") -> None:
+    def __init__(self, rules: HealthRules, program: str = "rlrun", facts: Facts | None = None) -> None:
         self.program = program
         self.names: dict[str, str] = {}
         """Of each alias the metric that the log has, in the log's own spelling."""
         self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
+        self.facts = facts or NoFacts()
+        self.facts.series = self.series
         self._parts: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
         self._seen = set[str]()  # our names of metrics
-        self._functions = self._make_functions()
-        self._names = namespace(self._functions)
+        self._functions = {"slower": slower, **FUNCTIONS}
+        calls = {name: partial(self._call, function) for name, function in self._functions.items()}
+        self._names = namespace({**PLAIN, **calls}, self.facts.find)
         self._step = 0
-        self._active = list(self._read(rules))
+        self.active = list(self._read(rules))
 
     def see(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
@@ -89,17 +117,11 @@ class Judge:
             return []
         self._step = event.step
         fresh = self._take(event)
-        return [self._alert(active) for active in self._active if self._fires(active, fresh)]
+        return [self.alert_of(active) for active in self.active if self._fires(active, fresh)]
 
-    def standing(self) -> list[Alert]:
-        """The findings that were reported and still hold."""
-        return [
-            self._alert(active) for active in self._active if active.reported and active.held and self._holds(active)
-        ]
-
-    def find_series(self, metric: str) -> Series | None:
-        """The values of the metric that an alert names."""
-        return next((self.series[alias] for alias, name in self.names.items() if name == metric), None)
+    def standing(self) -> list[ActiveRule]:
+        """The rules that hold now, and have held for long enough."""
+        return [active for active in self.active if active.held and self._holds(active) and self._held_enough(active)]
 
     def fix_of(self, fixes: Mapping[str, str]) -> str:
         """The text of a rule's `fix` for the program that wrote the log, and for what it trains."""
@@ -112,7 +134,8 @@ class Judge:
         kinds = {catalogue()[name].trains for name in self._seen & catalogue().keys()}
         if "pairs" in kinds:
             return "pairs"
-        return "sft" if "sft" in kinds and not any(map(_is_of_rl, self._seen)) else "rl"
+        of_rl = any(name.startswith(OF_RL) and name not in OF_ACTOR for name in self._seen)
+        return "sft" if "sft" in kinds and not of_rl else "rl"
 
     # ---- metrics
 
@@ -124,32 +147,24 @@ class Judge:
         for alias, names in self._aliases.items():
             bound = self._bound.get(alias)
             if bound is None or bound not in found:
-                better = next(self._matching(names, found), None)
-                if better is None or (bound is not None and self.series[alias].count):
+                better = next(_matching(names, found), None)
+                if better is None or (bound is not None and self.series[alias].size):
                     continue
                 self._bound[alias] = bound = better
             self.names[alias], value = found[bound]
             self.series[alias].add(event.step, value)
             if bound.endswith(MEAN):
                 parts = [found.get(bound.removesuffix(MEAN) + part, (bound, None))[1] for part in ("/min", "/std")]
-                self.series[alias].see_parts(*parts)
+                self.series[alias].add_parts(*parts)
             fresh.add(alias)
         for name, (_, value) in found.items():
             if name.startswith(PARTS) and name != f"{PARTS}step":
                 self._parts.setdefault(name, Series()).add(event.step, value)
         return fresh
 
-    @staticmethod
-    def _matching(names: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[str]:
-        for name in names:
-            if "*" in name:
-                yield from (each for each in found if fnmatchcase(each, name))
-            elif name in found:
-                yield name
-
     # ---- rules
 
-    def _read(self, rules: HealthRules) -> Iterator[_ActiveRule]:
+    def _read(self, rules: HealthRules) -> Iterator[ActiveRule]:
         problems = list[Problem]()
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
@@ -164,25 +179,23 @@ class Judge:
         if problems:
             raise Problems(problems)
 
-    def _activate(self, name: str, rule: HealthRule) -> _ActiveRule:
-        parse = partial(parse_condition, metrics=self.series, functions=self._functions)
+    def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
+        parse = partial(
+            parse_condition, metrics=self.series, functions={**PLAIN, **self._functions}, run=self.facts.names
+        )
         texts = [rule.text, rule.cause, *rule.fix.values()]
-        places = {place for text in texts for place in _PLACE.findall(text)} - {
-            "value",
-            "threshold",
-            "since",
-            "slowest()",
-        }
-        return _ActiveRule(
-            name, rule, parse(rule.when), parse(rule.value or f"last({rule.metric})"),
-            parse(rule.threshold) if rule.threshold else None, {place: parse(place) for place in places},
-            tuple(_NONFINITE.findall(rule.when)), frozenset(_WORD.findall(rule.when)) & self.series.keys(),
+        places = {place for text in texts for place in _PLACE.findall(text)} - _GIVEN
+        return ActiveRule(
+            name, rule, parse(rule.when), parse(rule.hold) if isinstance(rule.hold, str) else rule.hold,
+            parse(rule.value or f"last({rule.metric})"), parse(rule.threshold) if rule.threshold else None,
+            {place: parse(place) for place in places}, tuple(_NONFINITE.findall(rule.when)),
+            frozenset(_WORD.findall(rule.when)) & self.series.keys(), "run." in rule.when,
         )  # fmt: skip
 
-    def _fires(self, active: _ActiveRule, fresh: set[str]) -> bool:
-        if active.reported or active.covered or not fresh:
+    def _fires(self, active: ActiveRule, fresh: set[str]) -> bool:
+        if active.reported or not fresh:
             return False
-        if active.holds is None or not fresh.isdisjoint(active.metrics):
+        if active.holds is None or active.of_run or not fresh.isdisjoint(active.metrics):
             active.holds = self._holds(active)
         if not active.holds:
             active.held = 0
@@ -190,20 +203,31 @@ class Judge:
         if not active.held:
             active.since = self._step
         active.held += active.rule.metric in fresh or active.rule.metric not in self.names
-        if active.held < active.rule.hold:
+        if not self._held_enough(active) or self._is_covered(active):
             return False
         active.reported = True
-        for other in self._active:
-            other.covered = other.covered or other.name in active.rule.covers
         return True
 
-    def _holds(self, active: _ActiveRule) -> bool:
+    def _is_covered(self, active: ActiveRule) -> bool:
+        """Whether a rule was reported that says the same: one that is as serious, or holds now."""
+        return any(
+            active.name in other.rule.covers
+            for other in self.active
+            if other.reported and (other.held or SERIOUS[other.rule.level] >= SERIOUS[active.rule.level])
+        )
+
+    def _held_enough(self, active: ActiveRule) -> bool:
+        hold = active.hold if isinstance(active.hold, int) else self._number(active.hold)
+        return hold is not None and active.held >= hold
+
+    def _holds(self, active: ActiveRule) -> bool:
         try:
             return bool(evaluate(active.when, self._names))
         except UnknownValue:
             return False
 
-    def _alert(self, active: _ActiveRule) -> Alert:
+    def alert_of(self, active: ActiveRule) -> Alert:
+        """What the rule says of the run as it stands."""
         rule = active.rule
         metric, value = self._evidence(active)
         threshold = self._number(active.threshold)
@@ -218,224 +242,73 @@ class Judge:
             measure="" if metric != rule.metric else _measure(rule),
         )  # fmt: skip
 
-    def _evidence(self, active: _ActiveRule) -> tuple[str, float | None]:
+    def _evidence(self, active: ActiveRule) -> tuple[str, float | None]:
         """The alias of the metric that shows the finding, and its value: of one that is not finite, if there is one."""
-        wrong = next((alias for alias in active.finite if self.series[alias].nonfinite is not None), None)
+        wrong = next((alias for alias in active.finite if self.series[alias].nonfinite_value is not None), None)
         if wrong is not None:
-            return wrong, self.series[wrong].nonfinite
+            return wrong, self.series[wrong].nonfinite_value
         return active.rule.metric, self._number(active.shown)
 
     def _number(self, code: CodeType | None) -> float | None:
-        if code is None:
-            return None
+        found = self._find(code)
+        return None if found is None or isinstance(found, str) else float(found)
+
+    def _find(self, code: CodeType | None) -> Any:
         try:
-            return float(evaluate(code, self._names))
+            return None if code is None else evaluate(code, self._names)
         except UnknownValue:
             return None
 
     def _fill(
-        self, active: _ActiveRule, text: str, *, value: float | None, threshold: float | None, unknown: str = "?"
+        self, active: ActiveRule, text: str, *, value: float | None, threshold: float | None, unknown: str = "?"
     ) -> str:
         def put(match: re.Match[str]) -> str:
             place = match[1]
             if place == "slowest()":
                 return self.slowest()
-            found = {"value": value, "threshold": threshold, "since": active.since}.get(place)
-            found = self._number(active.places[place]) if place in active.places else found
-            return unknown if found is None else f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
+            given = {"value": value, "threshold": threshold, "since": active.since}
+            found = given[place] if place in given else self._find(active.places[place])
+            if found is None or isinstance(found, str):
+                return found or unknown
+            return f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
 
         return _PLACE.sub(put, text)
 
     # ---- functions of conditions
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A function of `series.FUNCTIONS` with the values of the metrics that a condition names."""
+        return function(*(self.series[each] if isinstance(each, str) else each for each in args))
 
     def slowest(self) -> str:
         """The part of the step that took most longer than usual, such as `timing_s/save_checkpoint took 22,076 s`."""
         longer = dict[str, float]()
         for name, part in self._parts.items():
             if part.steps[-1] == self._step:
-                usual = median(part.before(1, 20)) if part.count > 1 else 0.0
-                longer |= {name: part.last - usual} if part.last > SLOWER * usual else {}
+                usual = median(part.before(1, 20)) if part.size > 1 else 0.0
+                longer |= {name: part.last() - usual} if part.last() > SLOWER * usual else {}
         if not longer:
             return "no part of the step alone"
         name = max(longer, key=lambda each: longer[each])
-        return f"{name} took {self._parts[name].last:,.0f} s"
+        return f"{name} took {self._parts[name].last():,.0f} s"
 
-    def _get(self, metric: str, least: int = 1) -> Series:
-        series = self.series[metric]
-        if series.count < least:
+
+def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
+    """A learning rate so many times smaller than the largest, at most `bound`, and that where none is known."""
+    most = metric.max if metric.size else 0.0
+    if most <= 0:  # not logged, or 0 at the first step of a warm-up
+        if not bound:
             raise UnknownValue
-        return series
-
-    def _make_functions(self) -> dict[str, Callable[..., Any]]:
-        get = self._get
-
-        def last(metric: str) -> float:
-            return get(metric).last
-
-        def slower(metric: str, factor: float, bound: float = 0.0) -> float:
-            """A learning rate so many times smaller than the largest, at most `bound`, and that where none is known."""
-            most = self.series[metric].most if self.series[metric].count else 0.0
-            if most <= 0:  # not logged, or 0 at the first step of a warm-up
-                if not bound:
-                    raise UnknownValue
-                return bound
-            return min(most / factor, bound or LARGEST_LR)
-
-        def mean(metric: str, count: int = 3) -> float:
-            return get(metric, count).mean(count)
-
-        def first(metric: str, count: int = 3) -> float:
-            return get(metric, count).first(count)
-
-        def usual(metric: str, count: int = 20, skip: int = 1) -> float:
-            return median(get(metric, skip + 3).before(skip, count))
-
-        def halfway(metric: str, count: int = 3) -> float:
-            return get(metric, max(10, 2 * count)).halfway(count)
-
-        def lowest(metric: str, count: int = 3) -> float:
-            return min(get(metric, count).lately(count))
-
-        def largest(metric: str, count: int = 3) -> float:
-            return max(get(metric, count).lately(count))
-
-        def count_above(metric: str, bound: float, count: int = 10) -> int:
-            return sum(value > bound for value in get(metric).lately(count))
-
-        return {
-            **PLAIN, "last": last, "mean": mean, "first": first, "usual": usual, "halfway": halfway,
-            "lowest": lowest, "largest": largest, "count_above": count_above, "slower": slower,
-            **self._extremes(), **self._trends(), **self._comparisons(),
-        }  # fmt: skip
-
-    def _extremes(self) -> dict[str, Callable[..., Any]]:
-        get = self._get
-
-        def known(metric: str) -> bool:
-            return self.series[metric].count > 0
-
-        def count(metric: str) -> int:
-            return self.series[metric].count
-
-        def nonfinite(metric: str) -> int:
-            """How many of the last values in a row are NaN or infinite."""
-            return self.series[metric].nonfinite_in_a_row
-
-        def nan(metric: str) -> bool:
-            value = self.series[metric].nonfinite
-            return value is not None and math.isnan(value)
-
-        def least(metric: str) -> float:
-            return get(metric).least
-
-        def most(metric: str) -> float:
-            return get(metric).most
-
-        def best(metric: str) -> float:
-            return get(metric).best
-
-        def sure(metric: str) -> float:
-            return get(metric, 3).sure
-
-        def peak(metric: str) -> float:
-            return get(metric, 2).peak
-
-        def trough(metric: str) -> float:
-            return get(metric, 2).trough
-
-        def span(metric: str) -> float:
-            return get(metric).span
-
-        def floor(metric: str) -> float:
-            return get(metric, 3).floor
-
-        def record_low(metric: str, count: int = 2) -> bool:
-            return self.series[metric].count >= count + 3 and self.series[metric].is_record_low(count)
-
-        each = (known, count, nonfinite, nan, least, most, peak, trough, best, sure, span, floor, record_low)
-        return {function.__name__: function for function in each}
-
-    def _trends(self) -> dict[str, Callable[..., Any]]:
-        get = self._get
-
-        def noise(metric: str) -> float:
-            return get(metric, 3).noise
-
-        def scatter(metric: str) -> float:
-            return get(metric, 4).scatter
-
-        def expected_max(metric: str) -> float:
-            return get(metric).expected_max
-
-        def item_error(metric: str) -> float:
-            return get(metric).item_error
-
-        def recent(metric: str) -> float:
-            """Mean of the last values, of as many as show a change beyond the noise."""
-            series = get(metric, 3)
-            return series.mean(series.window)
-
-        def error(metric: str, count: int = 0) -> float:
-            series = get(metric, 3)
-            return series.error(count or series.window)
-
-        def slope(metric: str, count: int = 10) -> float:
-            return get(metric, count).slope(count)
-
-        def rose(metric: str) -> bool:
-            return self.series[metric].rise() > SIGNIFICANT
-
-        def fell(metric: str) -> bool:
-            return self.series[metric].rise() < -SIGNIFICANT
-
-        each = (noise, scatter, expected_max, item_error, recent, error, slope, rose, fell)
-        return {function.__name__: function for function in each}
-
-    def _comparisons(self) -> dict[str, Callable[..., Any]]:
-        get = self._get
-
-        def drop(metric: str, count: int = 2) -> float:
-            """How far the mean of the last values is below the best, in standard errors of the noise before them."""
-            return get(metric, count + 10).drop(count)
-
-        def share(metric: str, count: int = 0) -> float:
-            """Where the mean of the last values is between the floor and the best mean; without `count` between the
-            floor and what is sure of the best mean."""
-            series = get(metric, max(count, 3))
-            low = series.floor
-            best = series.best if count else series.sure
-            return (series.mean(count or series.window) - low) / (best - low) if best > low else 1.0
-
-        def gap_growth(metric: str, other: str) -> float:
-            """By how much the first exceeds the second, more than at the steps of the second's first two values."""
-            ours, held_out = get(metric, 5), get(other, 2)
-            before = fmean(ours.near(step, 5) - value for step, value in held_out.outline[:2])
-            return ours.mean(5) - held_out.last - before
-
-        def distance(metric: str, other: str, third: str) -> float:
-            """The larger of what the first two differ by, and the absolute third; of what is known."""
-            found = [abs(self.series[metric].last - self.series[other].last)] if known_both(metric, other) else []
-            found += [abs(self.series[third].last)] if self.series[third].count else []
-            if not found:
-                raise UnknownValue
-            return max(found)
-
-        def known_both(metric: str, other: str) -> bool:
-            return bool(self.series[metric].count and self.series[other].count)
-
-        def falls_in_a_row(metric: str) -> int:
-            """How many of the last values are each below the one before."""
-            return get(metric, 2).in_a_row(below)
-
-        def rises_in_a_row(metric: str) -> int:
-            return get(metric, 2).in_a_row(above)
-
-        each = (drop, share, gap_growth, distance, falls_in_a_row, rises_in_a_row)
-        return {function.__name__: function for function in each}
+        return bound
+    return min(most / factor, bound or LARGEST_LR)
 
 
-def _is_of_rl(name: str) -> bool:
-    return name.startswith(OF_RL) and name not in OF_ACTOR
+def _matching(names: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[str]:
+    for name in names:
+        if "*" in name:
+            yield from (each for each in found if fnmatchcase(each, name))
+        elif name in found:
+            yield name
 
 
 def _measure(rule: HealthRule) -> str:

@@ -1,4 +1,4 @@
-"""Health profiles: the rules of conf/health/rules, of a file of your own, and what a run's settings change of them."""
+"""Health profiles: the rules of conf/health/rules, or of a file of your own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
-from launcher.health.judge import Judge
-from launcher.spec.health import HealthRules, HealthSettings
+from launcher.health.judge import Facts, Judge
+from launcher.spec.health import HealthRules
 
 MEASURED = "measured"
 FOLDER = Path("health", "rules")
@@ -28,20 +28,10 @@ def profile_names(code_dir: Path | None = None) -> list[str]:
 
 def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
     """The rules of the profile of that name, or of the file with that path. Raises `Problems`."""
-    return _checked(_read(name, code_dir), str(name))
+    return checked(read_profile_file(name, code_dir), str(name))
 
 
-def rules_of(settings: HealthSettings, code_dir: str | None = None) -> HealthRules:
-    """What a run is judged by: its profile's rules with what its settings change. Raises `Problems`."""
-    node = _read(settings.profile, Path(code_dir) if code_dir else None) if settings.profile else {}
-    metrics, rules = dict(node.get("metrics", {})), dict(node.get("rules", {}))
-    metrics |= {name: list(names) for name, names in settings.metrics.items()}
-    for name, changes in settings.rules.items():
-        rules[name] = {**rules.get(name, {}), **changes}
-    return _checked({"metrics": metrics, "rules": rules}, "health")
-
-
-def _read(name: str, code_dir: Path | None) -> Mapping[str, Any]:
+def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
     folders = [*([code_dir] if code_dir else []), conf_dir()]
     files = [folder / FOLDER / f"{name}.yaml" for folder in folders] if "/" not in name else []
     file = next((each for each in (*files, Path(name)) if _is_file(each)), None)
@@ -50,6 +40,11 @@ def _read(name: str, code_dir: Path | None) -> Mapping[str, Any]:
         raise Problems(
             Problem("health.profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice")
         )
+    return read_rules(file)
+
+
+def read_rules(file: Path) -> Mapping[str, Any]:
+    """What stands in a file of rules. Raises `Problems` where it is no such file."""
     fix = f"use a YAML file such as {conf_dir() / FOLDER / MEASURED}.yaml"
     try:
         node = parse_yaml(read_start(file))
@@ -68,8 +63,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _checked(node: Mapping[str, Any], where: str) -> HealthRules:
-    """Raises `Problems`, also for a condition that cannot be read."""
+def checked(node: Mapping[str, Any], where: str, facts: Facts | None = None) -> HealthRules:
+    """The rules of a file. Raises `Problems`, also for a condition that cannot be read."""
     try:
         rules = from_node(HealthRules, node)
     except ValidationError as error:
@@ -79,14 +74,5 @@ def _checked(node: Mapping[str, Any], where: str) -> HealthRules:
         ) from error
     except ValueError as error:
         raise Problems(Problem(where, str(error), "see docs/health.md", "bad-file")) from error
-    Judge(rules)
+    Judge(rules, facts=facts)
     return rules
-
-
-def rule_problems(settings: HealthSettings, code_dir: str | None) -> list[Problem]:
-    """Why a run's rules cannot be read; none where they can."""
-    try:
-        rules_of(settings, code_dir)
-    except Problems as error:
-        return error.problems
-    return []

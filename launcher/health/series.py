@@ -1,4 +1,4 @@
-"""The values of one metric so far, in bounded memory, and what can be said of them: means, trends and noise.
+"""The values of one metric so far, in bounded memory, and what conditions of rules can ask of them (`FUNCTIONS`).
 
 A run is compared with its own start, in units of its own noise: from step to step a metric of a small batch differs
 more than one of a large batch, and a rule must not call that a change.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import islice, pairwise
+from operator import gt, lt
 from statistics import fmean, median
+from typing import NamedTuple
 
 START = 64  # first values that are kept
 RECENT = 256  # last values that are kept
@@ -20,6 +22,7 @@ NOISE = 200  # last values that the noise is measured on
 SIGNIFICANT = 4.0  # standard errors; a run is judged at hundreds of steps
 LOWS = 8  # last values that may be compared with all before them
 CHANCE = 2.0  # standard errors by which the highest of many means exceeds what it stands for
+FIFTHS = (3, 50)  # fewest and most values of the means that `start` and `end` compare
 LATER = 1.1  # times as many values, at which the noise is measured again
 SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
@@ -29,70 +32,97 @@ LAGS = (3, 5, 8)  # how far those are off that a value is compared with
 MOST_ITEMS = 5_000  # of which a held-out score is known to be a share
 
 
+class UnknownValue(Exception):
+    """The log does not have the metric, or not enough values of it."""
+
+
+class Fifths(NamedTuple):
+    """Means of a fifth of the values each, 3 to 50, from the beginning of a series to its end."""
+
+    start: float
+    top: float
+    bottom: float
+    end: float
+    error: float
+    """Standard error of the difference of two."""
+
+
 class Series:
     """The first `START` and last `RECENT` values of a metric, with the steps of the latter; running extremes of all.
 
-    A value that is not finite is counted, and left out of everything else.
+    A value that is not finite is counted, and left out of everything else. Methods raise `UnknownValue` where there are
+    too few values for what they say.
     """
 
     def __init__(self) -> None:
-        self.start: list[float] = []
-        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.begin: list[float] = []
+        self.latest: deque[float] = deque(maxlen=RECENT)
         self.steps: deque[int] = deque(maxlen=RECENT)
-        self.count = 0
-        self.nonfinite: float | None = None
+        self.size, self.sum = 0, 0.0
+        self.nonfinite_value: float | None = None
         """The latest value, where it is NaN or infinite."""
         self.nonfinite_in_a_row = 0
-        self.least, self.most = math.inf, -math.inf
-        self.trough, self.peak = math.inf, -math.inf
+        self.min, self.max = math.inf, -math.inf
+        self.lowest_pair, self.highest_pair = math.inf, -math.inf
         """Lowest and highest mean of two neighbours."""
         self.outline: list[tuple[int, float]] = []
         """The whole series as means of `stride` values each, with the step of the last of them."""
         self.stride = 1
-        self.best = -math.inf
+        self.best_mean = -math.inf
         """Highest mean of a window so far."""
-        self.sure = -math.inf
+        self.sure_mean = -math.inf
         """The same less 2 standard errors, which the highest of many means owes to chance."""
-        self.noise = 0.0
+        self.spread_of_one = 0.0
         """Standard deviation of a value around the trend; of few values an upper bound."""
-        self.lowest: float | None = None
+        self.lowest_part: float | None = None
         """Lowest single value that a mean was of, where it is known."""
-        self.spread = 0.0
+        self.largest_std = 0.0
         """Largest standard deviation of the values that a mean was of, where it is known."""
         self.window = WINDOWS[0]
         """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
-        self._noise, self._noise_count, self._owed = 0.0, 0, 0.0  # measured of so many values
+        self._noise, self._noise_size, self._owed = 0.0, 0, 0.0  # measured of so many values
         self._waiting, self._waits = 0.0, 0  # sum and number of the values that are not yet in the outline
         self._scatter = (0, 0.0)  # measured at so many values
+        self._fifths: tuple[int, Fifths] | None = None
         self._items = (0, 1, False)  # of so many values: how many items they are shares of, and whether they are exact
         self._least_until: deque[float] = deque(maxlen=LOWS)
         self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
 
+    # ---- what comes in
+
     def add(self, step: int, value: float) -> None:
         if not math.isfinite(value):
-            self.nonfinite = value
+            self.nonfinite_value = value
             self.nonfinite_in_a_row += 1
             return
-        self.nonfinite, self.nonfinite_in_a_row = None, 0
-        self.count += 1
-        if self.recent:
-            pair = (self.recent[-1] + value) / 2
-            self.trough, self.peak = min(self.trough, pair), max(self.peak, pair)
+        self.nonfinite_value, self.nonfinite_in_a_row = None, 0
+        self.size += 1
+        self.sum += value
+        if self.latest:
+            pair = (self.latest[-1] + value) / 2
+            self.lowest_pair, self.highest_pair = min(self.lowest_pair, pair), max(self.highest_pair, pair)
         self._draw(step, value)
-        if len(self.start) < START:
-            self.start.append(value)
-        self.recent.append(value)
+        if len(self.begin) < START:
+            self.begin.append(value)
+        self.latest.append(value)
         self.steps.append(step)
-        self._least_until.append(self.least)
-        self.least, self.most = min(self.least, value), max(self.most, value)
-        if self.count >= LATER * self._noise_count:
-            self._noise, self._noise_count = noise(self.lately(NOISE)), self.count
-            self.noise, self.window = self._noise * (1 + 8 / self.count), self._find_window()
-            self._owed = CHANCE * self.noise / math.sqrt(self.window)
+        self._least_until.append(self.min)
+        self.min, self.max = min(self.min, value), max(self.max, value)
+        if self.size >= LATER * self._noise_size:
+            self._noise, self._noise_size = noise(self.lately(NOISE)), self.size
+            self.spread_of_one, self.window = self._noise * (1 + 8 / self.size), self._find_window()
+            self._owed = CHANCE * self.spread_of_one / math.sqrt(self.window)
         self._noise_until.append(self._noise)
-        if self.count >= WINDOWS[0]:
+        if self.size >= WINDOWS[0]:
             mean = self.mean(self.window)
-            self.best, self.sure = max(self.best, mean), max(self.sure, mean - self._owed)
+            self.best_mean, self.sure_mean = max(self.best_mean, mean), max(self.sure_mean, mean - self._owed)
+
+    def add_parts(self, lowest: float | None, std: float | None) -> None:
+        """What is known of the values whose mean was added: the lowest, and their standard deviation."""
+        if lowest is not None and math.isfinite(lowest):
+            self.lowest_part = lowest if self.lowest_part is None else min(self.lowest_part, lowest)
+        if std is not None and math.isfinite(std):
+            self.largest_std = max(self.largest_std, std)
 
     def _draw(self, step: int, value: float) -> None:
         self._waiting, self._waits = self._waiting + value, self._waits + 1
@@ -105,70 +135,173 @@ class Series:
             self.outline = [(later, (a + b) / 2) for (_, a), (later, b) in halves]
             self.stride *= 2
 
-    @property
-    def last(self) -> float:
-        return self.recent[-1]
+    def _find_window(self) -> int:
+        if not self.span() or not self.spread_of_one:
+            return WINDOWS[0]
+        needed = math.ceil(min(self.spread_of_one / (SHARPEST * self.span()), WINDOWS[1]) ** 2)
+        return min(max(needed, WINDOWS[0]), WINDOWS[1], max(self.size // 4, WINDOWS[0]))
+
+    # ---- values
+
+    def _need(self, fewest: int) -> None:
+        if self.size < fewest:
+            raise UnknownValue
 
     def lately(self, count: int) -> list[float]:
         """The last `count` values, or as many as there are."""
-        values = list(islice(reversed(self.recent), count))
+        values = list(islice(reversed(self.latest), count))
         values.reverse()
         return values
 
-    def mean(self, count: int) -> float:
-        values = self.lately(count)
-        return sum(values) / len(values)
-
     def before(self, skip: int, count: int) -> list[float]:
         """The `count` values that came before the last `skip`."""
-        end = len(self.recent) - skip
-        return list(islice(self.recent, max(end - count, 0), max(end, 0)))
-
-    def halfway(self, count: int) -> float:
-        """Median of the last `count` points of the outline's first half."""
-        middle = self.count // 2 // self.stride
-        return median(each for _, each in self.outline[max(middle - count, 0) : middle])
+        end = len(self.latest) - skip
+        return list(islice(self.latest, max(end - count, 0), max(end, 0)))
 
     def near(self, step: int, count: int) -> float:
         """Mean of the last `count` points of the outline up to `step`, of the first where there are fewer."""
         end = max(bisect_right(self.outline, (step, math.inf)), count)
         return fmean(each for _, each in self.outline[max(end - count, 0) : end])
 
-    def first(self, count: int) -> float:
-        """Mean of the first `count` values."""
-        return fmean(self.start[:count])
+    def known(self) -> bool:
+        return self.size > 0
 
-    @property
+    def count(self) -> int:
+        return self.size
+
+    def nonfinite(self) -> int:
+        """How many of the last values in a row are NaN or infinite."""
+        return self.nonfinite_in_a_row
+
+    def nan(self) -> bool:
+        return self.nonfinite_value is not None and math.isnan(self.nonfinite_value)
+
+    def last(self) -> float:
+        self._need(1)
+        return self.latest[-1]
+
+    def mean(self, count: int = 3) -> float:
+        self._need(count)
+        values = self.lately(count)
+        return sum(values) / len(values)
+
+    def average(self, count: int) -> float:
+        """Mean of the last values, also of fewer."""
+        self._need(1)
+        return fmean(self.lately(count))
+
+    def mean_of_all(self) -> float:
+        self._need(1)
+        return self.sum / self.size
+
+    def recent(self) -> float:
+        """Mean of the last values, of as many as show a change beyond the noise."""
+        self._need(3)
+        return self.mean(self.window)
+
+    def first(self, count: int = 3) -> float:
+        """Mean of the first values."""
+        self._need(count)
+        return fmean(self.begin[:count])
+
+    def usual(self, count: int = 20, skip: int = 1) -> float:
+        """Median of the values before the last `skip`."""
+        self._need(skip + 3)
+        return median(self.before(skip, count))
+
+    def halfway(self, count: int = 3) -> float:
+        """Median of the last `count` points of the outline's first half."""
+        self._need(max(10, 2 * count))
+        middle = self.size // 2 // self.stride
+        return median(each for _, each in self.outline[max(middle - count, 0) : middle])
+
+    # ---- extremes
+
+    def lowest(self, count: int = 3) -> float:
+        self._need(count)
+        return min(self.lately(count))
+
+    def largest(self, count: int = 3) -> float:
+        self._need(count)
+        return max(self.lately(count))
+
+    def least(self) -> float:
+        self._need(1)
+        return self.min
+
+    def most(self) -> float:
+        self._need(1)
+        return self.max
+
+    def best(self) -> float:
+        """Highest mean of a window so far."""
+        self._need(1)
+        return self.best_mean
+
+    def sure(self) -> float:
+        """The highest mean less what it owes to chance."""
+        self._need(3)
+        return self.sure_mean
+
+    def peak(self) -> float:
+        """Highest mean of two neighbours."""
+        self._need(2)
+        return self.highest_pair
+
+    def trough(self) -> float:
+        """Lowest mean of two neighbours."""
+        self._need(2)
+        return self.lowest_pair
+
     def span(self) -> float:
         """From the smallest value to the largest, 0 among them."""
-        return max(self.most, 0.0) - min(self.least, 0.0)
+        self._need(1)
+        return max(self.max, 0.0) - min(self.min, 0.0)
 
-    def see_parts(self, lowest: float | None, spread: float | None) -> None:
-        """What is known of the values whose mean was added: the lowest, and their standard deviation."""
-        if lowest is not None and math.isfinite(lowest):
-            self.lowest = lowest if self.lowest is None else min(self.lowest, lowest)
-        if spread is not None and math.isfinite(spread):
-            self.spread = max(self.spread, spread)
-
-    @property
     def floor(self) -> float:
         """What the metric is when all is lost: the lowest single value; where that is unknown 0, or, if the metric has
         been below 0, its least value or 2 standard deviations below the best: rewards with it are as far apart."""
-        if self.lowest is not None:
-            return min(self.lowest, self.least)
-        return min(self.least, self.best - 2 * self.spread) if self.least < 0 else 0.0
+        self._need(3)
+        return self._floor()
 
-    @property
+    def _floor(self) -> float:
+        if self.lowest_part is not None:
+            return min(self.lowest_part, self.min)
+        return min(self.min, self.best_mean - 2 * self.largest_std) if self.min < 0 else 0.0
+
+    def count_above(self, bound: float, count: int = 10) -> int:
+        self._need(1)
+        return sum(value > bound for value in self.lately(count))
+
+    def record_low(self, count: int = 2) -> bool:
+        """Whether each of the last `count` values, at most `LOWS`, is below all that came before them."""
+        return self.size >= count + 3 and max(self.lately(count)) < self._least_until[-count]
+
+    # ---- noise
+
+    def noise(self) -> float:
+        """Standard deviation of a value around the trend; of few values an upper bound."""
+        self._need(3)
+        return self.spread_of_one
+
+    def error(self, count: int = 0) -> float:
+        """Standard error of the difference of two means of `count` values."""
+        self._need(3)
+        return self.spread_of_one * math.sqrt(2 / (count or self.window))
+
     def scatter(self) -> float:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
         few values an upper bound. Of many also around the line through others farther off, as a value may wander."""
-        if self._scatter[0] != self.count:
+        self._need(4)
+        return self._find_scatter()
+
+    def _find_scatter(self) -> float:
+        if self._scatter[0] != self.size:
             values = self.lately(BENDS)
-            near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.count)
-            self._scatter = self.count, max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
+            near = _deviation(_second_differences(values, 1)) / math.sqrt(6) * (1 + 4 / self.size)
+            self._scatter = self.size, max(near, *(_lagged_scatter(values, apart) for apart in LAGS))
         return self._scatter[1]
 
-    @property
     def item_error(self) -> float:
         """Standard error of a share of items, such as right answers, where the values tell of how many: 0.4375 and
         0.46875 are of 32. 0 where they do not: of shares that were rounded to 4 digits, and of other values.
@@ -176,68 +309,161 @@ class Series:
         It holds for items that count 0 or 1. Scores of partial credit look like those of more items (0, 0.1 and 1 over
         32 items are shares of 320), and the error too small: of 8 values or more it is at least their `scatter`.
         """
+        self._need(1)
         seen, items, exact = self._items
-        for value in self.lately(min(self.count - seen, RECENT)):
+        for value in self.lately(min(self.size - seen, RECENT)):
             share = Fraction(value).limit_denominator(MOST_ITEMS)
             fits = 0 <= value <= 1 and abs(share - Fraction(value)) < Fraction(1, 10**9)
             items = math.lcm(items, share.denominator) if fits and 0 < items <= MOST_ITEMS else 0
             exact = exact or abs(round(value, 4) - value) > 1e-9
-        self._items = self.count, items, exact
-        mean = min(max(sum(self.recent) / len(self.recent), 0.0), 1.0)
+        self._items = self.size, items, exact
+        mean = min(max(sum(self.latest) / len(self.latest), 0.0), 1.0)
         error = math.sqrt(mean * (1 - mean) / items) if exact and 0 < items <= MOST_ITEMS else 0.0
-        return max(error, self.scatter) if error and self.count >= LOWS else error
+        return max(error, self._find_scatter()) if error and self.size >= LOWS else error
 
-    @property
     def expected_max(self) -> float:
         """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound
         from above and its limit for many."""
-        return math.sqrt(2 * math.log(max(self.count, 1)))
+        self._need(1)
+        return math.sqrt(2 * math.log(self.size))
 
-    def _find_window(self) -> int:
-        if not self.span or not self.noise:
-            return WINDOWS[0]
-        needed = math.ceil(min(self.noise / (SHARPEST * self.span), WINDOWS[1]) ** 2)
-        return min(max(needed, WINDOWS[0]), WINDOWS[1], max(self.count // 4, WINDOWS[0]))
-
-    def error(self, count: int) -> float:
-        """Standard error of the difference of two means of `count` values."""
-        return self.noise * math.sqrt(2 / count)
+    # ---- trends
 
     def rise(self) -> float:
         """How far the mean of the last values is above that of the first, in standard errors; 0 of fewer than 6."""
-        if self.count < 2 * WINDOWS[0]:
+        if self.size < 2 * WINDOWS[0]:
             return 0.0
         rise, error = self.mean(self.window) - self.first(self.window), self.error(self.window)
         return rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
 
-    def drop(self, count: int) -> float:
-        """How far the mean of the last `count` values, at most `LOWS`, is below the best, in standard errors: of the
-        noise before them, as a collapse is no noise."""
-        before = self._noise_until[max(-count - 1, -len(self._noise_until))]
-        return (self.best - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
+    def rose(self) -> bool:
+        return self.rise() > SIGNIFICANT
 
-    def slope(self, count: int) -> float:
+    def fell(self) -> bool:
+        return self.rise() < -SIGNIFICANT
+
+    def slope(self, count: int = 10) -> float:
         """Least-squares slope of the last `count` values, per value."""
+        self._need(max(count, 2))
         values = self.lately(count)
-        if len(values) < 2:
-            return 0.0
         middle, mean = (len(values) - 1) / 2, fmean(values)
         above = sum((i - middle) * (value - mean) for i, value in enumerate(values))
         return above / sum((i - middle) ** 2 for i in range(len(values)))
 
-    def is_record_low(self, count: int) -> bool:
-        """Whether each of the last `count` values, at most `LOWS`, is below all that came before them."""
-        return max(self.lately(count)) < self._least_until[-count]
+    def drop(self, count: int = 2) -> float:
+        """How far the mean of the last `count` values, at most `LOWS`, is below the best, in standard errors: of the
+        noise before them, as a collapse is no noise."""
+        self._need(count + 10)
+        before = self._noise_until[max(-count - 1, -len(self._noise_until))]
+        return (self.best_mean - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
 
-    def in_a_row(self, compare: Callable[[float, float], bool]) -> int:
+    def share(self, count: int = 0) -> float:
+        """Where the mean of the last values is between the floor and the best mean; without `count` between the floor
+        and what is sure of the best mean."""
+        self._need(max(count, 3))
+        low, best = self._floor(), self.best_mean if count else self.sure_mean
+        return (self.mean(count or self.window) - low) / (best - low) if best > low else 1.0
+
+    def falls_in_a_row(self) -> int:
+        """How many of the last values are each below the one before."""
+        return self._in_a_row(lt)
+
+    def rises_in_a_row(self) -> int:
+        return self._in_a_row(gt)
+
+    def _in_a_row(self, compare: Callable[[float, float], bool]) -> int:
         """How many of the last values, at most 50, each compare so with the one before."""
+        self._need(2)
         values = self.lately(50)[::-1]
         pairs = enumerate(pairwise(values))
         return next((count for count, (now, before) in pairs if not compare(now, before)), len(values) - 1)
 
-    def since(self, count: int) -> int:
-        """Step of the value that is `count` values back, or of the first that is kept."""
-        return self.steps[max(len(self.steps) - count, 0)] if self.steps else 0
+    def gap_growth(self, other: Series) -> float:
+        """By how much this exceeds the other, more than at the steps of the other's first two values."""
+        self._need(5)
+        other._need(2)
+        before = fmean(self.near(step, 5) - value for step, value in other.outline[:2])
+        return self.mean(5) - other.last() - before
+
+    def distance(self, other: Series, third: Series) -> float:
+        """The larger of what the first two differ by, and the absolute third; of what is known."""
+        found = [abs(self.last() - other.last())] if self.size and other.size else []
+        found += [abs(third.last())] if third.size else []
+        if not found:
+            raise UnknownValue
+        return max(found)
+
+    # ---- of a run as a whole: fifths of it
+
+    def fifths(self) -> Fifths:
+        """Its means of a fifth of the values each. Raises `UnknownValue` of fewer than 6 values."""
+        self._need(2 * FIFTHS[0])
+        if self._fifths is None or self._fifths[0] != self.size:
+            window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
+            points, each = [value for _, value in self.outline], max(window // self.stride, 1)
+            means = [fmean(points[at : at + each]) for at in range(0, len(points) - each + 1, each)]
+            end = self.mean(window)
+            found = Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
+            self._fifths = self.size, found
+        return self._fifths[1]
+
+    def start(self) -> float:
+        return self.fifths().start
+
+    def end(self) -> float:
+        return self.fifths().end
+
+    def top(self) -> float:
+        """Highest mean of a fifth."""
+        return self.fifths().top
+
+    def bottom(self) -> float:
+        """Lowest mean of a fifth."""
+        return self.fifths().bottom
+
+    def end_error(self) -> float:
+        """Standard error of the difference of two means of a fifth."""
+        return self.fifths().error
+
+    def gained(self) -> bool:
+        """Whether the last fifth is above the first, beyond noise; false of fewer than 6 values."""
+        if self.size < 2 * FIFTHS[0]:
+            return False
+        found = self.fifths()
+        return found.end - found.start > max(SIGNIFICANT * found.error, 1e-12)
+
+    def lost(self) -> bool:
+        """Whether it is below the first, beyond noise."""
+        if self.size < 2 * FIFTHS[0]:
+            return False
+        found = self.fifths()
+        return found.start - found.end > max(SIGNIFICANT * found.error, 1e-12)
+
+    def lowest_of_first(self, count: int = 3) -> float:
+        """The lowest of the first values, of at most half of them."""
+        self._need(2)
+        return min(self.begin[: min(count, self.size // 2)])
+
+    def lowest_of_last(self, count: int = 3) -> float:
+        """The lowest of the last values, of at most half of them."""
+        self._need(2)
+        return min(self.lately(min(count, self.size // 2)))
+
+
+FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    function.__name__: function
+    for function in (
+        Series.known, Series.count, Series.nonfinite, Series.nan, Series.last, Series.mean, Series.average,
+        Series.mean_of_all,
+        Series.recent, Series.first, Series.usual, Series.halfway, Series.lowest, Series.largest, Series.least,
+        Series.most, Series.best, Series.sure, Series.peak, Series.trough, Series.span, Series.floor,
+        Series.count_above, Series.record_low, Series.noise, Series.error, Series.scatter, Series.item_error,
+        Series.expected_max, Series.rose, Series.fell, Series.slope, Series.drop, Series.share, Series.falls_in_a_row,
+        Series.rises_in_a_row, Series.gap_growth, Series.distance, Series.start, Series.end, Series.top, Series.bottom,
+        Series.end_error, Series.gained, Series.lost, Series.lowest_of_first, Series.lowest_of_last,
+    )
+}  # fmt: skip
+"""What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 
 
 def _second_differences(values: Sequence[float], apart: int) -> list[float]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Sink, after, fold, write_all
+from launcher.health.run_judge import RunJudge
 from launcher.monitor.console import console_lines, next_command
-from launcher.monitor.health import Health
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
@@ -40,7 +40,7 @@ class Follower:
 
     def __init__(self, run: RunSpec, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
         self.run, self.folder, self.attempt = run, folder, attempt
-        self.state, self.health = fold(events_of(folder.events)), Health(run)
+        self.state, self.health = fold(events_of(folder.events)), RunJudge(run)
         self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
         self._sinks = sinks
         self.next_seq = scan(folder.events)[0]
@@ -61,7 +61,7 @@ class Follower:
             logged.append(LoggedEvent(self.next_seq, self.attempt, event))
             self.next_seq += 1
             if isinstance(event, GOES_BACK):
-                self.state, self.health = fold(events_of(self.folder.events, more=logged)), Health(self.run)
+                self.state, self.health = fold(events_of(self.folder.events, more=logged)), RunJudge(self.run)
                 alerts = self.health.replay(events_of(self.folder.events, more=logged))
             else:
                 self.state, alerts = after(self.state, event), self.health.hear(event)

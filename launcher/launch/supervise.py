@@ -16,10 +16,10 @@ from launcher.core.events import Alert, Crashed, Ended, Event, How, Restarted, R
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
+from launcher.health.advice import leading_arguments
 from launcher.launch import provenance
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, Left, diagnose, left_by
-from launcher.monitor.health import leading_arguments
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import SIGNALS, StopRequest, handle_stop_requests
@@ -230,7 +230,7 @@ class Supervisor:
         unsaved = step > 0 and not (saved and checkpoints.step_of(saved[0]) == step)
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
         shown = follower.health.verdict()[:SHOWN]
-        settings = {word.partition("=")[0]: word for each in reversed(shown) for word in each.settings}
+        settings = {word.partition("=")[0]: word for each in reversed(shown) for word in leading_arguments(each.fix)}
         following = ("rerun", *settings.values()) if settings else ("logs",) if shown else ()
         why += [each.text for each in shown]
         return Ending("finished", "; ".join(why), 0, following=following)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.core.events import Level
-from launcher.core.settings import AtLeastOne, Names, settings
+from launcher.core.settings import Names, settings
+
+
+def _check_hold(value: int | str) -> int | str:
+    if isinstance(value, int) and value < 1:
+        raise ValueError(f"is {value}; expected at least 1")
+    return value
 
 
 @settings
@@ -15,11 +21,13 @@ class HealthRule:
     """A condition on metrics, and what it means."""
 
     when: str
-    """Condition over metrics: `mean(entropy, 2) >= 4 * first(entropy, 3)`. docs/health.md lists the functions."""
+    """Condition over metrics: `mean(entropy, 2) >= 4 * first(entropy, 3)`. docs/health.md lists the functions. `run.`
+    stands before a setting or a fact of a run of ours: `run.data.shuffle and not run.solved`."""
     level: Level = "warn"
     """`info`: worth knowing; `warn`: worth a look soon; `critical`: the run is lost, or about to be."""
-    hold: AtLeastOne = 1
-    """Steps in a row for which the condition must hold; a new value of `metric` counts as one."""
+    hold: Annotated[int | str, AfterValidator(_check_hold)] = 1
+    """Steps in a row for which the condition must hold, or an expression of it; a new value of `metric` counts as
+    one."""
     metric: str
     """The metric that is shown, by its name under `metrics`."""
     value: str = ""
@@ -35,7 +43,17 @@ class HealthRule:
     source: str = ""
     """Where the threshold is from."""
     covers: Names = ()
-    """Rules that say no more once this one has been reported."""
+    """Rules that say no more once this one, as serious, has been reported, or while it holds."""
+
+
+@settings
+class LeftOut:
+    """Rules of a profile that are not judged in some runs."""
+
+    when: str
+    """Condition over the run's settings."""
+    rules: Names
+    """Their names."""
 
 
 @settings
@@ -47,6 +65,8 @@ class HealthRules:
     text. Spellings of other programs are known."""
     rules: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]{1,60}$")], HealthRule] = Field(default_factory=dict)
     """The rules, by name."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Of rules for runs of ours: which rules of the run's profile do not suit it."""
 
 
 @settings

@@ -14,9 +14,8 @@ from launcher.core.state import LEVELS
 from launcher.health.advice import with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
+from launcher.health.run_judge import RunJudge
 from launcher.logs import endings
-from launcher.monitor.health import Health
-from launcher.monitor.run_rules import RATES
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 from launcher.views.read import LogOrRun
@@ -50,7 +49,7 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
     Raises `Problems` where there are neither steps nor findings: nothing was judged.
     """
     judge = judge_of(rules, source.kind)
-    see: Callable[[Event], list[Alert]] = Health(run).hear if run and rules is None else judge.see
+    see: Callable[[Event], list[Alert]] = RunJudge(run).hear if run and rules is None else judge.see
     found, last, rate = list[Alert](), -1, 0.0
     for event in source.events():
         if isinstance(event, Step):
@@ -68,7 +67,8 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
 def _rates(event: Step) -> Iterator[float]:
     """The policy's learning rates, and 0."""
     yield 0.0
-    yield from (value for name, value in event.metrics.items() if canonical(name) in RATES and math.isfinite(value))
+    rates = (value for name, value in event.metrics.items() if canonical(name) in ("actor/lr", "train/lr"))
+    yield from filter(math.isfinite, rates)
 
 
 def evidence_line(alert: Alert) -> str:

@@ -12,7 +12,9 @@ from launcher.config.resolve import resolve
 from launcher.core.events import Step
 from launcher.core.problems import Problems
 from launcher.health.judge import Judge
-from launcher.health.profiles import profile_names, read_profile, rules_of
+from launcher.health.profiles import profile_names, read_profile
+from launcher.health.run_facts import RunFacts
+from launcher.health.run_judge import read_run_rules
 from launcher.preflight import plan
 
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
@@ -30,7 +32,7 @@ CONDITIONS = {
     "an unknown function": ("median(reward) > 1", "unknown function median; use one of"),
     "an unknown metric": ("last(accuracy) > 1", "last needs a metric, got accuracy; use one of reward"),
     "a metric alone": ("reward > 1", "reward stands alone; use a call such as last(reward)"),
-    "an attribute": ("last(reward).real > 1", "Attribute is not allowed"),
+    "an attribute": ("last(reward).real > 1", "is not allowed"),
     "a method": ("reward.mean() > 1", "only plain calls such as mean(reward, 3) are allowed"),
     "a subscript": ("reward[0] > 1", "Subscript is not allowed"),
     "a lambda": ("(lambda: 1)() > 0", "only plain calls such as mean(reward, 3) are allowed"),
@@ -155,7 +157,7 @@ def test_diagnose_refuses_a_wrong_file(name: str, here: Path, commands):
 @pytest.mark.parametrize(("word", "got"), [
     ("health.rules.no-signal.when='median(reward) > 1'", "unknown function median"),
     ("health.rules.no-signal.when='last(accuracies) > 1'", "last needs a metric, got accuracies"),
-    ("health.rules.no-signal.when='last(reward).real > 1'", "Attribute is not allowed"),
+    ("health.rules.no-signal.when='last(reward).real > 1'", "is not allowed"),
     ("health.rules.no-signal.when='__import__(reward)'", "unknown function __import__"),
     ("health.rules.no-signal.level=fatal", "health.rules.no-signal.level"),
     ("health.rules.no-signal.hold=0", "health.rules.no-signal.hold"),
@@ -175,7 +177,8 @@ def test_plan_refuses_a_wrong_rule(word: str, got: str):
 def test_plan_takes_a_changed_rule():
     run = resolve([*BASE, "health.rules.no-signal.level=info", "health.on_critical=pause"])
     assert run.health.rules["no-signal"] == {"level": "info"}
-    assert rules_of(run.health).rules["no-signal"].level == "info"
+    own, profile = read_run_rules(run, RunFacts(run))
+    assert own.rules["no-signal"].level == "info" and profile.rules["no-signal"].level == "critical"
     assert run.health.on_critical == "pause"
 
 

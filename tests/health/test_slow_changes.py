@@ -207,7 +207,7 @@ def test_the_error_of_a_share_of_items(values: Sequence[float], error: float) ->
     series = Series()
     for step, value in enumerate(values):
         series.add(step, value)
-    assert series.item_error == pytest.approx(error, rel=0.05)
+    assert series.item_error() == pytest.approx(error, rel=0.05)
 
 
 def test_one_bad_validation_is_no_fall() -> None:

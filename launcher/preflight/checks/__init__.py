@@ -15,7 +15,7 @@ from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import error_message
 from launcher.core.settings import Chosen
 from launcher.core.user_code import CallFailure, try_call
-from launcher.health.profiles import rule_problems
+from launcher.health.run_judge import rule_problems
 from launcher.preflight.checks import (
     disk,
     engine,
@@ -40,7 +40,7 @@ from launcher.spec.stored import to_node
 def check_settings(context: Context) -> Iterator[CheckResult]:
     """Problems of data, model, reward and health rules, secrets among the settings, and the run's folder."""
     found = [*context.data_problems, *context.model_problems, *context.reward_problems]
-    found += rule_problems(context.run.health, context.run.code_dir)
+    found += rule_problems(context.run)
     yield from from_problems([*found, *guard.secrets_in_run(to_node(context.run), found)])
     if context.folder_problems:
         yield from from_problems(context.folder_problems)

@@ -1,0 +1,362 @@
+"""What rules may know of a run of ours behind `run.`: its settings, how far it is, and its validations.
+
+A validation is called worse than another only beyond what chance does, as a rule looks at many. How far apart two must
+be comes from their intervals, or from the bends of the curve of all validations and the noise of the steps' own scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import reduce
+from statistics import NormalDist, fmean, median
+from typing import Any
+
+from launcher.core.events import Loaded, Step
+from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, wilson
+from launcher.health import advice
+from launcher.health.series import Series, UnknownValue
+from launcher.spec.run import RunSpec
+
+FEW = 3  # steps that say more than one
+GROUPS = 64  # of answers, that must agree before something is said of all
+FIRST_SIGNAL = 16  # steps without a reward after which a run that goes on is called lost: it may find one late
+LONG = (50, 4)  # steps, or a part of those so far, for which a trend must hold while the run goes on, at most
+SOLVED = 0.9  # of the range of scores that was seen: groups without a spread have nothing left to learn
+CHANCE = 0.0005  # that a validation is called worse than another by chance
+LIKELY = 0.01  # the same for a held-out score that is halved while the reward rises
+LOST = 0.1  # share of the best held-out score that is left where it is lost
+FEW_ROWS = 10  # held-out rows below which scores say nothing
+HARDLY = 1e-3  # relative distance of weights that a loss need not show
+HIDDEN, HIDDEN_IF_STILL = 0.012, 0.03  # share of a loss that may have been learnt, hidden by its noise
+ACCURACY = "val/rewards/accuracies"
+
+
+class RunFacts:
+    """Facts of a run. `series` are the judge's, by the names of conf/health/run/rules.yaml."""
+
+    def __init__(self, run: RunSpec) -> None:
+        self.run = run
+        self.series: Mapping[str, Series] = {}
+        self.steps, self.planned, self.val_rows = 0, 0, 0
+        self.validations = list[HeldOut]()
+        self.moved: Mapping[str, float] = {}
+        """How far each part of the weights moved, where that was measured."""
+        self._scored: float | None = None  # the smallest share of held-out prompts with a score, of a data source
+        self._answers: dict[str, float] | None = None  # all metrics of the first validation
+        self._same_answers = True
+        self._rises = 0  # steps in a row, up to the one before, at which the score was above its start
+        self.names: Collection[str] | None = {*FACTS, *vars(run)}
+
+    def load(self, event: Loaded) -> None:
+        self.planned, self.val_rows = event.steps, event.val_rows
+
+    def see(self, event: Step) -> None:
+        """Call it before the judge sees the step."""
+        self.steps = max(self.steps, event.step)
+        self._rises = self._rises + 1 if self.series["score"].gained() else 0
+        measured = held_out(event.step, event.metrics)
+        if measured is None:
+            return
+        if measured.name == ACCURACY and self.val_rows:
+            low, high = wilson(measured.value, self.val_rows)
+            measured = replace(measured, low=low, high=high)
+        self.validations.append(measured)
+        answers = {name: value for name, value in event.metrics.items() if name.startswith("val")}
+        self._scored = min((x for name, x in answers.items() if "/reward/scored@" in name), default=None)
+        self._same_answers = self._same_answers and self._answers in (None, answers)
+        self._answers = self._answers or answers
+
+    def find(self, path: str) -> Any:
+        """A fact, or a setting. Raises `UnknownValue` where the run's choices do not have it."""
+        if path in FACTS:
+            return FACTS[path](self)
+        value = advice.setting(self.run, path)
+        if value is None:
+            raise UnknownValue
+        return value
+
+    # ---- how far it is
+
+    def over(self) -> bool:
+        return 0 < self.planned <= self.steps
+
+    def half_done(self) -> bool:
+        return self.steps >= max(10, self.planned / 2)
+
+    def few(self) -> int:
+        """Three steps, or all of a run that ended before."""
+        return min(FEW, self.steps) if self.over() else FEW
+
+    def enough(self) -> int:
+        """Steps after which all that was sampled says something."""
+        enough = max(FEW, -(-GROUPS // self.run.data.train_batch_size))
+        return min(enough, self.steps) if self.over() else enough
+
+    def patience(self) -> int:
+        """Steps after which no signal is taken for none at all."""
+        return self.enough() if self.over() else max(FIRST_SIGNAL, self.enough())
+
+    def patience_at_end(self) -> int:
+        """As `long`, but at the end of the run at once: how far the weights moved is known last."""
+        return 1 if self.over() else self.long()
+
+    def long(self) -> int:
+        """Steps for which something must hold that may dip and rise again."""
+        return FEW if self.over() else max(FEW, min(self.planned // 4, max(LONG[0], self.steps // LONG[1])))
+
+    # ---- what is trained
+
+    def sampled(self) -> bool:
+        return self.run.algorithm.sampled
+
+    def trained_on(self) -> str:
+        return self.run.algorithm.data
+
+    def asked(self) -> int:
+        """Answers of a step."""
+        return self.run.data.train_batch_size * self.run.sampler.n
+
+    def grouped(self) -> bool:
+        """Whether answers to one prompt are compared: not by a critic, nor across prompts."""
+        return "critic" not in self.run.algorithm.needs and self.run.sampler.n > 1
+
+    # ---- scores
+
+    def scores_lost(self) -> bool:
+        """Whether a quarter of the answers or more had no score, at each of the last steps or in their mean."""
+        faults = self.series["faults"]
+        if not faults.size:
+            return False
+        return max(min(faults.lately(FEW)), faults.average(10)) >= 0.25 * self.asked()
+
+    def flat(self) -> bool:
+        """Whether the answers of late gave nothing to learn from: all had one score, or, where answers to one prompt
+        are compared, those to a prompt had."""
+        most, least, zero_std, steps = (
+            *(self.series[n] for n in ("score_max", "score_min", "zero_std")),
+            self.patience(),
+        )
+        if min(most.size, least.size) >= steps and max(most.lately(steps)) == min(least.lately(steps)):
+            return True
+        if not self.grouped() or zero_std.size < steps:
+            return False
+        return zero_std.mean(steps) >= 0.98 or (self.over() and zero_std.mean_of_all() >= 0.95)
+
+    def _of_range(self, score: float) -> float:
+        """1 for the largest score of an answer so far, 0 for the smallest, or for 0 where all are positive."""
+        smallest = self.series["score_min"]
+        most = self.max_score()
+        least = min([*([smallest.min] if smallest.size else []), 0.0 if most > 0 else most])
+        return (score - least) / (most - least) if most > least else 0.0
+
+    def max_score(self) -> float:
+        """The largest score of an answer so far."""
+        return self.series["score_max"].max if self.series["score_max"].size else 1.0
+
+    def score_share(self) -> float:
+        """Where in its range the score is now."""
+        return self._of_range(fmean(self.series["score"].lately(FEW) or [math.nan]))
+
+    def halved(self) -> bool:
+        """Whether the score fell to half of its best, counted from the smallest score of an answer, or further."""
+        score = self.series["score"].fifths()
+        fell = score.top - score.end > 5 * score.error  # with a margin for the best of several, which chance favours
+        return fell and self._of_range(score.end) <= self._of_range(score.top) / 2
+
+    def solved(self) -> bool:
+        """Whether nearly all answers have the largest score, and those to held-out prompts are not much worse."""
+        held = not self.validations or self._of_range(self.validations[-1].value) >= 0.5
+        return self.score_share() >= SOLVED and held
+
+    def constant(self) -> bool:
+        """Whether every answer of the run had the same score: then nothing says that the reward tells answers apart."""
+        most, least = self.series["score_max"], self.series["score_min"]
+        return bool(most.size and least.size) and most.max == least.min
+
+    def always_largest(self) -> bool:
+        """Whether nearly every answer of the run had the largest score, held-out ones too: nothing is left to learn."""
+        flat = self.series["zero_std"]
+        if not self.constant() and not (self.grouped() and flat.size and flat.mean_of_all() > 0.99):
+            return False
+        return all(self._of_range(each.value) >= 0.999 for each in self.validations)
+
+    def improved(self) -> bool:
+        """Whether the score is higher than at the start: its own answers', or that of held-out data."""
+        if self.series["score"].gained():
+            return True
+        return len(self.validations) > 1 and self.worse_by(self.validations[-1], self.validations[0]) > 0
+
+    # ---- validations
+
+    def scored_share(self) -> float:
+        """Share of the held-out prompts that have a score; of several sources the smallest."""
+        if self._scored is None:
+            raise UnknownValue
+        return self._scored
+
+    def first_validation(self) -> float:
+        return self.validations[0].value
+
+    def best_validation(self) -> float:
+        return self.best().value
+
+    def best_step(self) -> int:
+        return max(self.best().step, 1)
+
+    def best(self) -> HeldOut:
+        """The best validation; of equal ones the first."""
+        return reduce(lambda best, each: each if better_than(each, best) else best, self.validations)
+
+    def worse_than_start(self) -> bool:
+        """Whether the latest validation is worse than that before training."""
+        found = self.validations
+        return len(found) > 1 and not found[0].step and self.worse_by(found[0], found[-1]) > 0
+
+    def worse_than_best(self) -> bool:
+        return len(self.validations) > 1 and self.worse_by(self.best(), self.validations[-1]) > 0
+
+    def held_out_fine(self) -> bool:
+        """Whether a validation of late is not worse than any before."""
+        found = self.validations
+        return len(found) > 1 and found[-1].step >= 0.8 * self.steps and self.worse_by(self.best(), found[-1]) <= 0
+
+    def exploited(self) -> bool:
+        """The reward is up, and the mean of the last two validations is significantly worse than the best before them:
+        the first of the two may precede the step at which the rise of the reward is significant. Where the held-out
+        score is halved, a weaker test is enough: a correct reward rises with the held-out score. Where it is lost, the
+        reward has only to stay: a correct one would have fallen with it."""
+        fell = self.validations[-1:] if self.over() else self.validations[-2:]
+        if len(self.validations) < 2 or self.series["score"].size < 2 * FEW:
+            return False
+        score, best, now = self.series["score"].fifths(), self.best(), mean_of_validations(fell)
+        halved = len(fell) > 1 and better(now.name) != "down" and now.value <= best.value / 2
+        chance, steps = (LIKELY, 1) if halved else (CHANCE, FEW)
+        if any(_worse(best, each) <= 0 for each in fell) or self.worse_by(best, now, chance) <= 0:
+            return False
+        lost = halved and fell[-1].value <= LOST * best.value and self.worse_by(best, fell[-1]) > 0
+        rose = self.series["score"].gained() and self._rises >= steps - 1
+        return rose or (lost and not self.series["score"].lost() and score.end >= score.start)
+
+    def same_answers(self) -> bool:
+        """Whether several validations, of 100 answers or more, all came out the same."""
+        more = len(self.validations) - 1
+        return more > 0 and self.val_rows * more >= 100 and self._same_answers
+
+    def held_out_moved(self) -> bool:
+        if len(self.validations) < 2:
+            return False
+        first, now = self.validations[0], self.validations[-1]
+        return abs(now.value - first.value) > 0.005 * abs(first.value)
+
+    def worse_by(self, before: HeldOut, now: HeldOut, chance: float = CHANCE) -> float:
+        """How much worse `now` is, beyond what chance does with this probability; at most 0 where it may be chance, as
+        where `before` is the best of many."""
+        up = better(before.name) != "down"
+        if up and 0 < self.val_rows < FEW_ROWS:
+            return 0.0
+        apart = _worse(before, now)
+        many = 1 if self.validations[0] in (before, now) else len(self.validations)
+        z = NormalDist().inv_cdf(1 - chance / many)
+        if before.low is not None and before.high is not None and now.low is not None and now.high is not None:
+            margin = z / Z95 * math.hypot((before.high - before.low) / 2, (now.high - now.low) / 2)
+            least = 0.03 * max(1.0, abs(before.value))  # of shares, and of scores beyond 1
+            return apart - max(margin + 1 / (self.val_rows or math.inf), least)  # shares of few rows are far apart
+        # where no interval is known, a change of 14 % of a score or of 4 % of a loss may be that of other rows
+        least = max(0.07, 0.14 * abs(before.value)) if up else max(0.02, 0.04 * abs(before.value))
+        return apart - max(z * math.sqrt(2) * self._held_out_error(up), least)
+
+    def _held_out_error(self, scored: bool) -> float:
+        """Standard error of a validation whose interval is unknown: from the bends of the curve of all validations
+        and, of scores, from the noise of the steps' own, as if the answers to a prompt were independent."""
+        values = [each.value for each in self.validations]
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+        error = median(bends) / 0.6745 / math.sqrt(6) * (1 + 4 / len(values)) if len(bends) > 1 else 0.0
+        if not scored or self.series["score"].size < FEW:
+            return error
+        rows = self.val_rows * self.run.sampler.val_n or self.asked()
+        return max(error, self.series["score"].spread_of_one * math.sqrt(self.asked() / rows))
+
+    # ---- weights and pairs
+
+    def hidden(self) -> float:
+        """The share of the loss that may have been learnt, hidden by noise, in a run that is said to learn nothing:
+        more where it is known that the weights hardly moved, and none where they did; adapters may move and change
+        little."""
+        relative = [x for part, x in self.moved.items() if part != "lora_B"]  # which begins at 0
+        if relative and max(relative) < HARDLY:
+            return HIDDEN_IF_STILL
+        return 0.0 if relative and not self.run.model.lora_rank else HIDDEN
+
+    def pairs_apart(self) -> bool:
+        """Whether chosen answers became likelier than rejected ones: a small beta hides that from the loss."""
+        accuracy, margin = self.series["accuracy"], self.series["margin"]
+        rose, beta = accuracy.gained() or margin.gained(), advice.setting(self.run, "algorithm.beta")
+        if not isinstance(beta, float) or margin.size < 2 * FEW:
+            return rose
+        found = margin.fifths()
+        return rose and found.end - found.start > 0.02 * beta  # nats of the answers' log-probabilities
+
+    # ---- arguments that help
+
+    def slower_10(self) -> str:
+        return advice.slower(self.run, 10)
+
+    def slower_5(self) -> str:
+        return advice.slower(self.run, 5)
+
+    def faster(self) -> str:
+        lr = self.series["lr"]
+        return advice.faster(self.run, self.steps, lr.max if lr.size else None)
+
+    def other_answers(self) -> str:
+        return advice.other_answers(self.run)
+
+    def rate_above_0(self) -> str:
+        return advice.rate_above_0(self.run)
+
+    def moving_weights(self) -> str:
+        if self.run.trainer.critic_warmup >= self.steps:
+            return "trainer.critic_warmup=0"
+        return "model.dtype=float32" if self.run.model.dtype == "bfloat16" else self.faster()
+
+    def answers_that_end(self) -> str:
+        """A smaller learning rate where answers ended before and the score fell with their ends, else more tokens."""
+        cut, score = self.series["cut"], self.series["score"]
+        if cut.min < 0.5 and self.score_share() <= self._of_range(score.max) / 2:
+            return self.slower_5()
+        return advice.longer_answers(self.run)
+
+    def bound_to_reference(self) -> str:
+        return advice.bound_to_reference(self.run)
+
+    def less_random(self) -> str:
+        return "algorithm.entropy_coeff=0" if advice.setting(self.run, "algorithm.entropy_coeff") else self.slower_5()
+
+
+def _worse(before: HeldOut, now: HeldOut) -> float:
+    """How much worse `now` is, which may be chance."""
+    return before.value - now.value if better(before.name) != "down" else now.value - before.value
+
+
+FACTS: Mapping[str, Callable[[RunFacts], float | str]] = {
+    "steps": lambda facts: facts.steps,
+    "planned": lambda facts: facts.planned,
+    "usual_lr": lambda facts: facts.run.usual_lr,
+    **{
+        fact.__name__: fact
+        for fact in (
+            RunFacts.over, RunFacts.half_done, RunFacts.few, RunFacts.enough, RunFacts.patience,
+            RunFacts.patience_at_end, RunFacts.long, RunFacts.sampled, RunFacts.trained_on, RunFacts.asked,
+            RunFacts.grouped, RunFacts.scores_lost, RunFacts.flat, RunFacts.max_score, RunFacts.score_share,
+            RunFacts.halved, RunFacts.solved, RunFacts.constant, RunFacts.always_largest, RunFacts.improved,
+            RunFacts.scored_share, RunFacts.first_validation, RunFacts.best_validation, RunFacts.best_step,
+            RunFacts.worse_than_start, RunFacts.worse_than_best, RunFacts.held_out_fine, RunFacts.exploited,
+            RunFacts.same_answers, RunFacts.held_out_moved, RunFacts.hidden, RunFacts.pairs_apart, RunFacts.slower_10,
+            RunFacts.slower_5, RunFacts.faster, RunFacts.other_answers, RunFacts.rate_above_0, RunFacts.moving_weights,
+            RunFacts.answers_that_end, RunFacts.bound_to_reference, RunFacts.less_random,
+        )
+    },
+}  # fmt: skip
+"""What may stand behind `run.` beside the run's settings; the last nine are arguments for a rule's `fix`."""

@@ -1,0 +1,137 @@
+"""Judges a run of ours as it goes: by the rules of its health profile, and by those that know its settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+
+from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
+from launcher.core.files import conf_dir
+from launcher.core.problems import Problem, Problems
+from launcher.health.advice import smallest_rate, usable, with_one_rate
+from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
+from launcher.health.judge import Facts, Judge
+from launcher.health.profiles import checked, read_profile_file, read_rules
+from launcher.health.run_facts import RunFacts
+from launcher.spec.health import HealthRules
+from launcher.spec.run import RunSpec
+
+RULES = conf_dir() / "health" / "run" / "rules.yaml"
+
+
+class RunJudge:
+    """What the rules find in a run, each once.
+
+    Raises `Problems` for a profile that cannot be read.
+    """
+
+    def __init__(self, run: RunSpec) -> None:
+        self.run = run
+        self._facts = RunFacts(run)
+        own, profile = read_run_rules(run, self._facts)
+        self._own = own.rules.keys()
+        self._judge = Judge(_rules_for(run, self._facts, own, profile), facts=self._facts)
+        self._usage: dict[int, Usage] = {}
+        self._rate = math.inf  # the smallest learning rate that was advised
+
+    def hear(self, event: Event) -> list[Alert]:
+        """The alerts that an event gives rise to."""
+        facts = self._facts
+        match event:
+            case Usage():
+                self._usage[event.rank] = event
+                return []
+            case Loaded():
+                facts.load(event)
+                return []
+            case WeightsMoved():
+                facts.moved = event.distance
+                step = Step(step=event.step, metrics={"run/moved": max(event.distance.values(), default=math.nan)})
+            case Step():
+                facts.see(event)
+                step = self._with_more(event)
+            case _:
+                return []
+        new = self._judge.see(step)
+        self._rate = smallest_rate((alert.fix for alert in new), self.run.optim.lr, self._rate)
+        return with_one_rate(new, self.run.optim.lr, self._rate)
+
+    def replay(self, events: Iterable[Event]) -> list[Alert]:
+        """Hear what was logged before; the alerts that are missing from it, as the launcher was killed."""
+        given, logged = list[Alert](), set[tuple[int, str]]()
+        for event in events:
+            given += self.hear(event)
+            if isinstance(event, Alert):
+                logged.add((event.step, event.text))
+        return [alert for alert in given if (alert.step, alert.text) not in logged]
+
+    def verdict(self) -> list[Alert]:
+        """What is wrong at the end; nothing for a run that learnt something."""
+        if not self._facts.steps:
+            fix = "trainer.total_training_steps=100"
+            return [Alert(step=0, text=f"no step was taken; use {fix}", rule="no-step", fix=fix)]
+        standing = [each for each in self._judge.standing() if each.rule.level != "info"]
+        own = [each for each in standing if each.name in self._own]
+        covered = {name for each in own for name in each.rule.covers}
+        others = [each for each in standing if each not in own and each.rule.level == "critical" and each.reported]
+        found = [self._judge.alert_of(each) for each in (*own, *others) if each.name not in covered]
+        return with_one_rate(found, self.run.optim.lr, self._rate)
+
+    def _with_more(self, event: Step) -> Step:
+        """With what the GPUs do, the validation, and that no answer lacked a score, which is reported only where one
+        did."""
+        more = {"reward/faults": 0.0} if "critic/score/mean" in event.metrics else {}
+        busy = [each.gpu_percent for each in self._usage.values() if each.gpu_percent is not None]
+        used = [(each.gpu_memory_bytes, each.gpu_memory_total_bytes) for each in self._usage.values()]
+        shares = [bytes_ / total for bytes_, total in used if bytes_ is not None and total]
+        more |= {"perf/gpu_percent": fmean(busy)} if busy else {}
+        more |= {"perf/gpu_memory_share": max(shares)} if shares else {}
+        latest = self._facts.validations[-1:]
+        more |= {"run/held_out": latest[0].value} if latest and latest[0].step == event.step else {}
+        return replace(event, metrics={**more, **event.metrics})
+
+
+def rule_problems(run: RunSpec) -> list[Problem]:
+    """Why a run's rules cannot be read; none where they can."""
+    try:
+        read_run_rules(run, RunFacts(run))
+    except Problems as error:
+        return error.problems
+    return []
+
+
+def read_run_rules(run: RunSpec, facts: Facts) -> tuple[HealthRules, HealthRules]:
+    """The rules that know settings, and those of the run's profile, each with what `health.rules` changes of it. Raises
+    `Problems`."""
+    settings, code_dir = run.health, Path(run.code_dir) if run.code_dir else None
+    own = dict(read_rules(RULES))
+    profile = dict(read_profile_file(settings.profile, code_dir)) if settings.profile else {}
+    more = {name: list(names) for name, names in settings.metrics.items()}
+    profile["metrics"] = {**profile.get("metrics", {}), **more}
+    for name, changes in settings.rules.items():
+        node = own if name in own["rules"] else profile
+        node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
+    own["metrics"] = {**own["metrics"], **profile["metrics"]}
+    return checked(own, "health", facts), checked(profile, "health", facts)
+
+
+def _rules_for(run: RunSpec, facts: Facts, own: HealthRules, profile: HealthRules) -> HealthRules:
+    """The rules of both that suit the run. Fixes name only settings that the run has, with values other than its
+    own."""
+    names, left_out = namespace(PLAIN, facts.find), set(own.rules)
+    for case in own.left_out:
+        if evaluate(parse_condition(case.when, (), PLAIN, facts.names), names):
+            left_out |= {*case.rules}
+    suited = {name: rule for name, rule in profile.rules.items() if name not in left_out}
+    for name, rule in suited.items():  # what either has reported, the other need not say again
+        twins = {twin: other.covers for twin, other in own.rules.items() if name in other.covers}
+        suited[name] = replace(rule, covers=(*rule.covers, *twins, *chain(*twins.values())))
+    rules = {
+        name: replace(rule, fix={program: usable(text, run) for program, text in rule.fix.items()})
+        for name, rule in {**own.rules, **suited}.items()
+    }
+    return replace(profile, metrics=own.metrics, rules=rules)
