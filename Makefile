@@ -118,8 +118,7 @@ logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))
 
 labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each, and on changed copies of them
-	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS)
-	$(VENV)/bin/python benchmarks/label_variants.py $(LOGS)
+	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS) --changes
 
 step-overhead: $(VENV)/ready-dev  ## CPU time of a step of 40 metrics: events, console.log, health rules, a tracker
 	$(VENV)/bin/python benchmarks/step_overhead.py

@@ -2,16 +2,19 @@
 
 FOLDER holds logs and `LABELS.csv` with the columns `file` and `label`: healthy, degraded, collapsed, or `warn only`.
 Ends with 1 where a collapsed run has no critical finding before `EARLY` of its steps, a healthy or `warn only` one has
-any, or a `warn only` one has no warning.
+any, or a `warn only` one has no warning. With `--changes`, also how many runs have a critical finding once their logs
+are changed in ways that keep what became of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import random
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -19,23 +22,65 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.core.events import Alert, Step
+from launcher.core.metric_aliases import canonical
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
+from launcher.health.series import noise
 from launcher.logs.sources import open_log
 from launcher.views.findings import PROGRAMS
 
 EARLY = 0.4
 KNOWN = ("healthy", "degraded", "collapsed", "warn only")
+Run = list[Step]
+SCALED = ("critic/score/", "critic/rewards/", "rewards/", "val-core/", "reward")
 
 
-def judged(path: Path, profile: str) -> tuple[list[Alert], int, float]:
-    """The findings, the last step, and the CPU seconds of judging it."""
-    source = open_log(path)
-    judge, steps = Judge(read_profile(profile), PROGRAMS.get(source.kind, "any")), list[Step]()
-    steps = [event for event in source.events() if isinstance(event, Step)]
-    begin = time.process_time()
-    alerts = [alert for step in steps for alert in judge.see(step)]
-    return alerts, steps[-1].step if steps else 0, time.process_time() - begin
+def scale_rewards(factor: float, shift: float) -> Callable[[Run], Run]:
+    """Every reward times `factor`, and `shift` added to what is no spread."""
+
+    def change(name: str, value: float) -> float:
+        if not canonical(name).startswith(SCALED):
+            return value
+        return value * factor + (0.0 if name.endswith("std") else shift)
+
+    return lambda run: [Step(step=s.step, metrics={n: change(n, v) for n, v in s.metrics.items()}) for s in run]
+
+
+def add_noise(run: Run) -> Run:
+    """Noise as large as each metric's own, above 0 where the metric is."""
+    chance, series = random.Random(0), dict[str, list[float]]()
+    for step in run:
+        for name, value in step.metrics.items():
+            series.setdefault(name, []).append(value)
+    spread, low = {n: noise(found) for n, found in series.items()}, {n: min(found) for n, found in series.items()}
+
+    def put(name: str, value: float) -> float:
+        return max(value + chance.gauss(0, spread[name]), 0.0 if low[name] >= 0 else low[name])
+
+    return [Step(step=s.step, metrics={n: put(n, v) for n, v in s.metrics.items()}) for s in run]
+
+
+def leave_out(*names: str) -> Callable[[Run], Run]:
+    def kept(step: Step) -> dict[str, float]:
+        return {name: value for name, value in step.metrics.items() if not canonical(name).startswith(names)}
+
+    return lambda run: [Step(step=step.step, metrics=kept(step)) for step in run]
+
+
+CHANGES: Mapping[str, Callable[[Run], Run]] = {
+    "reward x 10": scale_rewards(10, 0),
+    "reward -1 to 1": scale_rewards(2, -1),
+    "reward + 1": scale_rewards(1, 1),
+    "noise": add_noise,
+    "every 5th step": lambda run: run[::5],
+    "no importance, entropy": leave_out("sampling", "rollout_corr", "actor/entropy"),
+    "from 10 %": lambda run: run[len(run) // 10 :],
+    "to 50 %": lambda run: run[: len(run) // 2],
+}
+
+
+def judged(run: Run, judge: Judge) -> list[Alert]:
+    return [alert for step in run for alert in judge.see(step)]
 
 
 def fault(label: str, alerts: list[Alert], last: int) -> str:
@@ -54,25 +99,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--profile", default=MEASURED)
+    parser.add_argument("--changes", action="store_true")
     given = parser.parse_args()
     with (given.folder / "LABELS.csv").open(encoding="utf-8") as file:
-        labels: Mapping[str, str] = {row["file"]: row["label"] for row in csv.DictReader(file)}
+        labels = {row["file"]: row["label"] for row in csv.DictReader(file) if row["label"] in KNOWN}
+    rules = read_profile(given.profile)
     table = Table("log", "label", "last step", "critical", "warn", "", box=None)
-    faults, seconds, steps = 0, 0.0, 0
+    faults, seconds, steps, runs = 0, 0.0, 0, dict[str, tuple[Run, str]]()
     for name, label in sorted(labels.items()):
-        if label not in KNOWN:
-            continue
-        alerts, last, took = judged(given.folder / name, given.profile)
-        wrong = fault(label, alerts, last)
-        faults, seconds, steps = faults + bool(wrong), seconds + took, steps + last
-        found = {level: [each for each in alerts if each.level == level] for level in ("critical", "warn")}
+        source = open_log(given.folder / name)
+        run = [event for event in source.events() if isinstance(event, Step)]
+        runs[name], last = (run, source.kind), max((each.step for each in run), default=0)
+        judge, begin = Judge(rules, PROGRAMS.get(source.kind, "any")), time.process_time()
+        alerts = judged(run, judge)
+        seconds, steps, wrong = seconds + time.process_time() - begin, steps + last, fault(label, alerts, last)
+        faults += bool(wrong)
         shown = (
-            ", ".join(f"{each.rule} {each.step} ({each.step / max(last, 1):.0%})" for each in of_level)
-            for of_level in found.values()
+            ", ".join(f"{a.rule} {a.step} ({a.step / max(last, 1):.0%})" for a in alerts if a.level == level)
+            for level in ("critical", "warn")
         )
         table.add_row(escape(name), label, str(last), *map(escape, shown), wrong)
     Console(width=220).print(table)
     print(f"{faults} faults; {1000 * seconds / max(steps, 1):.2f} CPU ms a step")
+    for title, change in CHANGES.items() if given.changes else ():
+        critical = Counter[str]()
+        for name, (run, kind) in runs.items():
+            critical[labels[name]] += any(a.level == "critical" for a in judged(change(run), Judge(rules, kind)))
+        print(
+            f"{title}: " + ", ".join(f"{critical[each]} of {Counter(labels.values())[each]} {each}" for each in KNOWN)
+        )
     return 1 if faults else 0
 
 

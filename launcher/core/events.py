@@ -17,11 +17,14 @@ import json
 import math
 import time
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
+
+from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_lines
@@ -29,6 +32,8 @@ from launcher.core.files import read_lines
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 CrashCause = Literal["error", "configuration", "numbers"]
 """An uncaught error; settings or data that do not work; numbers that are not finite, step after step."""
+LARGEST = 2**63  # beyond it no count or step is
+Int = Annotated[int, Interval(ge=-LARGEST, lt=LARGEST)]
 YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 How = Literal["finished", "failed", "stopped"]
 Level = Literal["info", "warn", "critical"]
@@ -37,7 +42,7 @@ Level = Literal["info", "warn", "critical"]
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    at: float = field(default_factory=time.time)
+    at: Annotated[float, Interval(ge=0, lt=YEAR_9999)] = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class Started(Event):
 
     run: str
     algorithm: str
-    processes: int
+    processes: Int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +72,19 @@ class Waiting(Event):
 class Loaded(Event):
     """What was read (`rows` + `refused` is all there was), and the steps that it makes."""
 
-    rows: int
-    refused: int
-    val_rows: int
-    val_refused: int
-    steps_per_epoch: int
-    steps: int
+    rows: Int
+    refused: Int
+    val_rows: Int
+    val_refused: Int
+    steps_per_epoch: Int
+    steps: Int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step(Event):
     """A finished step with its metrics; step 0 is the validation before training."""
 
-    step: int
+    step: Int
     metrics: Mapping[str, float]
 
 
@@ -87,7 +92,7 @@ class Step(Event):
 class Sample(Event):
     """One answer to a held-out prompt, as it was given at `step`."""
 
-    step: int
+    step: Int
     data_source: str
     prompt: str
     response: str
@@ -100,18 +105,22 @@ class HeldOutScores(Event):
     """The mean score of each held-out prompt of `data_source` whose answers all have one, in the order of the rows. By
     these, two validations are compared prompt by prompt; some of the answers themselves are `Sample` events."""
 
-    step: int
+    step: Int
     data_source: str
-    prompts: Sequence[str]
+    prompts: tuple[str, ...]
     """`prompt_digest` of each."""
-    scores: Sequence[float]
+    scores: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.prompts) != len(self.scores):
+            raise ValueError("there is not one score for each prompt")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """A checkpoint that is complete on disk; `path` is relative to the run's folder."""
 
-    step: int
+    step: Int
     path: str
 
 
@@ -120,7 +129,7 @@ class WeightsMoved(Event):
     """How far the trained weights are from those that the run began with: |w - start| / |start| of each part of the
     network; of a part that began at 0, such as `lora_B`, its norm."""
 
-    step: int
+    step: Int
     distance: Mapping[str, float]
 
 
@@ -129,13 +138,13 @@ class Alert(Event):
     """Something a person should know; `text` says all of it. Of a health rule's finding the other fields say the same
     in parts."""
 
-    step: int
+    step: Int
     text: str
     level: Level = "warn"
     rule: str = ""
     metric: str = ""
     """The metric that the rule looked at, by the name that the log gives it."""
-    since: int | None = None
+    since: Int | None = None
     """First step of the evidence."""
     value: float | None = None
     threshold: float | None = None
@@ -153,18 +162,18 @@ class Alert(Event):
 class Distribution(Event):
     """How the values of a metric were spread at `step`: counts[i] of them were in [edges[i], edges[i + 1])."""
 
-    step: int
+    step: Int
     name: str
-    edges: Sequence[float]
-    counts: Sequence[int]
+    edges: tuple[float, ...]
+    counts: tuple[Int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogProgress(Event):
     """What the progress bar of a log of another program says: steps done and in all."""
 
-    step: int
-    steps: int
+    step: Int
+    steps: Int
     elapsed_s: float | None = None
     left_s: float | None = None
     per_step_s: float | None = None
@@ -195,8 +204,8 @@ class Ended(Event):
 class Restarted(Event):
     """An attempt ended by a fault that may pass; the run goes on after `step`, as attempt number `attempt`."""
 
-    step: int
-    attempt: int
+    step: Int
+    attempt: Int
     cause: str
     why: str
 
@@ -205,9 +214,9 @@ class Restarted(Event):
 class Resumed(Event):
     """A person went on with the run, after `step`, as attempt number `attempt`."""
 
-    step: int
-    attempt: int
-    steps: int | None = None
+    step: Int
+    attempt: Int
+    steps: Int | None = None
     """Of the whole run, where they were changed."""
 
 
@@ -215,8 +224,8 @@ class Resumed(Event):
 class Stalled(Event):
     """No event for longer than a step or phase should take, since `step`; once for each stall."""
 
-    step: int
-    rank: int | None
+    step: Int
+    rank: Int | None
     """The process that the others wait for; None where that is unknown."""
     why: str
     stack: str
@@ -227,7 +236,7 @@ class Stalled(Event):
 class WentOn(Event):
     """The run went on after a stall of `after_s` seconds."""
 
-    step: int
+    step: Int
     after_s: float
 
 
@@ -235,22 +244,22 @@ class WentOn(Event):
 class Usage(Event):
     """What a training process uses, its machine, and its GPU where it has one; None where that is unknown."""
 
-    rank: int
+    rank: Int
     host: str
     cpu_percent: float
     """Of one core, with its children, since the last measurement."""
-    memory_bytes: int
+    memory_bytes: Int
     """Resident, with its children; shared memory counts for each."""
     machine_cpu_percent: float
     """Of all cores, by all processes."""
-    machine_memory_bytes: int
-    machine_memory_total_bytes: int
-    disk_free_bytes: int | None
+    machine_memory_bytes: Int
+    machine_memory_total_bytes: Int
+    disk_free_bytes: Int | None
     """On the disk of the run's folder; on a machine that cannot see that, on the disk of the process's log."""
     gpu_percent: float | None = None
     """Share of the time in which the GPU was busy."""
-    gpu_memory_bytes: int | None = None
-    gpu_memory_total_bytes: int | None = None
+    gpu_memory_bytes: Int | None = None
+    gpu_memory_total_bytes: Int | None = None
     gpu_celsius: float | None = None
     gpu_watts: float | None = None
 
@@ -286,22 +295,6 @@ PROCESS_EVENTS = (*GOES_BACK, Stalled, WentOn, Usage)
 """What became of the run's processes. It is no result of training, so it is never undone."""
 LAUNCHER_EVENTS = (*PROCESS_EVENTS, Waiting, Ended)
 """What the launcher reports while the processes run; everything else comes from rank 0."""
-
-
-def _int(value: Any) -> int:
-    """Raises `ValueError` for one that no count or step has, and that is no float."""
-    found = int(value)
-    if not -(2**63) <= found < 2**63:
-        raise ValueError("a number is too large")
-    return found
-
-
-_NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
-    "int": _int,
-    "float": float,
-    "int | None": lambda value: None if value is None else _int(value),
-    "float | None": lambda value: None if value is None else float(value),
-}
 
 
 @dataclass(frozen=True)
@@ -352,35 +345,22 @@ def _from_node(node: Any) -> Event | None:
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
-    known = kind.__dataclass_fields__
-    for name, of in known.items():
-        if name in node and str(of.type) in _NUMBERS:
-            node[name] = _NUMBERS[str(of.type)](node[name])
-    if not 0 <= node.get("at", 0.0) < YEAR_9999:
-        raise ValueError("it has no time")
-    if kind is Ended and node["how"] not in get_args(How):
-        raise ValueError(f"a run does not end {node['how']!r}")
-    if kind is Ended:
-        node["following"] = tuple(map(str, node.get("following", ())))
-    if kind is Step:
-        node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
-    if kind is Alert and node.get("level", "warn") not in get_args(Level):
-        raise ValueError(f"an alert has no level {node['level']!r}")
-    if kind is Distribution:
-        node["edges"], node["counts"] = tuple(map(float, node["edges"])), tuple(map(_int, node["counts"]))
-    if kind is HeldOutScores:
-        node["prompts"], node["scores"] = tuple(map(str, node["prompts"])), tuple(map(float, node["scores"]))
-        if len(node["prompts"]) != len(node["scores"]):
-            raise ValueError("there is not one score for each prompt")
-    if kind is WeightsMoved:
-        node["distance"] = {part: float(value) for part, value in node["distance"].items()}
-    if kind is Crashed and node["cause"] not in get_args(CrashCause):
-        raise ValueError(f"a process does not crash by {node['cause']!r}")
-    if kind is Crashed:
-        node["lines"] = tuple(map(str, node["lines"]))
-    if wrong := [name for name, of in known.items() if of.type == "str" and not isinstance(node.get(name, ""), str)]:
-        raise ValueError(f"{wrong[0]} is no text")
-    return kind(**{name: value for name, value in node.items() if name in known})
+    if kind is not Step:
+        event: Event = _reader(kind).validate_python(node)
+        return event
+    at, step = float(node.get("at", 0.0)), int(node["step"])  # nearly all of a log is steps: they are read by hand
+    if not 0 <= at < YEAR_9999 or not -LARGEST <= step < LARGEST:
+        raise ValueError("it has no time, or no step")
+    return Step(at=at, step=step, metrics={name: float(value) for name, value in node["metrics"].items()})
+
+
+@cache
+def _reader(kind: Any) -> Any:
+    """Reads one member of the tagged union of events, whose tag is `kind`. Fields of newer versions are passed over.
+    pydantic is loaded late: the log of another program has no such events."""
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    return TypeAdapter(kind)
 
 
 INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)

@@ -276,9 +276,11 @@ class Judge:
 
     # ---- functions of conditions
 
-    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, function: Callable[..., Any], metric: str, *args: Any) -> Any:
         """A function of `series.FUNCTIONS` with the values of the metrics that a condition names."""
-        return function(*(self.series[each] if isinstance(each, str) else each for each in args))
+        if args and isinstance(args[0], str):
+            args = tuple(self.series[each] for each in args)
+        return function(self.series[metric], *args)
 
     def slowest(self) -> str:
         """The part of the step that took most longer than usual, such as `timing_s/save_checkpoint took 22,076 s`."""
