@@ -9,8 +9,9 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.config import guard
+from launcher.config.arguments import OPTIONS, separate_options
 from launcher.config.nodes import TARGET
-from launcher.config.options import OPTIONS, separate_options
+from launcher.config.request import SourcedOverride
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
@@ -23,7 +24,8 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `overrides` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    overrides, options = separate_options(overrides)
+    words, options = separate_options([SourcedOverride(word, word) for word in overrides])
+    overrides = [word.text for word in words]
     guard.check([*overrides, *(option.argument for option in options)])
     changed = deepcopy(node)
     problems = [Problem(one.shown, "no such option", suggest(one.shown, OPTIONS), "unknown-setting") for one in options]
@@ -33,8 +35,7 @@ def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             got = f"{short_repr(word)} changes no setting"
             problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
         elif not is_free(path) and not _is_own_file(changed, path):
-            fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
-            problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
+            problems.append(_refusal(path, text))
         else:
             try:
                 problems += put(changed, path, parse_yaml(text))
@@ -43,6 +44,16 @@ def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     if problems:
         raise Problems(problems)
     return changed
+
+
+def _refusal(path: str, text: str) -> Problem:
+    from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
+
+    ours = [word for word in words_of_others(path, text) if is_free(word.partition("=")[0])]
+    got, fix = "cannot change while a run goes on", f"use {' '.join(ours)}"
+    if not ours:
+        fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
+    return Problem(path, f"{got} by this name" if ours else got, fix, "conflicting-settings")
 
 
 def is_free(path: str) -> bool:

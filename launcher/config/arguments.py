@@ -1,40 +1,78 @@
-"""Arguments, sorted by what they do: Hydra's grammar, and what people type beside it."""
+"""Arguments, sorted by what they do. Each is parsed here once, by Hydra's grammar, and handed on as an `Override`."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 
-from launcher.config import typed
+from launcher.config import slips
 from launcher.config.nodes import TARGET, walk
-from launcher.config.options import Unknown
+from launcher.config.request import SourcedOverride
+from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
-from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
+from launcher.core.redaction import is_secret_setting
 
 PARTS = "reward.parts"
 PLAIN = ("optim", "critic", "trainer", "seed")
 """Settings of a run that are no config group and that arguments set."""
+OPTIONS = (
+    "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
+    "--source", "--json", "--yaml", "--help",
+)  # fmt: skip
+"""Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
+FindRun = Callable[[str], str]
+"""The folder of the run with a name; empty where there is none."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not that of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
+_OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """An argument whose name no setting has."""
+
+    key: str
+    value: str
+    """As it was typed; `true` where it had none."""
+    dashes: str = ""
+    """Those of an option: `--key value`."""
+    word: SourcedOverride | None = None
+
+    @property
+    def shown(self) -> str:
+        return shortened(f"{self.dashes}{self.key}")
+
+    @property
+    def argument(self) -> str:
+        return f"{self.key}={self.value}"
+
+    @property
+    def plain(self) -> str:
+        return self.key.replace("-", "_")
 
 
 @dataclass
 class Arguments:
     """The arguments, sorted by what they do."""
 
-    choices: dict[str, str] = field(default_factory=dict)
-    """The word that chooses, for each group that has one."""
-    values: list[str] = field(default_factory=list)
+    choices: dict[str, Override] = field(default_factory=dict)
+    """What chooses, for each group that has a choice."""
+    values: list[Override] = field(default_factory=list)
+    """What sets a value."""
+    sources: list[tuple[SourcedOverride, Override]] = field(default_factory=list)
+    """Both, with where they stand; a path in place of a choice is two overrides."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     """Those that name no setting of ours."""
@@ -46,167 +84,194 @@ class Arguments:
     @property
     def texts(self) -> dict[str, str]:
         """Settings and their values, as they were typed."""
-        return {key_of(word): word.partition("=")[2] for word in self.values}
+        return {each.key_or_group: text_of(each) for each in self.values}
+
+    def refuse(self, problem: Problem, key: str = "") -> None:
+        self.problems.append(problem)
+        self.doubtful.update({key or problem.where} - {""})
 
 
-def read_arguments(overrides: Sequence[str], files: Mapping[str, Mapping[str, Path]]) -> Arguments:
-    """Overrides that Hydra can take, in the spelling it takes; a problem for each of the others. `files` are the
-    choices of each config group."""
+def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], list[Unknown]]:
+    """The arguments, and what begins with dashes, with the value after it: `--learning_rate 5e-6`."""
+    rest, options, left = list[SourcedOverride](), list[Unknown](), deque(words)
+    while left:
+        word = left.popleft()
+        option = _OPTION.fullmatch(word.text)
+        if not option:
+            rest.append(word)
+            continue
+        name, value = option["name"], option["value"]
+        if value is None:
+            values = list[str]()
+            while left and _is_value_of(name, values, left[0].text):
+                values.append(left.popleft().text)
+            # `--target_modules q_proj v_proj` is a list
+            value = f"[{','.join(values)}]" if len(values) > 1 else values[0] if values else "true"
+        options.append(Unknown(name, value, option["dashes"], word))
+    return rest, options
+
+
+def _is_value_of(name: str, values: Sequence[str], text: str) -> bool:
+    """Whether `text` belongs to an option that has these values so far."""
+    if not values and is_secret_setting(name):
+        return True  # whatever it looks like, it must not be shown
+    alike = not values or bool(_NUMBER.fullmatch(values[0])) == bool(_NUMBER.fullmatch(text))
+    return alike and not (_OPTION.fullmatch(text) or _ARGUMENT.match(text))
+
+
+def read_arguments(
+    words: Sequence[SourcedOverride], files: Mapping[str, Mapping[str, Path]], find_run: FindRun | None = None
+) -> Arguments:
+    """The arguments; a problem for each that cannot be one. `files` are the choices of each config group."""
     arguments, settable = Arguments(), (*files, *PLAIN)
     known = {group: sorted(choices) for group, choices in files.items()}
-    rest, spaced = typed.joined(overrides, settable)
-    for each in spaced:
-        _refuse(arguments, each, each.where)
+    rest, spaced = slips.join_values(words, settable)
+    for problem in spaced:
+        arguments.refuse(problem)
     waiting = deque(rest)
     while waiting:
         word = waiting.popleft()
-        key, equals, value = word.partition("=")
-        key = key.lstrip("+~")
-        if equals and key.partition(".")[0] in settable and value != (plain := typed.without_scheme(key, value)):
-            word, value = f"{word.partition('=')[0]}={plain}", plain
-        elif value == "None":
-            word, value = f"{word.partition('=')[0]}=null", "null"
-        problem = None if word.isascii() else typed.slip(word, key, value, settable)
-        if not problem and (value.startswith("=") or not re.fullmatch(r"[\w.@/-]*", key)):
-            problem = typed.misplaced(word, settable)
-        if not problem and not equals and not word.startswith("~"):
-            problem = typed.without_equals(word, known, settable)
-        if problem:
-            _refuse(arguments, problem, problem.where)
-        elif override := _parsed(word, arguments, settable):
-            waiting.extendleft(reversed(_take(override, word, arguments, files, known)))
+        override = _parsed(slips.cleaned(word.text, settable), arguments, known, word)
+        if override is None:
+            continue
+        key = override.key_or_group
+        meant = _meant_by_value(override, files[key], find_run) if key in known else []
+        if meant:
+            waiting.extendleft(replace(word, text=text) for text in reversed(meant))
+        else:
+            _take(override, word, arguments, known)
     return arguments
 
 
-def _refuse(arguments: Arguments, problem: Problem, key: str) -> None:
-    arguments.problems.append(problem)
-    arguments.doubtful.update([key] if key else [])
-
-
-def _parsed(word: str, arguments: Arguments, settable: Sequence[str]) -> Override | None:
+def _parsed(
+    text: str, arguments: Arguments, known: Mapping[str, Sequence[str]], word: SourcedOverride
+) -> Override | None:
     """The word as Hydra reads it, a text with other signs as if it had quotes; None where it is refused."""
-    try:
-        return parse(word)
-    except Problems as unreadable:
-        key, _, value = word.lstrip("+~").partition("=")
-        key = key.strip()
-        if problem := typed.misplaced(word, settable):
-            _refuse(arguments, problem, problem.where)
-            return None
-        named = re.fullmatch(r"[\w.]*[a-z][\w.]*", key)
-        if not named or key.partition(".")[0] not in settable:
-            if named and "=" in word:
-                arguments.unknown.append(Unknown(key, value.strip()))
-            else:
-                arguments.problems.extend(unreadable.problems)
-            return None
-        if value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
-            return parse(f"{word.partition('=')[0]}={quoted(value)}")
-        _refuse(arguments, typed.unreadable(key, value), key)
+    settable = (*known, *PLAIN)
+    if problem := slips.before_parsing(text, known, settable):
+        arguments.refuse(problem)
         return None
+    try:
+        return parse(text)
+    except Problems as unreadable:
+        key, equals, value = text.lstrip("+~").partition("=")
+        key = key.strip()
+        named = re.fullmatch(r"[\w.]*[a-z][\w.]*", key)
+        if problem := slips.misplaced(text, settable):
+            arguments.refuse(problem)
+        elif named and key.partition(".")[0] in settable:
+            if value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
+                return parse(f"{text.partition('=')[0]}={quoted(value)}")
+            arguments.refuse(slips.unreadable(key, value))
+        elif named and equals:
+            arguments.unknown.append(Unknown(key, value.strip(), word=word))
+        else:
+            arguments.problems.extend(unreadable.problems)
+    return None
 
 
-def _take(
-    override: Override, word: str, arguments: Arguments, files: Mapping[str, Mapping[str, Path]],
-    known: dict[str, list[str]],
-) -> list[str]:  # fmt: skip
-    """Sort one argument in; overrides that stand for it, where it is a path or the like in place of a choice."""
-    word = override.input_line or word
-    key, spelled = override.key_or_group, spelling(override, word, known)
-    top, value = key.partition(".")[0], None if override.type == OverrideType.DEL else override.value()
-    if key in known and (meant := _meant_by_value(override, word, files[key])):
-        return meant
+def _take(override: Override, word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> None:
+    """Sort one argument in."""
+    key = override.key_or_group
+    top, value = key.partition(".")[0], None if removes(override) else override.value()
     if problem := _refusal(override, known):
-        _refuse(arguments, problem, key)
+        arguments.refuse(problem, key)
         arguments.doubtful.update(get_close_matches(top, known, n=1) if top not in known else [])
     elif top not in (*known, *PLAIN) or (key == "optim" and isinstance(value, str)):
-        arguments.unknown.append(Unknown(key, word.partition("=")[2]))
+        arguments.unknown.append(Unknown(key, text_of(override), word=word))
     elif key in known and value is not None and value not in known[key]:
         arguments.no_choices.append((key, str(value)))
     elif key == PARTS and isinstance(value, dict):
         _choose_parts(value, known["reward"], arguments)
-    elif key not in known:
-        arguments.values.append(spelled)
-    elif (first := arguments.choices.setdefault(key, spelled)) != spelled:
-        got = f"chosen twice, as {first} and {spelled}"
-        _refuse(arguments, Problem(key, got, "keep one of the two", "conflicting-settings"), key)
-    return []
+        arguments.sources.append((word, override))
+    else:
+        arguments.sources.append((word, override))
+        if key not in known:
+            arguments.values.append(allowed_to_add(override))
+            return
+        override = parse(f"~{key}" if removes(override) else f"{key}={value}")  # a choice is never added
+        if text_of(first := arguments.choices.setdefault(key, override)) != text_of(override):
+            got = f"chosen twice, as {first.input_line} and {override.input_line}"
+            arguments.refuse(Problem(key, got, "keep one of the two", "conflicting-settings"), key)
 
 
-def _meant_by_value(override: Override, word: str, choices: Mapping[str, Path]) -> list[str]:
+def _meant_by_value(override: Override, choices: Mapping[str, Path], find_run: FindRun | None) -> list[str]:
     """What a value that is not a choice stands for."""
-    text = word.partition("=")[2]
-    if override.type == OverrideType.DEL or override.package is not None or "${" in text:
+    text = text_of(override)
+    if removes(override) or override.package is not None or "${" in text:
         return []
     value = override.value()
     text = value if isinstance(value, str) else text
-    return [] if text in choices else typed.chosen_by_value(override.key_or_group, text, choices)
+    return [] if text in choices else slips.chosen_by_value(override.key_or_group, text, choices, find_run)
 
 
-def key_of(word: str) -> str:
-    """What a word names."""
-    return word.lstrip("+~").partition("=")[0]
+def text_of(override: Override) -> str:
+    """The value as it was typed."""
+    return (override.input_line or "").partition("=")[2]
+
+
+def removes(override: Override) -> bool:
+    """`~key`: what files had set there is gone."""
+    return override.type == OverrideType.DEL
 
 
 def parse(word: str) -> Override:
     """A word by Hydra's grammar. Raises `Problems` where it cannot be arguments."""
     try:
-        word.encode()
-        return OverridesParser.create().parse_override(word)
+        return parse_override(word)
     except (HydraException, UnicodeEncodeError) as error:
         raise Problems(Problem(short_repr(word), "cannot be read", "use key=value")) from error
 
 
-def _choose_parts(weights: dict[Any, Any], known: list[str], arguments: Arguments) -> None:
+def _choose_parts(weights: dict[Any, Any], known: Sequence[str], arguments: Arguments) -> None:
     """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
     for name, weight in weights.items():
         if name not in known:
-            arguments.problems.append(
-                Problem(PARTS, f"no choice {name!r}", suggest(str(name), known), "unknown-choice")
-            )
-            arguments.doubtful.add("reward")
+            problem = Problem(PARTS, f"no choice {name!r}", suggest(str(name), known), "unknown-choice")
+            arguments.refuse(problem, "reward")
         else:
-            arguments.choices[f"{PARTS}.{name}"] = f"+reward@{PARTS}.{name}={name}"
-            arguments.values.append(f"++reward.weights.{name}={weight}")
+            arguments.choices[f"{PARTS}.{name}"] = parse(f"+reward@{PARTS}.{name}={name}")
+            arguments.values.append(parse(f"++reward.weights.{name}={weight}"))
 
 
-def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
+def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem | None:
     """Why an argument is refused; None when it is taken."""
-    key = override.key_or_group
+    key, line = override.key_or_group, override.input_line or ""
     top = key.partition(".")[0]
+    ours = top in (*known, *PLAIN)
     if not top:
-        return Problem(short_repr(override.input_line), "names no setting", "use key=value")
-    if _RESOLVER.search(override.input_line or ""):
+        return Problem(short_repr(line), "names no setting", "use key=value")
+    if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if override.is_sweep_override() and top in (*known, *PLAIN):
+    if override.is_sweep_override() and ours:
         return _sweep(override)
-    names = _REFERENCE.findall(override.input_line or "") if top in (*known, *PLAIN) else []
-    if unset := next((name for name in names if name.lstrip(".").partition(".")[0] not in (*known, *PLAIN)), ""):
-        got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
+    unset = [name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in (*known, *PLAIN)]
+    if unset and ours:
+        got = f"${{{unset[0]}}} is not a setting, and a shell expands no variable in single quotes"
         return Problem(key, got, "write the value itself, or use double quotes")
     if override.package is not None:
-        return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
+        return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
         return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if _TARGET.search(key) or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
-    removed = override.type == OverrideType.DEL
-    value = None if removed else override.value()
-    if key in known and not removed and not isinstance(value, str):
-        one = isinstance(value, list) and next((each for each in value if each in known[key]), None)
-        fix = f"use one choice: {key}={one}" if one else suggest("", known[key])
+    return None if removes(override) else _refusal_of_value(key, override.value(), known)
+
+
+def _refusal_of_value(key: str, value: Any, known: Mapping[str, Sequence[str]]) -> Problem | None:
+    if key in known and not isinstance(value, str):
+        choice = next((each for each in value if each in known[key]), None) if isinstance(value, list) else None
+        fix = f"use one choice: {key}={choice}" if choice else suggest("", known[key])
         return Problem(key, f"{short_repr(value)} is not a choice", fix, "unknown-choice")
-    of_others = key == "optim" and isinstance(value, str)  # Hugging Face's name of the optimizer
-    if key in ("optim", "critic", "trainer") and not (removed or of_others or isinstance(value, dict)):
+    is_group = key in ("optim", "critic", "trainer")
+    if is_group and not (isinstance(value, dict) or (key == "optim" and isinstance(value, str))):  # optim=adamw_torch
         return Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")
-    if isinstance(value, str) and "\\" in value and (problem := typed.backslash(key, value)):
-        return problem
-    return None
+    return slips.backslash(key, value) if isinstance(value, str) and "\\" in value else None
 
 
 def _sweep(override: Override) -> Problem:
-    key, text = override.key_or_group, (override.input_line or "").partition("=")[2]
-    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := typed.number_meant(text)):
+    key, text = override.key_or_group, text_of(override)
+    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := slips.number_meant(text)):
         return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
     of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
     return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")
@@ -216,26 +281,7 @@ def names_target(value: Any) -> bool:
     return any(_TARGET.search(place) for place, _ in walk(value))
 
 
-def spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
+def allowed_to_add(override: Override) -> Override:
     """Settings have their defaults in classes, not in YAML, so a plain `key=value` must be allowed to add."""
-    top, _, rest = override.key_or_group.partition(".")
-    if not rest and top in known:
-        return f"~{top}" if override.type == OverrideType.DEL else word.lstrip("+")
     plain = override.type in (OverrideType.CHANGE, OverrideType.ADD)
-    return f"++{word.removeprefix('+')}" if plain else word
-
-
-@dataclass(frozen=True)
-class GivenValue:
-    """What a word sets."""
-
-    key: str
-    value: Any
-    removed: bool
-    """`~key`: what files had set there is gone."""
-
-
-def given_value(word: str) -> GivenValue:
-    override = parse(word)
-    removed = override.type == OverrideType.DEL
-    return GivenValue(override.key_or_group, None if removed else override.value(), removed)
+    return replace(override, type=OverrideType.FORCE_ADD) if plain else override

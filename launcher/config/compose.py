@@ -1,4 +1,4 @@
-"""Choices and settings -> one node, by Hydra. With `sources` and `resolve` the only file that imports its configs."""
+"""Choices and settings -> one node, by Hydra's rules."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf.errors import ConfigKeyError, ConfigTypeError, InterpolationKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import defaults, sources
-from launcher.config.arguments import Arguments
+from launcher.config.arguments import Arguments, parse, removes, text_of
 from launcher.config.yaml_lines import defaults_choices
+from launcher.core import composition
 from launcher.core.files import conf_dir
-from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
 PLACEHOLDERS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
@@ -44,18 +44,11 @@ def groups(extra: Path | None = None) -> dict[str, list[str]]:
 
 def config_file(name: str, config_dir: Path | None) -> Path:
     """The file of `group/choice`, in the first folder that has it, as Hydra searches them."""
-    folders = [conf_dir(), *([config_dir] if config_dir else [])]
-    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
+    return next(path for folder in _folders(config_dir) if (path := folder / f"{name}.yaml").is_file())
 
 
-def base_overrides(chosen: Mapping[str, str], config_dir: Path | None) -> list[str]:
-    """The overrides that choose, as Hydra takes them."""
-    unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
-    excluded = [group for group in unset if group not in (*chosen, "_self_")]
-    search = []
-    if config_dir:
-        search = [f"hydra.searchpath=[{quoted(f'{sources.SCHEME}://{config_dir.resolve()}')}]"]
-    return [*search, *(f"~{group}" for group in excluded), *chosen.values()]
+def _folders(config_dir: Path | None) -> list[Path]:
+    return [conf_dir(), *([config_dir.resolve()] if config_dir else [])]
 
 
 @dataclass
@@ -63,9 +56,12 @@ class Composed:
     """A run as far as Hydra makes it."""
 
     node: dict[str, Any]
-    overrides: list[str]
+    values: list[Override]
     """Those that could be applied."""
     problems: list[Problem]
+    files: tuple[tuple[Path, str], ...] = ()
+    """The config files in the order in which they are merged (a later one wins), and the place of the run that each is
+    put at: `reward.parts.gsm8k`; empty for the run itself."""
     derived: frozenset[str] = frozenset()
     """Settings that nobody gave, and that are fitted to the others."""
 
@@ -73,15 +69,15 @@ class Composed:
 def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
     """The run that the arguments make. Choices whose files cannot be read are taken out of them, and named."""
     try:
-        return _compose(base_overrides(arguments.choices, config_dir), arguments.values)
+        return _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems as error:
         found = error.problems
     problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in found}
     if not at_fault <= {*arguments.choices}:
         at_fault.clear()
-        for key, word in arguments.choices.items():
+        for key, choice in arguments.choices.items():
             try:
-                _compose(base_overrides(PLACEHOLDERS | {key: word}, config_dir), [])
+                compose_run(placeholders() | {key: choice}, [], config_dir)
             except Problems as error:
                 problems += error.problems
                 at_fault.add(key)
@@ -89,81 +85,67 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
         del arguments.choices[key]
         arguments.doubtful.add(key.partition(".")[0])
     try:
-        composed = _compose(base_overrides(arguments.choices, config_dir), arguments.values)
+        composed = _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems:
         return Composed({}, [], found)
     return replace(composed, problems=[*(problems or found), *composed.problems])
 
 
-def _compose(base: list[str], overrides: list[str]) -> Composed:
-    """The run that the arguments make, and a problem for each that Hydra cannot apply. Raises `Problems` where it is a
-    config file that is at fault."""
-    sources.install()
-    with initialize_config_dir(str(conf_dir()), version_base=None):
-        if overrides:
-            with suppress(Problems, *_FAULTS):  # a config file or some word is at fault
-                return _with_derived(_composed([*base, *overrides]), overrides, [])
+def placeholders() -> dict[str, Override]:
+    return {group: parse(word) for group, word in PLACEHOLDERS.items()}
+
+
+def compose_run(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> Composed:
+    """The run of these choices and values. Raises `Problems` where a config file is at fault."""
+    try:
+        return _composed(chosen, values, config_dir)
+    except _FAULTS as error:
+        raise Problems(_config_fault(error)) from error
+
+
+def _compose_values(chosen: Mapping[str, Override], values: list[Override], config_dir: Path | None) -> Composed:
+    """The same with a problem for each value that Hydra cannot apply."""
+    if values:
+        with suppress(Problems, *_FAULTS):  # a config file or some value is at fault
+            return _composed(chosen, values, config_dir)
+    base = compose_run(chosen, [], config_dir)
+    problems, good = list[Problem](), list[Override]()
+    waiting = [values] if values else []
+    while waiting:  # halved until one stands alone: few are at fault
+        some = waiting.pop()
         try:
-            node = _composed(base)
-        except _FAULTS as error:
-            raise Problems(_config_fault(error)) from error
-        problems, good = list[Problem](), list[str]()
-        waiting = [overrides] if overrides else []
-        while waiting:  # halved until a word stands alone: few are at fault
-            some = waiting.pop()
-            if not (faults := _faults([*base, *good, *some], some[-1])):
-                good += some
-            elif len(some) == 1:
-                problems += faults
-            else:
+            _composed(chosen, [*good, *some], config_dir)
+            good += some
+        except (Problems, *_FAULTS) as error:
+            if len(some) > 1:
                 half = len(some) // 2
                 waiting += [some[half:], some[:half]]
-        return _with_derived(_composed([*base, *good]) if good else node, good, problems)
+            else:
+                problems += error.problems if isinstance(error, Problems) else [_fault(error, some[0])]
+    return replace(_composed(chosen, good, config_dir) if good else base, problems=problems)
 
 
-def _faults(overrides: list[str], word: str) -> list[Problem]:
-    """Why Hydra cannot apply `word`, the last of these."""
-    try:
-        _composed(overrides)
-    except Problems as found:
-        return found.problems
-    except _FAULTS as error:
-        return [_fault(error, word)]
-    return []
+def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> Composed:
+    """Raises `Problems` and `_FAULTS`."""
+    unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
+    excluded = [parse(f"~{group}") for group in unset if group not in (*chosen, "_self_")]
+    overrides = [*excluded, *chosen.values(), *values]
+    made = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
+    node = sources.resolved(made.config)
+    files = tuple((config_file(name, config_dir), place) for name, place in made.files)
+    return Composed(node, [*values], [], files, defaults.derive(node))
 
 
-def _fault(error: Exception, word: str) -> Problem:
-    key, _, value = word.lstrip("+~").partition("=")
-    if word.startswith("~"):
+def _fault(error: Exception, override: Override) -> Problem:
+    """Why Hydra cannot apply this one."""
+    key, value = override.key_or_group, text_of(override)
+    if removes(override):
         return Problem(key, "is set by no file that could be overridden", "leave it out: the default holds")
     if isinstance(error, InterpolationKeyError):
         return Problem(key, f"{short_repr(value)} refers to what has no value", "write the value itself")
     if isinstance(error, ConfigTypeError | ConfigKeyError | ConfigCompositionException):
         return Problem(key, f"{short_repr(value)} does not fit there", "use a setting's full name and one value")
-    return Problem(shortened(word.lstrip("+"), 200), error_message(error), "write the value itself")
-
-
-def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]]) -> list[dict[str, Any]]:
-    """The run of each choices with the settings, a folder of config groups beside ours. Raises `Problems`."""
-    with initialize_config_dir(str(conf_dir()), version_base=None):
-        try:
-            found = [
-                _composed([*base_overrides(chosen, config_dir), *overrides])
-                for chosen, config_dir, overrides in choices
-            ]
-        except _FAULTS as error:
-            raise Problems(_config_fault(error)) from error
-    for node in found:
-        defaults.derive(node)
-    return found
-
-
-def _composed(overrides: list[str]) -> dict[str, Any]:
-    return sources.resolved(compose("run", overrides))
-
-
-def _with_derived(node: dict[str, Any], overrides: list[str], problems: list[Problem]) -> Composed:
-    return Composed(node, overrides, problems, defaults.derive(node))
+    return Problem(shortened(f"{key}={value}", 200), error_message(error), "write the value itself")
 
 
 def _config_fault(error: Exception) -> Problem:

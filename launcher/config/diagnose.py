@@ -1,128 +1,251 @@
-"""Everything that is wrong with the arguments for a run. Loaded only where something is."""
+"""Everything that is wrong with the arguments for a run: what is known to be wrong is reset, until a run is left, as
+one mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
 from pydantic import ValidationError
 
-from launcher.config.arguments import Arguments, key_of, parse, spelling
-from launcher.config.compose import PLACEHOLDERS, Composed, choices, compose_each, groups
-from launcher.config.explain import build
-from launcher.config.nodes import walk
-from launcher.config.repair import Repair
+from launcher.config.arguments import Arguments, allowed_to_add, parse, removes
+from launcher.config.compose import Composed, choices, compose_run, placeholders
+from launcher.config.explain import build, explain
+from launcher.config.nodes import nested, walk
 from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.files import conf_dir
+from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
+from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
+
+ROUNDS = 16
+"""Resets before it is given up: each resets at least one of the settings that people get wrong."""
+TRIALS = 32
+"""Settings that are reset one at a time to see which of them is at fault; each costs a validation of the run."""
+
+
+@dataclass
+class LeftOut:
+    """What a run lacks of what was typed."""
+
+    names: set[str]
+    """Settings and groups whose value is not what was typed."""
+    typed: Sequence[str]
+    """Names of all settings that were typed."""
+    known: Collection[str]
+    """Settings that some choice has."""
+
+    def explains(self, problem: Problem) -> bool:
+        """Whether a problem may be there only because something is not what was typed."""
+        places = (problem.where, *problem.about)
+        for name in self.names:
+            of_name = any(f"{place}.".startswith(f"{name}.") for place in places)
+            if "." in name or problem.where == name:
+                if of_name:
+                    return True
+            elif problem.where.startswith(f"{name}."):  # of another choice than was meant
+                unknown = problem.code == "unknown-setting"
+                of_typed = any(_related(problem.where, key) for key in self.typed)
+                if problem.where in self.known if unknown else not of_typed:
+                    return True
+            elif name in problem.about:
+                return True
+        return False
 
 
 def diagnose(
     arguments: Arguments, composed: Composed, problems: list[Problem], config_dir: Path | None
-) -> tuple[RunSpec | None, list[Problem], Repair]:
-    """All of it: what is known to be wrong is left out, until a run is left. `problems` are those found so far."""
-    known, files = groups(config_dir), choices(config_dir)
-    missing_groups = [
-        group for group in known if group not in {**composed.node, **PLACEHOLDERS} or _lacks_choice(group, arguments)
-    ]
-    chosen = [suggest_choice(group, choice, known[group]) for group, choice in arguments.no_choices]
-    arguments.doubtful.update(answer.problem.where for answer in chosen if not answer.certain)
-    values = arguments.texts
-    every = values | {one.plain: one.value for one in arguments.unknown}
-    answers = [*Suggester(composed.node, files, arguments.unknown, missing_groups, every).suggestions(), *chosen]
-    problems = [*(answer.problem for answer in answers), *problems]
-    meant = _placeholder_arguments(arguments, answers)
+) -> tuple[RunSpec | None, list[Problem], LeftOut]:
+    """The run that is left, all problems, and what the run lacks. `problems` are those found so far."""
+    files, values = choices(config_dir), arguments.texts
+    chosen = {key for key, choice in arguments.choices.items() if not removes(choice)}
+    lacking = [group for group in files if group not in chosen and group in placeholders()]
+    missing = [group for group in files if group not in {**composed.node, **placeholders()} or group in lacking]
+    of_choices = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
+    arguments.doubtful.update(answer.problem.where for answer in of_choices if not answer.certain)
+    every = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
+    suggester = Suggester(composed.node, files, arguments.unknown, missing, every)
+    answers = [*map(suggester.suggestion, arguments.unknown), *of_choices]
+    meant = _meant(arguments, answers)
     named = {*arguments.doubtful, *meant, *(group for group, _ in arguments.no_choices)}
-    problems += [
-        Problem(group, "not chosen", f"it may be {', '.join(known[group])}", "unknown-choice")
-        for group in missing_groups
-        if group not in named
-    ]
-    missing = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
-    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in missing]
-    arguments.doubtful.update(missing, [group for group in missing_groups if group not in named])
+    unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
+    not_chosen = [group for group in missing if group not in named]
+    problems = [
+        *(answer.problem for answer in answers),
+        *problems,
+        *(Problem(group, "not chosen", f"it may be {', '.join(sorted(files[group]))}", "unknown-choice")
+          for group in not_chosen),
+        *(Problem(place, "has no value", f"use {place}=VALUE") for place in unset),
+    ]  # fmt: skip
+    arguments.doubtful.update(unset, not_chosen)
     try:
-        full, plain, placeholders = _with_placeholders(arguments, composed, meant, missing_groups, config_dir)
+        full, plain, replacements = _with_placeholders(arguments, composed, meant, missing, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
-        full, plain, placeholders = composed.node, {}, {}
-    suggester = Suggester(
-        full, files, missing_groups=[group for group in missing_groups if group not in named], typed=every
-    )
-    typed = [*values, *(key for key in meant if key not in known)]
+        full, plain, replacements = composed.node, {}, {}
+    suggester = Suggester(full, files, missing_groups=not_chosen, typed=every)
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
-    repair = Repair(
-        deepcopy(full), plain, placeholders, typed, arguments.doubtful, lambda name: name in suggester.holders
-    )
+    typed = [*values, *(key for key in meant if key not in files)]
+    left_out = LeftOut(arguments.doubtful, typed, suggester.holders)
+    repair = _Repair(deepcopy(full), plain, replacements, left_out)
     run = repair.run()
     of_answers = {key: answer for answer in answers for key in map(key_of, answer.overrides) if key not in values}
     for problem in repair.problems:
         answer = of_answers.get(problem.where)
-        if answer and (first := answer.problem) in problems:  # one line for a wrong value under a wrong name
-            fix = _with_setting(problem)
-            name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.overrides)})"
-            problems[problems.index(first)] = replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
+        if answer and answer.problem in problems:  # one line for a wrong value under a wrong name
+            problems[problems.index(answer.problem)] = _of_both(answer, problem)
         else:
             problems += suggester.named(problem, values)
-    return run, list(dict.fromkeys(problems)), repair
+    return run, list(dict.fromkeys(problems)), left_out
 
 
-def _with_setting(problem: Problem) -> str:
-    """The fix of a wrong value, with the setting that it is of: it was typed by another name."""
-    value = problem.fix.removeprefix("use ")
-    if re.fullmatch(r"[\w.+-]+", value) and "." not in value.strip("0123456789-+"):
-        return f"use {problem.where}={value}"
-    return (
-        f"use {problem.where} with {value}"
-        if re.match(r"an? ([a-z]+ )?(number|list)|at |true or|'|null|text", value)
-        else problem.fix
-    )
+def _of_both(answer: Suggestion, problem: Problem) -> Problem:
+    """A wrong value under a wrong name: its fix says the setting, too."""
+    first, fix, where = answer.problem, problem.fix, problem.where
+    value = fix.removeprefix("use ")
+    if re.fullmatch(r"[\w+-]+|[-+]?[\d.]+", value):
+        fix = f"use {where}={value}"
+    elif re.match(r"an? ([a-z]+ )?(number|list)|at |true or|'|null|text", value):
+        fix = f"use {where} with {value}"
+    name = "" if "." in where and where in fix else f" ({' '.join(answer.overrides)})"
+    return replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
 
 
-def _lacks_choice(group: str, arguments: Arguments) -> bool:
-    return group in PLACEHOLDERS and (group not in arguments.choices or arguments.choices[group].startswith("~"))
-
-
-def _placeholder_arguments(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, str]:
+def _meant(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Override]:
     """What can replace the wrong arguments: choices of groups that have none, and values."""
-    found: dict[str, str] = {}
+    found: dict[str, Override] = {}
     for answer in answers:
-        try:
-            keys = [parse(word).key_or_group for word in answer.overrides]
-        except Problems:
-            continue
-        if all(key not in arguments.choices for key in keys):
-            found |= dict(zip(keys, answer.overrides, strict=True))
+        with suppress(Problems):
+            overrides = {(each := parse(word)).key_or_group: each for word in answer.overrides}
+            if not overrides.keys() & arguments.choices.keys():
+                found |= overrides
     return found
 
 
 def _with_placeholders(
-    arguments: Arguments,
-    composed: Composed,
-    meant: dict[str, str],
-    missing_groups: Sequence[str],
+    arguments: Arguments, composed: Composed, meant: Mapping[str, Override], missing: Sequence[str],
     config_dir: Path | None,
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
     """The run with something for all that is missing; the same without settings; a run of choices that need none.
     Raises `Problems`."""
-    known, keys = groups(config_dir), [key_of(word) for word in arguments.values]
-    defaults = {group: f"{group}={choice}" for group, choice in defaults_choices(conf_dir() / "run.yaml").items()}
-    needed = {group: word for group, word in (defaults | PLACEHOLDERS).items() if group in missing_groups}
+    groups, typed = choices(config_dir), arguments.texts
+    defaults = {group: parse(f"{group}={choice}") for group, choice in defaults_choices(conf_dir() / "run.yaml").items()
+                if choice}  # fmt: skip
+    needed = {group: choice for group, choice in (defaults | placeholders()).items() if group in missing}
     for key, word in CHOICE_OF_SETTING.items():
-        if key in keys and (group := key.partition(".")[0]) in needed:
-            needed[group] = word
-    choices = arguments.choices | needed | {key: word for key, word in meant.items() if key in known}
-    values = [spelling(parse(word), word, known) for key, word in meant.items() if key not in known]
-    found = compose_each(
-        (choices, config_dir, [*values, *composed.overrides]), (choices, config_dir, []), (PLACEHOLDERS, None, [])
-    )
+        if key in typed and (group := key.partition(".")[0]) in needed:
+            needed[group] = parse(word)
+    chosen = arguments.choices | needed | {key: each for key, each in meant.items() if key in groups}
+    values = [allowed_to_add(each) for key, each in meant.items() if key not in groups]
+    found = [
+        compose_run(chosen, [*values, *composed.values], config_dir).node,
+        compose_run(chosen, [], config_dir).node,
+        compose_run(placeholders(), [], None).node,
+    ]
     for node in found:
-        node["code_dir"] = composed.node["code_dir"]
+        node["code_dir"] = composed.node.get("code_dir")
     return found
+
+
+class _Repair:
+    """A run that does not stand, and what it takes to make it stand."""
+
+    def __init__(
+        self, node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], left_out: LeftOut
+    ) -> None:
+        self.node, self.plain, self.placeholders, self.left_out = node, plain, placeholders, left_out
+        self.problems = list[Problem]()
+        self.left = list(left_out.typed)
+        """Settings that are still as they were typed."""
+
+    def run(self) -> RunSpec | None:
+        """The run that is left when all that is wrong is reset; None where nothing helps. Fills `problems`."""
+        for _ in range(ROUNDS):
+            found = _problems(self.node)
+            if isinstance(found, RunSpec):
+                return found
+            self.problems += [each for each in found if not self.left_out.explains(each) and each not in self.problems]
+            if not (at_fault := self._typed_at_fault(found) or self._reset_others(found) or self._by_trial(found)):
+                return None
+            for key in at_fault.intersection(self.left):
+                _reset(self.node, self.plain, key)
+            self.left = [name for name in self.left if name not in at_fault]
+            below = {key for key in self.left_out.typed if any(key.startswith(f"{name}.") for name in at_fault)}
+            self.left_out.names |= at_fault | below
+        return None
+
+    def _typed_at_fault(self, found: Sequence[Problem]) -> set[str]:
+        """Typed settings that the problems are about: their own, or of those that they depend on; else one of their
+        groups without which less is wrong."""
+        keys = {key for problem in found for key in _settings_of(problem, self.left)}
+        groups = {problem.where.partition(".")[0] for problem in found}
+        return keys or self._by_trial(found, groups)
+
+    def _by_trial(self, found: Sequence[Problem], groups: Collection[str] | None = None) -> set[str]:
+        """The first typed setting (of these groups) without which less is wrong."""
+        some = [key for key in self.left if groups is None or key.partition(".")[0] in groups]
+        for key in some[:TRIALS]:
+            other = deepcopy(self.node)
+            _reset(other, self.plain, key)
+            left = _problems(other)
+            if isinstance(left, RunSpec) or len(left) < len(found):
+                return {key}
+        return set()
+
+    def _reset_others(self, found: Sequence[Problem]) -> set[str]:
+        """Reset what nobody typed: settings to the values that their problems name, else whole groups to others."""
+        fixed = set()
+        for problem in found:
+            if problem.value is not None and problem.where not in self.left_out.names:
+                _reset(self.node, nested({problem.where: problem.value}), problem.where)
+                fixed.add(problem.where)
+        if fixed:
+            return fixed
+        groups = {problem.where.partition(".")[0] for problem in found} & {*self.placeholders} - self.left_out.names
+        for group in groups:
+            _reset(self.node, self.placeholders, group)
+        return groups
+
+
+def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
+    """Give the setting or group `key` the value that it has in `source`, or none."""
+    target: dict[str, Any] = node
+    value: Any = source
+    *above, last = key.split(".")
+    for part in above:
+        if not isinstance(target.get(part), dict):
+            return
+        if not isinstance(value, Mapping) or not isinstance(value.get(part), Mapping):
+            last = part  # the source has one value there, or none
+            break
+        target, value = target[part], value[part]
+    if isinstance(value, Mapping) and last in value:
+        target[last] = deepcopy(value[last])
+    else:
+        target.pop(last, None)
+
+
+def _problems(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
+    try:
+        return from_node(RunSpec, node)
+    except ValidationError as error:
+        return explain(error, node)
+
+
+def _settings_of(problem: Problem, typed: Sequence[str]) -> list[str]:
+    of_group = "." not in problem.where  # of its settings only one may be at fault
+    own = [key for key in typed if _related(problem.where, key) and not (of_group and key != problem.where)]
+    return own or [key for key in typed if key in problem.about]
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one is the other, or stands above it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")

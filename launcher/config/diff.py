@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -15,14 +15,13 @@ from launcher.config import recipe
 from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import RunRequest, SourcedOverride, options_apart
-from launcher.config.resolve import config_files, resolve_request
+from launcher.config.recipe import options_apart
+from launcher.config.request import RunRequest, SourcedOverride
+from launcher.config.resolve import resolve_request
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
-from launcher.runs import store
-from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -73,6 +72,22 @@ class Side:
     classes: Mapping[str, str] = field(default_factory=dict)
 
 
+class RunFiles(Protocol):
+    """What is read of the folder of a run."""
+
+    @property
+    def name(self) -> str:
+        """project/experiment"""
+
+    @property
+    def spec(self) -> Path:
+        """Its settings."""
+
+    @property
+    def words(self) -> Path:
+        """The overrides that it was started with."""
+
+
 @dataclass(frozen=True)
 class Cell:
     value: Any
@@ -110,14 +125,15 @@ def _spelled(cell: Cell | None) -> str | None:
     return None if cell is None else written(cell.value)
 
 
-def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
-    """What `text` means: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`."""
+def side(text: str, find_run: Callable[[str], RunFiles], config_dir: Path | None = None) -> Side:
+    """What `text` means: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. `find_run` raises `Problems` where
+    there is none. Raises `Problems`."""
     if "=" in text or len(text.split()) != 1:
         return _of_words(text, config_dir)
     plain = text.partition("#")[0]
     scripted = plain.endswith(".sh") or plain in recipe.known()
     try:
-        folder = store.find(text, root)
+        found = find_run(text)
     except Problems as problem:
         if scripted:
             return _resolved(recipe.one(text).name, recipe.run_request([], config_dir, text))
@@ -125,9 +141,9 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         neither = Problem(short_repr(text), "is not a recipe either", near, "not-found")
         raise Problems([*problem.problems, neither]) from None
     if scripted:
-        fix = f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh"
+        fix = f"use {found.name} or recipes/{plain.removesuffix('.sh')}.sh"
         raise Problems(Problem(text, "is a run and a recipe", fix))
-    return _of_run(text, folder)
+    return side_of_run(text, found)
 
 
 def _of_words(text: str, config_dir: Path | None) -> Side:
@@ -149,28 +165,27 @@ def _resolved(name: str, by: RunRequest) -> Side:
         of = f"(of {short_repr(name)})"
         problems = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in found.problems]
         raise Problems([*problems, *(Problem("", note) for note in by.notes)])
-    run, by = found.run, found.request
-    classes, values = apart(flat(to_node(run)))
-    return Side(name, values, origins_of(run, by, config_files(by.texts, by.config_dir)), by.notes, classes)
+    classes, values = apart(flat(to_node(found.run)))
+    return Side(name, values, origins_of(found.run, found), by.notes, classes)
 
 
-def _of_run(name: str, folder: Folder) -> Side:
-    """The settings of spec.yaml, whatever version wrote it."""
-    leaves_by_name = leaves(folder.spec)
+def side_of_run(name: str, run: RunFiles) -> Side:
+    """The settings of spec.yaml, whatever version wrote it. Raises `Problems`."""
+    leaves_by_name = leaves(run.spec)
     names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
-    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in leaves_by_name.items()}
-    for word in _typed(folder):
+    origins = {names[key]: Origin("run", f"{run.spec}:{leaf.line}") for key, leaf in leaves_by_name.items()}
+    for word in _typed(run.words):
         key, _, text = word.partition("=")
         if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
-            origins[key] = Origin("run", f"{folder.words}: {word}")
+            origins[key] = Origin("run", f"{run.words}: {word}")
     classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
     return Side(name, values, origins, (), classes)
 
 
-def _typed(folder: Folder) -> list[str]:
+def _typed(words: Path) -> list[str]:
     """The overrides that the run was started with; none where that file is gone or cannot be read."""
     try:
-        return [word.lstrip("+") for word in shlex.split(read_file(folder.words, WORDS_BYTES).decode())]
+        return [word.lstrip("+") for word in shlex.split(read_file(words, WORDS_BYTES).decode())]
     except (OSError, ValueError):
         return []
 

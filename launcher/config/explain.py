@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import owner
-from launcher.config.typed import number_meant
+from launcher.config.slips import number_meant
 from launcher.core.problems import InvalidSettings, Problem, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec

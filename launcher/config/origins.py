@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.arguments import PARTS, GivenValue, given_value, key_of, read_arguments
-from launcher.config.compose import choices as choices_of
+from launcher.config.arguments import PARTS, removes
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
-from launcher.config.recipe import RunRequest, SourcedOverride, run_request
-from launcher.config.resolve import config_files, resolve_request
+from launcher.config.recipe import run_request
+from launcher.config.resolve import Resolution, resolve_request
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
@@ -49,44 +48,33 @@ def origins(overrides: Sequence[str], config_dir: Path | None = None, recipe: st
 
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
     """
-    from_all = run_request(overrides, config_dir, recipe)
-    found = resolve_request(from_all)
+    found = resolve_request(run_request(overrides, config_dir, recipe))
     if found.problems or not found.run:
         raise Problems(found.problems)
-    return origins_of(found.run, found.request, config_files(found.request.texts, found.request.config_dir))
+    return origins_of(found.run, found)
 
 
-def origins_of(run: RunSpec, by: RunRequest, files: Sequence[tuple[Path, str]]) -> dict[str, Origin]:
-    """The same of a run that is resolved already, and whose `config_files` are known."""
+def origins_of(run: RunSpec, resolved: Resolution) -> dict[str, Origin]:
+    """The same of a run that is resolved already; values of it may have been fitted since."""
     choices = _default_choices()
     found = dict(choices)
-    for path, place in files:
+    for path, place in resolved.files:
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
                 _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
-    for word, given in _given(by):
-        key = "reward.weights" if given.key == PARTS else given.key
-        if given.removed:
+    for word, override in resolved.sources:
+        key = "reward.weights" if override.key_or_group == PARTS else override.key_or_group
+        if removes(override):
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _apply(found, key, given.value, Origin(word.source, word.where))
+            _apply(found, key, override.value(), Origin(word.source, word.where))
     if run.code_dir:
-        found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
+        found["code_dir"] = Origin("command line", f"command line: --config-dir {resolved.request.config_dir}")
     node = to_node(run)
     classes, values = apart(flat(node))
     chosen = [*dict.fromkeys([*choices, *classes])]
     return {name: _of(name, found, node) for name in [*chosen, *values]}
-
-
-def _given(by: RunRequest) -> Iterator[tuple[SourcedOverride, GivenValue]]:
-    """Each word with what it sets; a path in place of a choice sets two."""
-    files = choices_of(by.config_dir)
-    for word in by.overrides:
-        key = key_of(word.text)
-        read = read_arguments([word.text], files)
-        texts = [word.text] if key == PARTS or word.text.startswith("~") else [*read.choices.values(), *read.values]
-        yield from ((word, given_value(text)) for text in texts)
 
 
 def _default_choices() -> dict[str, Origin]:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from launcher.config import run_file
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
 from launcher.config.guard import LONGEST
+from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
 from launcher.core.bounded_parse import SIZE, LimitExceeded
 from launcher.core.files import conf_dir, read_file
@@ -26,32 +26,6 @@ _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done"
 _LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
 _TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
 _REDIRECTS = re.compile(r"\d*[<>]")
-
-Source = Literal["command line", "recipe", "run"]
-
-
-@dataclass(frozen=True)
-class SourcedOverride:
-    """A word, and where it stands."""
-
-    text: str
-    where: str
-    """`command line: sampler.n=8`, or file and line."""
-    source: Source = "command line"
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What a run is asked for."""
-
-    overrides: list[SourcedOverride]
-    config_dir: Path | None = None
-    notes: tuple[str, ...] = ()
-    """What only a running shell knows, and what stands for it here."""
-
-    @property
-    def texts(self) -> list[str]:
-        return [word.text for word in self.overrides]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""What Hydra may read: config files within bounds, and of the environment what is on a list. Beside `resolve` the only
-file that imports it.
+"""What Hydra may read: config files within bounds, and of the environment what is on a list.
 
 OmegaConf's other resolvers stay: they make values of values and reach nothing outside the config (`oc.select`,
 `oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What all interpolations
@@ -15,9 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.sources_registry import SourcesRegistry
-from hydra.plugins.config_source import ConfigResult
 from omegaconf import Container, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 from omegaconf.resolvers import oc
@@ -28,30 +24,25 @@ from launcher.config.guard import size_problems
 from launcher.config.nodes import absolute, owner, walk
 from launcher.config.yaml_lines import read_checked
 from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
+from launcher.core.composition import LOCK
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import is_secret_variable
 
-SCHEME = "own"
 READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
 BEGINNINGS = ("RLRUN_", "SLURM_")
 _NAMES = re.compile(r"[.]*[A-Za-z_][\w.]*")
 _SETTING = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)+)\}")
 
 
-class Own(FileConfigSource):
-    """A folder of a person's own config groups. Each file is looked at before it is read."""
-
-    @staticmethod
-    def scheme() -> str:
-        return SCHEME
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
-        if not file.is_file():
-            raise Problems(Problem("--config-dir", f"{file} is not a file", "use one that holds settings", "bad-file"))
-        with suppress(YAMLError):  # the next line says so, too
-            read_checked(file)
-        return super().load_config(config_path)
+def check_file(file: Path) -> None:
+    """Raises `Problems` for a file of a person's own config groups that is beyond bounds."""
+    if file.is_relative_to(conf_dir()):
+        return
+    if not file.is_file():
+        raise Problems(Problem("--config-dir", f"{file} is not a file", "use one that holds settings", "bad-file"))
+    with suppress(YAMLError):  # reading it for its values says so, too
+        read_checked(file)
 
 
 def environment(name: str, *default: Any) -> str | None:
@@ -85,16 +76,18 @@ def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
     return oc.decode(text, _parent_, _node_)
 
 
-def install() -> None:
-    """Make Hydra read by these rules."""
-    OmegaConf.register_new_resolver("oc.create", create, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
-    SourcesRegistry.instance().register(Own)
-    OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+OmegaConf.register_new_resolver("oc.create", create, replace=True)
+OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
+OmegaConf.register_new_resolver("oc.env", environment, replace=True)
 
 
 def resolved(config: Any) -> dict[str, Any]:
     """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
+    with LOCK:
+        return _resolved(config)
+
+
+def _resolved(config: Any) -> dict[str, Any]:
     unresolved = OmegaConf.to_container(config, resolve=False)
     texts = {place: value if isinstance(value, str) else "" for place, value in walk(unresolved)}
     _check_expansion(texts)

@@ -11,14 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import PLAIN, parse
+from launcher.config.arguments import OPTIONS, PLAIN, Unknown, parse
 from launcher.config.descriptions import fields_of
 from launcher.config.explain import refusal
 from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import RunContext, dataset_words, is_complete, is_off, to_type
 from launcher.config.names.table import Translation, table
 from launcher.config.nodes import TARGET, owner
-from launcher.config.options import OPTIONS, Unknown
 from launcher.core.classes import locate
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, nearest, short_repr, suggest, without_style
@@ -373,6 +372,13 @@ class Suggester:
         if rest and top in (*self.files, *PLAIN):
             return suggest("", list(fields_of(owner(self.node, one.plain)[0])), listed="it has")
         return suggest("", [*self.files, *PLAIN])
+
+
+def words_of_others(name: str, value: str) -> list[str]:
+    """What to type for a name of another project and its value, as far as that is known without a run."""
+    meanings = table().named.get(name, ())
+    found = (to_type(meaning, readable(value), RunContext()) or [] for meaning in meanings)
+    return next((words for words in found if words and is_complete(words)), [])
 
 
 def _groups_of(meaning: Translation) -> list[str]:

@@ -15,12 +15,14 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
 
 T = TypeVar("T")
+_LOCK = Lock()
 MOST = 16  # classes between the named one and the required one
 LONGEST = 2**20  # bytes of a source that is read
 CODE_DIR = "RLRUN_CODE_DIR"
@@ -35,8 +37,9 @@ def add_code_dir(folder: str | os.PathLike[str] | None) -> None:
     if not folder:
         return
     path = os.path.abspath(folder)
-    if path not in sys.path:
-        sys.path.append(path)
+    with _LOCK:
+        if path not in sys.path:
+            sys.path.append(path)
     os.environ[CODE_DIR] = path
 
 

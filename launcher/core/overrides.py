@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any
 
 
+def key_of(word: str) -> str:
+    """What an override names: `optim.lr` of `++optim.lr=1e-5`."""
+    return word.lstrip("+~").partition("=")[0]
+
+
 def argument(key: str, value: str) -> str:
     """`key=value` as Hydra reads it: quoted where it is more than a plain name or path."""
     return f"{key}={value if is_plain(value) else quoted(value)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 
 MARK = "[secret]"
 MIN_LENGTH = 8  # characters of a value that is redacted wherever it stands; a shorter one would redact words, too
@@ -140,12 +140,16 @@ def register_secret(value: str) -> None:
     """Redact this value, too, from here on, in this process."""
     if len(value) >= _SHORTEST and value not in MARK:
         _registered.add(value)
-        known_secrets.cache_clear()
 
 
-@cache
 def known_secrets() -> tuple[str, ...]:
     """Every text that is a secret's, the longest first. The environment is read once."""
+    return secrets_of(len(_registered))
+
+
+@lru_cache(1)  # by their number: a thread that counts while another registers keeps nothing that is out of date
+def secrets_of(registered: int) -> tuple[str, ...]:
+    """The same while so many are registered."""
     values = {value for _, value in secrets_of_environment(os.environ) if not _guessable(value)} | _registered
     return tuple(sorted({form for value in values for form in spellings(value)}, key=len, reverse=True))
 

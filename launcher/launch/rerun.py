@@ -12,7 +12,6 @@ from launcher.config.amend import put
 from launcher.config.explain import build, explain
 from launcher.config.grammar import setting
 from launcher.config.nodes import flat
-from launcher.config.translate import for_stored_run
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
 from launcher.launch import code_copy, provenance, start
@@ -49,8 +48,6 @@ class Rerun:
 
     run: RunSpec
     differences: list[Difference]
-    notes: list[str]
-    """On arguments in verl's spelling."""
 
     @property
     def refused(self) -> list[Problem]:
@@ -65,8 +62,7 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     where it cannot be read, or what it needs is missing."""
     recorded = provenance.read(folder)
     old = start.run_of(folder, [])
-    made = for_stored_run(folder.spec, to_node(old), overrides)
-    run = made.applied(lambda words: _changed(folder, old, words))
+    run = _changed(folder, old, overrides)
     if problems := _missing(run):
         raise Problems([*problems, *_where_from(recorded, run)])
     # what `overrides` change is no change of the environment, unless the old run cannot be compared
@@ -75,7 +71,7 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
     differences += [Difference("code", "as the run began", note) for note in code_copy.changes(old, folder)]
-    return Rerun(run, [*differences, *_environment(recorded, now)], made.lines)
+    return Rerun(run, [*differences, *_environment(recorded, now)])
 
 
 def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:

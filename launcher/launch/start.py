@@ -117,8 +117,7 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     stored = _asked(folder, [])
     changed = provenance.changed_by_hand(folder, stored)
     notes = _by_hand(folder, changed)
-    asked, overrides, of_words = _with_arguments(folder, stored, overrides)
-    notes += of_words
+    asked = _asked(folder, overrides) if overrides else stored
     run = _as_prepared(asked, folder)
     copied, run = run, replace(run, reward=code_copy.chosen_anew(run.reward, asked.reward, overrides))
     notes += code_copy.changes(run, folder)
@@ -137,16 +136,6 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     if not same:
         notes += _longer(asked, state, supervise.step_of(checkpoint))
     return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
-
-
-def _with_arguments(folder: Folder, stored: RunSpec, typed: Sequence[str]) -> tuple[RunSpec, list[str], list[str]]:
-    """The run with what is typed, the same in our words, and a note on each that was in verl's."""
-    if not typed:
-        return stored, [], []
-    from launcher.config.translate import for_stored_run  # noqa: PLC0415  # late: the names of other projects
-
-    made = for_stored_run(folder.spec, to_node(stored), typed)
-    return made.applied(lambda words: _asked(folder, words)), made.typed, made.lines
 
 
 def _checkpoint_at(step: int, folder: Folder) -> Path:

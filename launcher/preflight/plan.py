@@ -10,15 +10,20 @@ from typing import Any
 from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import RunRequest, run_request
-from launcher.config.resolve import Resolution, config_files, resolve_request, try_resolve
+from launcher.config.recipe import run_request
+from launcher.config.request import RunRequest
+from launcher.config.resolve import Resolution, resolve_request, try_resolve
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.preflight.fit import fit_settings
+from launcher.runs import store
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
+
+RUNS = Path("runs")
+"""Where a run is looked for by its name alone, as runs are put there unless a setting says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +59,25 @@ def plan(
         by = run_request(overrides, config_dir, recipe)
     except Problems as error:
         return Page(None, from_problems(error.problems))
-    found = resolve_request(by)
+    found = resolve_request(by, _policy_of_run)
     by, taken = found.request, [CheckResult("OK", one.typed.text, one.message) for one in found.taken]
     if found.problems or not (run := found.run):
         return Page(None, [*taken, *from_problems([*found.problems, *_others(found, here=here)])])
-    files = config_files(by.texts, by.config_dir)
-    choices = {place: path.stem for path, place in files if place}
+    choices = {place: path.stem for path, place in found.files if place}
     context = fit_settings(Context(run, here or run.hardware.is_cpu), found.given)
     run = context.asked
     made = _page(context)
     results = [*taken, *made.results, *_given_twice(by)]
-    return replace(made, results=results, choices=choices, origins=origins_of(run, by, files), notes=by.notes)
+    return replace(made, results=results, choices=choices, origins=origins_of(run, found), notes=by.notes)
+
+
+def _policy_of_run(name: str) -> str:
+    """The folder of a run that `model=NAME` may mean; empty where there is none, or are several."""
+    try:
+        found = store.named(name, RUNS) if RUNS.is_dir() else None
+    except Problems:
+        return ""
+    return str(found.path) if found else ""
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
@@ -106,7 +119,7 @@ def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe:
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""
     by = run_request(overrides, config_dir, recipe)
-    found = resolve_request(by)
+    found = resolve_request(by, _policy_of_run)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
     checked = _ready(fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given))
@@ -145,10 +158,11 @@ def _others(found: Resolution, *, here: bool) -> list[Problem]:
         return []
     here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
     context = fit_settings(Context(found.run, here), found.given)
-    unsure = found.repair.doubtful if found.repair else set()
+    unsure = found.left_out.names if found.left_out else set()
     checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
     others = _failures([result for check in checks for result in check(context)])
-    return [each for each in others if not found.follows(each) and each not in found.problems]
+    explained = [each for each in others if found.left_out and found.left_out.explains(each)]
+    return [each for each in others if each not in explained and each not in found.problems]
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:

@@ -152,7 +152,7 @@ def differing_settings(sides: Sequence[ComparedRun]) -> tuple[list[SettingsRow],
     read, problems = dict[str, diff.Side](), list[str]()
     for side in sides:
         try:
-            read[side.letter] = diff.side(str(side.record.folder.path), side.record.folder.path.parent.parent)
+            read[side.letter] = diff.side_of_run(side.name, side.record.folder)
         except Problems as error:
             problems += [f"{side.name}: its settings are left out: {line}" for line in error.lines]
     order = dict[tuple[str, bool], None]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -87,6 +87,26 @@ class MarkedLines:
             yield event
 
 
+class OtherNames(Protocol):
+    """The names of another project that an engine takes as arguments beside ours."""
+
+    @property
+    def project(self) -> str:
+        """Its key in the table of names."""
+
+    def todays_name(self, key: str) -> str:
+        """The name that a key of an older version has today; the key itself where none is known."""
+
+    def known(self, arguments: Sequence[str], typed: Mapping[str, str]) -> list[bool]:
+        """Whether the project has, or had, the key of each argument. `typed` are names and values of all arguments."""
+
+    def pass_on(
+        self, arguments: Sequence[str], data: Kind, typed: Mapping[str, str]
+    ) -> tuple[list[str], list[Problem]]:
+        """The arguments as they are passed on, empty for each whose key the project does not have, and the problems
+        with those. `data` is what the algorithm learns from."""
+
+
 class Engine(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/engine/<name>.yaml."""
 
@@ -103,6 +123,8 @@ class Engine(ABC):
     """Whether prompt and answer of a demonstration have a limit each. Where not, their sum has one."""
     writes_by_turn: ClassVar[bool] = False
     """Whether it writes the turns of a demonstration one by one, each as if it were the only one."""
+    names: ClassVar[OtherNames | None] = None
+    """Names of settings that it takes beside ours."""
     equal_micro_batches: ClassVar[bool] = False
     """Whether the micro-batches of an update have to be of one size: then the largest is taken that divides it."""
 

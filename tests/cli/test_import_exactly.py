@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config.arguments import key_of
 from launcher.config.resolve import resolve
-from launcher.config.translate import as_passed_on
+from launcher.core.overrides import key_of
 from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.passed_on import as_passed_on
 from launcher.tools.importing.script import import_script
 from launcher.tools.importing.verl_config import config_of, differing, program_of
 

@@ -22,7 +22,7 @@ from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.processes import DETACHED, MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
 from launcher.core.problems import Problems
-from launcher.core.redaction import known_secrets
+from launcher.core.redaction import secrets_of
 from launcher.runs.folder import Folder, holder
 
 ROOT = Path(__file__).parents[2]
@@ -220,7 +220,7 @@ def show_variables(
     (tmp_path / "show.py").write_text("import json, os; print(json.dumps(dict(os.environ)))")
     for name, value in {"PYTHONPATH": f"{tmp_path}:{ROOT}", **shell}.items():
         monkeypatch.setenv(name, value)
-    known_secrets.cache_clear()
+    secrets_of.cache_clear()
     asked = remote.detached_command(tmp_path, ["show"])
     assert asked and asked.claim and not any(value in asked.entrypoint for value in SECRET.values())
     asked.claim.touch()

@@ -12,12 +12,11 @@ import yaml
 
 from launcher.config.amend import amended
 from launcher.config.resolve import resolve
-from launcher.config.translate import for_stored_run
 from launcher.core.events import Alert, Step, events_of
 from launcher.core.problems import Problems
 from launcher.launch.start import run_of
 from launcher.runs.folder import Folder
-from launcher.spec.stored import to_node, to_yaml
+from launcher.spec.stored import to_yaml
 
 RUN = yaml.safe_load(to_yaml(resolve(["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"])))
 
@@ -56,6 +55,8 @@ REFUSED = [
     ("faster", f"--resume: 'faster' changes no setting; {USE}"),
     ("hardware.nproc=2", "hardware.nproc: no such setting; "),
     ("engine._target_=os.system", "engine._target_: no such setting; "),
+    ("trainer.n_gpus_per_node=2", "trainer.n_gpus_per_node: cannot change while a run goes on by this name; use "
+                                  "hardware.n_gpus_per_node=2"),
     ("engine.strategy=[", "engine.strategy: got '['; use a number, a word or a [list]"),
 ]  # fmt: skip
 
@@ -138,9 +139,7 @@ def alerts(run: Path) -> list[tuple[int, str]]:
 @pytest.mark.parametrize(
     ("kind", "strategy", "words"),
     [
-        ("sft", "ddp", ["hardware.nproc_per_node=1"]),
         ("sft", "ddp", ["hardware.nproc_per_node=3", "engine.strategy=fsdp2"]),
-        ("ppo", "fsdp2", ["hardware.nproc_per_node=3"]),
         ("ppo", "fsdp2", ["hardware.nproc_per_node=1", "trainer.max_tokens_per_gpu=60"]),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, list) else value,
@@ -188,40 +187,3 @@ def test_an_option_is_named_as_one() -> None:
     with pytest.raises(Problems) as found:
         amended({"trainer": {}}, ["--dryrun"])
     assert found.value.lines == ["--dryrun: no such option; did you mean --dry-run?"]
-
-
-STORED = {
-    "torch": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"],
-    "verl": ["algorithm=grpo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl", "sampler.n=4",
-             "hardware.n_gpus_per_node=4", "engine.extra=['trainer.balance_batch=false']"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("engine", "typed", "ours"),
-    [
-        ("torch", ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"], ["trainer.micro_batch_size_per_gpu=2"]),
-        ("torch", ["optim.lr=1e-5", "actor_rollout_ref.rollout.n=8"], ["optim.lr=1e-5", "sampler.n=8"]),
-        ("torch", ["faster", "seed=1"], ["faster", "seed=1"]),
-        ("verl", ["trainer.n_gpus_per_node=2"], ["hardware.n_gpus_per_node=2"]),
-        ("verl", ["actor_rollout_ref.rollout.free_cache_engine=False"],
-         ['engine.extra=["trainer.balance_batch=false","actor_rollout_ref.rollout.free_cache_engine=False"]']),
-    ],
-)  # fmt: skip
-def test_verls_words_for_a_run_that_exists(engine: str, typed: list[str], ours: list[str], tmp_path: Path) -> None:
-    run = resolve(STORED[engine])
-    (spec := tmp_path / "spec.yaml").write_text(to_yaml(run))
-    made = for_stored_run(spec, to_node(run), typed)
-    assert (made.typed, made.problems) == (ours, ())
-    assert len(made.lines) == sum(word not in ours for word in typed)
-
-
-def test_what_is_wrong_with_them_is_said_by_their_names(tmp_path: Path) -> None:
-    run = resolve(STORED["verl"])
-    (spec := tmp_path / "spec.yaml").write_text(to_yaml(run))
-    made = for_stored_run(spec, to_node(run), ["actor_rollout_ref.actor.optim.lr=1e-5", "actor_rollout_ref.actr.lr=1"])
-    with pytest.raises(Problems) as error:
-        made.applied(lambda words: amended(to_node(run), words))
-    lines = [str(problem) for problem in error.value.problems]
-    assert lines[0].startswith("actor_rollout_ref.actr.lr: verl has no such key")
-    assert "(typed as actor_rollout_ref.actor.optim.lr=1e-5)" in lines[1] and len(lines) == 2

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.config.diff import rows, side
+from launcher.config.diff import Side, rows, side
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.runs import store
 from launcher.spec.stored import to_yaml
 
 BASE = "algorithm=grpo model=tiny data=reverse sampler.n=4"
 RUNS = Path("runs")
+
+
+def of(text: str) -> Side:
+    return side(text, partial(store.find, root=RUNS))
 
 
 @pytest.fixture
@@ -31,7 +37,7 @@ def run(tmp_path, monkeypatch) -> Path:
 
 
 def compared(a: str, b: str) -> list[tuple]:
-    found = rows(side(a, RUNS), side(b, RUNS))
+    found = rows(of(a), of(b))
     return [(row.name, *(cell and cell.value for cell in row.cells), row.whole) for row in found]
 
 
@@ -46,7 +52,7 @@ def test_a_group_whose_class_differs_comes_first_and_whole():
 
 def test_a_setting_that_one_side_has_not_is_no_null():
     """DPO has no `clip_ratio_c`, whose default is null."""
-    found = {row.name: row.cells for row in rows(side(BASE, RUNS), side(BASE.replace("grpo", "dpo"), RUNS))}
+    found = {row.name: row.cells for row in rows(of(BASE), of(BASE.replace("grpo", "dpo")))}
     left, right = found["algorithm.clip_ratio_c"]
     assert (left.value, right) == (None, None)
 
@@ -65,14 +71,14 @@ def test_where_a_runs_values_come_from(run):
     """The word that it was started with; the line of spec.yaml where there is none, or where it holds no longer."""
     spec = run / "spec.yaml"
     spec.write_text(spec.read_text().replace("keep_last: 2", "keep_last: 7"))  # as words of --resume change it
-    found = side("first", RUNS).origins
+    found = of("first").origins
     lines = spec.read_text().splitlines()
     place = [number for number, line in enumerate(lines, 1) if "keep_last" in line]
     assert found["optim.lr"].where == f"{run}/words.txt: optim.lr=1e-3"
     assert found["trainer.keep_last"].where == f"{run}/spec.yaml:{place[0]}"
     assert found["algorithm"].where == f"{run}/spec.yaml:2"
     (run / "words.txt").unlink()
-    assert side("first", RUNS).origins["optim.lr"].where.startswith(f"{run}/spec.yaml:")
+    assert of("first").origins["optim.lr"].where.startswith(f"{run}/spec.yaml:")
 
 
 def test_a_run_of_another_version_can_be_compared(run):
@@ -107,7 +113,7 @@ def test_recipes_by_name_and_by_path():
 )  # fmt: skip
 def test_what_cannot_be_compared_is_named(run, text, lines):
     with pytest.raises(Problems) as caught:
-        side(text, RUNS)
+        of(text)
     assert caught.value.lines[: len(lines)] == lines
 
 
@@ -115,9 +121,9 @@ def test_a_name_that_means_two_things_is_refused(run):
     (RUNS / "rlrun" / "dpo").mkdir()
     (RUNS / "rlrun" / "dpo" / "spec.yaml").write_text("seed: 1\n")
     with pytest.raises(Problems) as caught:
-        side("dpo", RUNS)
+        of("dpo")
     assert caught.value.lines == ["dpo: is a run and a recipe; use rlrun/dpo or recipes/dpo.sh"]
-    assert side("rlrun/dpo", RUNS).values == {"seed": 1}
+    assert of("rlrun/dpo").values == {"seed": 1}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_a_name_that_means_two_things_is_refused(run):
 def test_a_spec_that_is_no_settings_is_named(run, text, reason):
     (run / "spec.yaml").write_text(text)
     with pytest.raises(Problems) as caught:
-        side("first", RUNS)
+        of("first")
     assert reason in caught.value.lines[0]
     assert caught.value.lines[0].startswith(f"{run}/spec.yaml:")
 

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
-from launcher.config.arguments import PLAIN
+from launcher.config.arguments import PLAIN, Unknown, separate_options
 from launcher.config.compose import config_file, groups
 from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, RunContext, is_complete, to_type
 from launcher.config.names.table import OTHER, Translation, table
-from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
+from launcher.config.request import SourcedOverride
 from launcher.config.resolve import resolve, try_resolve
 from launcher.config.suggestions import OPTIONS, Suggester, Suggestion, suggest_choice
 from launcher.core.problems import Problems, nearest, suggest, without_style
@@ -36,8 +36,8 @@ def guide(algorithm: str = "grpo") -> Suggester:
 
 
 def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
-    rest, options = separate_options(words)
-    unknown = [*options, *(Unknown(key, value) for key, _, value in (word.partition("=") for word in rest))]
+    rest, options = separate_options([SourcedOverride(word, word) for word in words])
+    unknown = [*options, *(Unknown(key, value) for key, _, value in (word.text.partition("=") for word in rest))]
     return Suggester(guide(algorithm).node, FILES, unknown).suggestions()
 
 

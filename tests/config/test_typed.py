@@ -14,7 +14,7 @@ from launcher.config.explain import build
 from launcher.config.nodes import flat
 from launcher.config.origins import origins
 from launcher.config.resolve import resolve, try_resolve
-from launcher.config.typed import number_meant
+from launcher.config.slips import number_meant
 from launcher.core.overrides import literal
 from launcher.spec.stored import to_node
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.config import compose
 from launcher.config.arguments import read_arguments
 from launcher.config.compose import choices
+from launcher.config.request import SourcedOverride
 from launcher.config.resolve import try_resolve
 from launcher.data.formats import required
 from launcher.data.rows import UnfitRow
@@ -71,8 +73,8 @@ def test_the_one_line_says_what_to_type(words: list[str], fix: str) -> None:
     ],
 )
 def test_addresses_are_what_they_name(word: str, taken: list[str]) -> None:
-    arguments = read_arguments([word], choices())
-    assert [each.lstrip("+") for each in arguments.values] == taken and not arguments.problems
+    arguments = read_arguments([SourcedOverride(word, word)], choices())
+    assert [each.input_line for each in arguments.values] == taken and not arguments.problems
 
 
 @pytest.mark.parametrize(
@@ -106,10 +108,10 @@ def test_a_name_too_long_for_a_file_is_no_traceback() -> None:
 def test_one_word_at_fault_among_many_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     count, composed = 0, compose._composed
 
-    def counted(words: list[str]) -> dict[str, object]:
+    def counted(*run: Any) -> compose.Composed:
         nonlocal count
         count += 1
-        return composed(words)
+        return composed(*run)
 
     monkeypatch.setattr(compose, "_composed", counted)
     found = lines(*(f"reward.kwargs.a{number}=1" for number in range(64)), "~optim.clip_grad", "reward=python")

@@ -26,10 +26,10 @@ VALUE = 'p4ss/w+rd "of=mine\\ é'
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Each test reads an environment of its own, and leaves nothing learned behind."""
-    redaction.known_secrets.cache_clear()
+    redaction.secrets_of.cache_clear()
     yield
     redaction._registered.clear()
-    redaction.known_secrets.cache_clear()
+    redaction.secrets_of.cache_clear()
 
 
 @pytest.fixture

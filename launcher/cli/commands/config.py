@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from launcher.core import metrics as catalogue
 from launcher.core.metric_aliases import canonical, spellings
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
+from launcher.runs import store
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -181,7 +183,7 @@ def diff(
 ) -> None:
     """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
     with problems_named():
-        one, other = differ.side(a, root, config_dir), differ.side(b, root, config_dir)
+        one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
         rows = list(differ.rows(one, other))
     notes = [*one.notes, *other.notes]
     differs = [_row_node(row, source) for row in rows]

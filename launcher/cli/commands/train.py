@@ -20,7 +20,8 @@ from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import AsJson, err, problems_named, say, say_problems, tell, write_json
-from launcher.config.recipe import RunRequest, run_request
+from launcher.config.recipe import run_request
+from launcher.config.request import RunRequest
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
@@ -189,7 +190,7 @@ def rerun(
         made = prepare_rerun(folder, given)
         refused = [] if anyway else made.refused
         if not as_json:
-            for line in [*made.notes, *([each.line for each in made.differences] or ["nothing differs"])]:
+            for line in [each.line for each in made.differences] or ["nothing differs"]:
                 say(line)
         outcome = None
         if not (dry_run or refused):

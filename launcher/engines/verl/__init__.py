@@ -23,6 +23,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.engines.verl import saved, words
+from launcher.engines.verl.passed_on import VerlNames
 from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
@@ -69,6 +70,7 @@ class Verl(Engine):
     splits_length = False
     writes_by_turn = True
     equal_micro_batches = True
+    names = VerlNames()
 
     @property
     def renames_layers(self) -> bool:

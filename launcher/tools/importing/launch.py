@@ -12,19 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config.arguments import key_of
 from launcher.config.defaults import REASONS
 from launcher.config.names.table import Translation, table
 from launcher.config.nodes import flat, walk
-from launcher.config.recipe import RunRequest, SourcedOverride
+from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
-from launcher.config.translate import EXTRA, PROJECT, as_passed_on
-from launcher.core.overrides import literal
+from launcher.core.overrides import key_of, literal
 from launcher.core.problems import Problem, shortened
 from launcher.core.redaction import is_secret_setting, is_secret_variable
 from launcher.engines.verl import TAKEN
 from launcher.engines.verl.config.compose import FLAGS, compose
 from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
+from launcher.engines.verl.passed_on import EXTRA, PROJECT, as_passed_on
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
 from launcher.scripts.words.state import Launch

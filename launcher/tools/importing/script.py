@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from launcher.config.arguments import key_of
 from launcher.config.descriptions import fields_of
+from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.scripts.read import read_script
 from launcher.scripts.words.state import NOT_SET, Launch, OpenPart

@@ -7,14 +7,16 @@ import os
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.nodes import TARGET
+from launcher.config.request import SourcedOverride
 from launcher.config.yaml_lines import leaves
 from launcher.core.overrides import argument, is_plain, quoted
-from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
-from launcher.runs import store
+from launcher.core.problems import Problem, short_repr, suggest, without_style
 from launcher.spec.data import ENDINGS
 
 _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
@@ -37,9 +39,11 @@ _HELD_OUT = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|dev|eval)(?:[^
 # ---- paths, ids and addresses where a choice is meant
 
 
-def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[str]:
+def chosen_by_value(
+    group: str, value: str, files: Mapping[str, Path], find_run: Callable[[str], str] | None = None
+) -> list[str]:
     """The choice and the setting that a path, an id, an address or the name of a run stands for; nothing where
-    `value` is neither. `files` are the choices of the group."""
+    `value` is neither. `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
     if group == "reward" and (found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value)):
@@ -53,7 +57,8 @@ def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[s
         return _of_hub(group, of_hub, files)
     if group == "data" and (of_files := _files_of(value)):
         return of_files
-    if group == "model" and (folder := _run_folder(value)):
+    is_path = value.startswith(("/", ".", "~")) or value.count("/") > 1 or os.path.isdir(value)
+    if group == "model" and find_run and not is_path and (folder := find_run(value)):
         return ["model=hf", argument("model.path", folder)]
     if not (_HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
         return []
@@ -72,8 +77,17 @@ def _of_hub(group: str, found: re.Match[str], files: Mapping[str, Path]) -> list
     return overrides
 
 
-def without_scheme(key: str, value: str) -> str:
-    """A value without `file://`, and of a setting that names a repository without a hub's address."""
+def cleaned(word: str, settable: Sequence[str]) -> str:
+    """A word with Hydra's `null` for Python's; its value without `file://`, and of a setting that names a repository
+    without a hub's address."""
+    name, equals, value = word.partition("=")
+    if value == "None":
+        return f"{name}=null"
+    key = name.lstrip("+~")
+    return f"{name}={_without_scheme(key, value)}" if equals and key.partition(".")[0] in settable else word
+
+
+def _without_scheme(key: str, value: str) -> str:
     value = re.sub(r"(^|[\[,'\"])file://(?:localhost(?=/))?", r"\1", value)
     found = _HUB_PLACE.fullmatch(value) if key in [setting for _, setting in _VALUE_NAMES.values()] else None
     return found["id"] if found and not (found["at"] or found["revision"]) else value
@@ -89,16 +103,6 @@ def _path(value: str) -> Path:
         return Path(value).expanduser()
     except RuntimeError:  # the home of nobody
         return Path(value)
-
-
-def _run_folder(value: str) -> str:
-    if value.startswith(("/", ".", "~")) or value.count("/") > 1 or os.path.isdir(value) or not os.path.isdir("runs"):
-        return ""
-    try:
-        found = store.named(value, Path("runs"))
-    except Problems:
-        return ""  # the name of several
-    return str(found.path) if found else ""
 
 
 def _known_choice(group: str, value: str, files: Mapping[str, Path]) -> list[str]:
@@ -178,8 +182,21 @@ def number_meant(text: str, unit: str = "") -> str:
     return plain if _NUMBER.fullmatch(plain) else ""
 
 
-def slip(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | None:
-    """Characters that were not meant, such as a minus sign of a web page; `settable` are the groups and first names."""
+def before_parsing(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem | None:
+    """What is wrong with a word that Hydra would read as something else, or not at all. `known` are the choices of each
+    group, `settable` the groups and first names."""
+    key, equals, value = word.partition("=")
+    key = key.lstrip("+~")
+    problem = None if word.isascii() else _of_other_characters(word, key, value, settable)
+    if not problem and (value.startswith("=") or not re.fullmatch(r"[\w.@/-]*", key)):
+        problem = misplaced(word, settable)
+    if not problem and not equals and not word.startswith("~"):
+        problem = _without_equals(word, known, settable)
+    return problem
+
+
+def _of_other_characters(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | None:
+    """Characters that were not meant, such as a minus sign of a web page."""
     plain = in_ascii(word)
     name, _, text = plain.partition("=")
     typed = text.strip("\"'")
@@ -201,39 +218,46 @@ def backslash(key: str, value: str) -> Problem | None:
     return Problem(key, f"got {short_repr(value)}, a path of Windows", here or f"use {argument(key, plain)}")
 
 
-def joined(overrides: Sequence[str], settable: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """The overrides, and a problem for each whose value stands apart without `=`: `sampler.n 4`, `sampler.n = 4`."""
-    rest, problems, left = list[str](), list[Problem](), list(overrides)
+def join_values(
+    words: Sequence[SourcedOverride], settable: Sequence[str]
+) -> tuple[list[SourcedOverride], list[Problem]]:
+    """The words, and a problem for each whose value stands apart: `sampler.n 4`, `sampler.n = 4`, `sampler.n: 4`."""
+    rest, problems, left = list[SourcedOverride](), list[Problem](), deque(words)
     while left:
-        word = left.pop(0)
-        key, equals, value = word.partition("=")
-        follows = left[0] if left else ""
-        if not equals and re.fullmatch(r"[\w.]+:", word) and follows and "=" not in follows:
-            value = left.pop(0)  # of YAML
-            while left and value.count("{") > value.count("}"):
-                value += f" {left.pop(0)}"
-            if (name := key.rstrip(":")).partition(".")[0] not in settable:
-                rest.append(f"{name}={value}")
-                continue
-            got = f"{short_repr(f'{word} {value}')} has a colon"
-            problems.append(Problem(name, got, f"use {_in_shell(name, value)}"))
-            continue
-        if key.rstrip() != key and key.strip().partition(".")[0] in settable:
+        word = left.popleft()
+        key, equals, value = word.text.partition("=")
+        follows = left[0].text if left else ""
+        ours = key.strip().rstrip(":").partition(".")[0] in settable
+        beside = follows[1:] if follows.startswith("=") and not equals else follows  # `= 4` or `=4`
+        if not equals and re.fullmatch(r"[\w.]+:", key) and follows and "=" not in follows:
+            value = _yaml_value(left)
+            name = key.rstrip(":")
+            if ours:
+                got = f"{short_repr(f'{key} {value}')} has a colon"
+                problems.append(Problem(name, got, f"use {_in_shell(name, value)}"))
+            else:
+                rest.append(replace(word, text=f"{name}={value}"))
+        elif ours and key.rstrip() != key:
             fix = f"use {argument(key.strip(), value.strip())}"
-            problems.append(Problem(key.strip(), f"{short_repr(word)} has a space in it", fix))
-            continue
-        if value or key.partition(".")[0] not in settable or not re.fullmatch(r"[\w.]+", key):
+            problems.append(Problem(key.strip(), f"{short_repr(word.text)} has a space in it", fix))
+        elif not ours or value or not follows or "=" in beside or not re.fullmatch(r"[\w.]+", key) or (
+            equals and not _NUMBER.fullmatch(follows)
+        ):  # fmt: skip
             rest.append(word)
-            continue
-        beside = follows[1:] if follows.startswith("=") and not equals else follows
-        if "=" in beside or not follows or (equals and not re.fullmatch(_NUMBER, follows)):
-            rest.append(word)
-            continue
-        left.pop(0)
-        value = beside or (left.pop(0) if left and "=" not in left[0] else "VALUE")
-        shown = f"{word} {follows}".strip()
-        problems.append(Problem(key, f"{short_repr(shown)} has a space in it", f"use {argument(key, value)}"))
+        else:
+            left.popleft()
+            value = beside or (left.popleft().text if left and "=" not in left[0].text else "VALUE")
+            got = f"{short_repr(f'{word.text} {follows}'.strip())} has a space in it"
+            problems.append(Problem(key, got, f"use {argument(key, value)}"))
     return rest, problems
+
+
+def _yaml_value(left: deque[SourcedOverride]) -> str:
+    """The value that follows `key:`, which has spaces of its own where it stands in braces."""
+    value = left.popleft().text
+    while left and value.count("{") > value.count("}"):
+        value += f" {left.popleft().text}"
+    return value
 
 
 def _in_shell(key: str, value: str) -> str:
@@ -253,7 +277,7 @@ def misplaced(word: str, settable: Sequence[str]) -> Problem | None:
     return Problem(key, f"{short_repr(word)} cannot be read", f"use {_in_shell(key, value)}") if known else None
 
 
-def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem:
+def _without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem:
     """What to type for a word that has no `=`."""
     key, colon, value = word.partition(":")
     top = key.partition(".")[0]
