@@ -32,7 +32,7 @@ BELOW = {
     "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
     "views": "core spec health logs monitor runs",
-    "config": "core spec runs config.names engines.verl.config",
+    "config": "core spec config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
     "engines.verl.config": "core",
@@ -52,7 +52,7 @@ BELOW = {
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train engines"
     ),
-    "preflight": "core spec models config preflight.checks",
+    "preflight": "core spec models runs config preflight.checks",
     "tools": (
         "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
         "preflight.checks"
@@ -84,15 +84,13 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "tokenizers": ("engines/torch/", "text/"),
     "safetensors": ("engines/torch/", "tools/merge/"),
     "hydra": (
-        "config/arguments.py",
-        "config/compose.py",
-        "config/grammar.py",
-        "config/resolve.py",
-        "config/sources.py",
+        "core/composition.py",
+        "config/",
         "engines/verl/config/compose.py",
         "engines/verl/config/defaults.py",
     ),
     "omegaconf": (
+        "core/composition.py",
         "config/compose.py",
         "config/sources.py",
         "engines/verl/config/compose.py",

@@ -29,8 +29,8 @@ OPTIONS = (
     "--source", "--json", "--yaml", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
-FindRun = Callable[[str], str]
-"""The folder of the run with a name; empty where there is none."""
+FindRun = Callable[[str], str | None]
+"""The folder of the run with a name; nothing where there is none."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not that of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config

@@ -40,7 +40,7 @@ _HELD_OUT = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|dev|eval)(?:[^
 
 
 def chosen_by_value(
-    group: str, value: str, files: Mapping[str, Path], find_run: Callable[[str], str] | None = None
+    group: str, value: str, files: Mapping[str, Path], find_run: Callable[[str], str | None] | None = None
 ) -> list[str]:
     """The choice and the setting that a path, an id, an address or the name of a run stands for; nothing where
     `value` is neither. `files` are the choices of the group; `find_run` tells the folder of a run's policy."""

@@ -12,7 +12,7 @@ from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
-from launcher.config.resolve import Resolution, resolve_request, try_resolve
+from launcher.config.resolve import Resolution, resolve_request
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
@@ -146,7 +146,7 @@ def _given_twice(by: RunRequest) -> list[CheckResult]:
 
 def run_of(overrides: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     """The run of these arguments with all that is fitted to its rows and memory. Raises `Problems`."""
-    found = try_resolve(overrides, config_dir)
+    found = resolve_request(run_request(overrides, config_dir), _policy_of_run)
     if found.problems or not found.run:
         raise Problems(found.problems)
     return fit_settings(Context(found.run, here=False), found.given).asked

@@ -96,7 +96,7 @@ WORDS = [
     (["trainer.experiment_name='a\0b'"], NAME), (["trainer.project_name=../x"], NAME),
     (["trainer.run_root='a\0b'"], "invisible character"), (["trainer.run_root='a\x1b[31mb'"], "invisible character"),
     (["trainer.run_root='a\u202eb'"], "invisible character"),
-    (["trainer.run_root=" + "a" * 300], "TorchSampler has no setting"),
+    (["trainer.run_root=" + "a" * 300], "file name too long"),
 ]  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from hydra.core.override_parser.types import QuotedString
 from launcher.config.explain import build
 from launcher.config.nodes import flat
 from launcher.config.origins import origins
-from launcher.config.resolve import resolve, try_resolve
+from launcher.config.request import RunRequest, SourcedOverride
+from launcher.config.resolve import resolve, resolve_request, try_resolve
 from launcher.config.slips import number_meant
 from launcher.core.overrides import literal
 from launcher.spec.stored import to_node
@@ -70,7 +71,10 @@ MEANT = [
 
 @pytest.mark.parametrize(("typed", "means"), MEANT, ids=[" ".join(typed) for typed, _ in MEANT])
 def test_what_is_clear_works(typed: list[str], means: dict[str, object]) -> None:
-    run = flat(to_node(resolve(words_of(*typed))))
+    asked = RunRequest([SourcedOverride(word, word) for word in words_of(*typed)])
+    found = resolve_request(asked, {"first": "runs/p/first"}.get)
+    assert found.run and not found.problems
+    run = flat(to_node(found.run))
     assert {name: run.get(name) for name in means} == means
 
 
