@@ -65,12 +65,10 @@ def refused(within: Callable[[float], AbstractContextManager[None]]) -> Refused:
 WORDS = [
     # too much
     (["data.x=" + DEEP], "its brackets stand more than 64 deep"),
-    (["data.x=" + "{a:" * 5000], "its brackets stand more than 64 deep"),
     (["data.x=" + "${" * 5000], "its brackets stand more than 64 deep"),
     (["data.x=" + "a" * 2**20], "has 1,048,583 characters"),
     ([f"data.x{n}=1" for n in range(10_000)], "got 10,004 arguments"),
     (["seed=" + "9" * 5000], "a number of more than 64 digits"),
-    (["data.x=[1," + "9" * 5000 + "]"], "a number of more than 64 digits"),
     (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; use at most 512"),
     # a class
     (["algorithm._target_=os.system"], TARGET), (["+algorithm._target_=os.system"], TARGET),
@@ -85,7 +83,6 @@ WORDS = [
     (["trainer.run_root='${oc.${trainer.project_name}:HOME}'"], ENV), (["trainer.run_root=${ oc.env : HOME }"], ENV),
     (["hydra.run.dir=/etc"], "Hydra's own settings"), (["+hydra.searchpath=[file:///etc]"], "Hydra's own settings"),
     (["++hydra.job.env_set.X=1"], "Hydra's own settings"), (["hydra/launcher=x"], "Hydra's own settings"),
-    (["+algorithm@hydra.x=grpo"], "a choice has the name of its group"),
     (["+data@_global_=reverse"], "a choice has the name of its group"),
     # names
     (["trainer.experiment_name=../../x"], NAME), (["trainer.experiment_name=/etc/x"], NAME),
@@ -117,23 +114,19 @@ CONFIGS = [
     (BOMB, "mine.yaml:5: stands for more than 20,000 values"),
     (f"{CLASS}x: {DEEP}", "mine.yaml:2: lists and groups stand more than 64 deep"),
     (CLASS + "x: " + "y" * 2**20, "mine.yaml:1: has 1,048,577 bytes"),
-    (CLASS + "x: 0x" + "f" * 5000, "mine.yaml:2: a number has 5,002 digits"),
     (CLASS + "x: &x [*x]", "mine.yaml:2: *x stands within itself"),
     (CLASS + DOUBLED, "stands for more than 20,000 values"),  # a bomb of interpolations
     (CLASS + "x: ${algorithm.y}\ny: ${algorithm.x}\n", "stands within itself"),
-    (CLASS + "x: ${oc.decode:'" + DEEP + "'}", "brackets stand more than 64 deep"),
     (CLASS + "x: ${oc.decode:'[" + "a," * 600 + "a]'}", "algorithm.x: has 600 commas"),
     (
         CLASS + "y: [" + "a," * 600 + 'a]\nx: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'",
         "has 600 commas",
     ),
     (CLASS + "x: \"${oc.create:'a: " + "9" * 100 + "'}\"", "holds a number of more than 64 digits"),
-    (CLASS + "z: '{a: " + "9" * 100 + "}'\nx: ${oc.create:${algorithm.z}}", "a number has 100 digits"),
     (
         CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
         "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is not a variable that a config",
     ),
-    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH}: is not a variable that a config may read"),
     (
         CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
         "${oc.env:RLRUN_API_KEY}: is not a variable",
@@ -141,7 +134,6 @@ CONFIGS = [
     (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN}: is not a variable"),  # by a detour
     (CLASS + "kl_loss_coef: ${oc.env:RLRUN_GONE}", "the environment has no RLRUN_GONE"),
     ("_target_: os.system", "os.system is not of class Algorithm"),
-    ("_target_: antigravity.x", "antigravity.x is not of class Algorithm"),
     (CLASS + "x: !!python/object/apply:os.system ['touch ran']", "mine.yaml:2: could not determine a constructor"),
 ]
 
@@ -255,10 +247,7 @@ def test_many_words_without_an_equals_sign_cost_little(within: Callable[[float],
 
 @pytest.mark.parametrize(
     "words",
-    [["plan", *BASE, "data.x=" + DEEP], ["train", *BASE, "data.x=" + "a" * 100_000],
-     ["plan", *[f"data.x{n}=1" for n in range(10_000)]], ["train", *BASE, "algorithm._target_=os.system"],
-     ["train", *BASE, "trainer.run_root=${oc.env:HF_TOKEN}"], ["train", *BASE, "trainer.experiment_name=../../x"],
-     ["train", "--resume", "../../etc"], ["show", "a" * 300],
+    [["train", *BASE, "data.x=" + "a" * 100_000], ["plan", *[f"data.x{n}=1" for n in range(10_000)]],
      ["plan", "--config-dir", "bomb", "algorithm=mine", *BASE[1:]]],
     ids=lambda words: " ".join(words)[:40],
 )  # fmt: skip

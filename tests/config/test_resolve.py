@@ -12,8 +12,6 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from launcher.algorithms.grpo import GRPO
-from launcher.clusters.local import Local
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.files import conf_dir
@@ -78,50 +76,24 @@ EXACT = [
                                  " use algorithm.kl_loss_coef=1"),
     ("model.hiden_size=32", "model.hiden_size: Scratch has no setting 'hiden_size';"
                            " did you mean model.hidden_size=32?"),
-    ("data.n_promts=3", "data.n_promts: Reverse has no setting 'n_promts'; did you mean data.n_prompts=3?"),
-    ("reward.ignorecase=true", "reward.ignorecase: Exact has no setting 'ignorecase';"
-                               " did you mean reward.ignore_case=true?"),
-    ("hardware.nodes=2", "hardware.nodes: Hardware has no setting 'nodes'; did you mean hardware.nnodes=2?"),
-    ("engine.threads=2", "engine.threads: Torch has no setting 'threads'; did you mean engine.num_threads=2?"),
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature';"
                              " did you mean sampler.temperature=1?"),
-    ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean trainer.save_freq=1?"),
-    ("critic.optim.lrr=1", "critic.optim.lrr: CriticOptim has no setting 'lrr';"
-                           " did you mean critic.optim.lr=1?"),
     ("optim.wx=1", f"optim.wx: Optim has no setting 'wx'; it has {names(Optim)}"),  # nothing is near
-    ("optim.wd=1", "optim.wd: Optim has no setting 'wd'; use optim.weight_decay=1"),
-    ("cluster.ip=1", f"cluster.ip: Local has no setting 'ip'; it has {names(Local)}"),
     # a typo in a group
     ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm=grpo?"),
-    ("modle.hidden_size=32", "modle.hidden_size: no group or setting 'modle'; use model.hidden_size=32"),
-    ("sed=1", "sed: no group or setting 'sed'; did you mean seed=1?"),
     ("wander=true", f"wander: no group or setting 'wander'; it may be {TOP}"),
-    ("sampler/foo=bar", "sampler/foo: no group or setting 'sampler/foo'; did you mean sampler=bar?"),
-    ("~nothing", f"nothing: no group or setting 'nothing'; it may be {TOP}"),
     # a typo in a choice
     ("algorithm=grop", "algorithm: no choice 'grop'; did you mean algorithm=grpo?"),
-    ("model=tinny", "model: no choice 'tinny'; did you mean model=tiny?"),
-    ("data=revers", "data: no choice 'revers'; did you mean data=reverse?"),
-    ("reward=exakt", "reward: no choice 'exakt'; did you mean reward=exact?"),
-    ("hardware=h100", "hardware: no choice 'h100'; did you mean hardware=h100x8?"),
     ("cluster=k8s", f"cluster: no choice 'k8s'; it may be {choices('cluster')}"),
-    ("engine=trl", f"engine: no choice 'trl'; it may be {choices('engine')}"),
     ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
-    ("algorithm=null", f"algorithm: None is not a choice; it may be {choices('algorithm')}"),
-    ("algorithm=[grpo]", "algorithm: ['grpo'] is not a choice; use one choice: algorithm=grpo"),
     # a wrong value
     ("sampler.n=0", "sampler.n: got 0; use a number >= 1"),
     ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"),
     ("optim.lr=-1", "optim.lr: got -1; use a number > 0.0"),
     ("optim.lr=nan", "optim.lr: got nan; use a finite number"),
-    ("optim.lr=inf", "optim.lr: got inf; use a finite number"),
     ("optim.betas=[0.9,2]", "optim.betas: got 2 as item 2; use a number < 1.0"),
-    ("optim.betas=[0.9]", "optim.betas: got [0.9]; use a list of at least 2"),
     ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin'; use 'constant', 'linear', 'cosine',"
                                       " 'polynomial', 'inverse_sqrt' or 'warmup_stable_decay'"),
-    ("trainer.save_freq=-2", "trainer.save_freq: got -2; use a number >= -1"),
-    ("trainer.keep_last=0", "trainer.keep_last: got 0; use a number >= 1"),
-    ("seed=-1", "seed: got -1; use a number >= 0"),
     ("seed=99999999999999999999", "seed: got 99999999999999999999; use a number < 9223372036854775808"),
     ("model.dtype=float16", "model.dtype: got 'float16'; use 'float32', 'bfloat16' or 'float64'"),
     ("sampler.top_k=0", "sampler.top_k: 0 leaves no token to sample; use sampler.top_k=-1"),
@@ -130,25 +102,11 @@ EXACT = [
     ("sampler.n=four", "sampler.n: got 'four'; use a whole number"),
     ("sampler.n='4'", "sampler.n: got '4'; use sampler.n=4"),
     ("sampler.n=2.5", "sampler.n: got 2.5; use a whole number"),
-    ("sampler.n=[1]", "sampler.n: got [1]; use a whole number"),
-    ("sampler.n.x=1", "sampler.n: got {'x': 1}; use a whole number"),
-    ("sampler.n=", "sampler.n: got ''; use a whole number"),
     ("optim.lr=fast", "optim.lr: got 'fast'; use a number"),
-    ("optim.lr=true", "optim.lr: got True; use a number"),
-    ("optim.betas=0.9", "optim.betas: got 0.9; use a list"),
     ("optim=adam", "optim: is Hugging Face's name; the optimizer is AdamW; leave it out"),
     ("trainer=null", "trainer: got None, and it is a group of settings; use trainer.SETTING=VALUE"),
-    ("trainer.val_before_train=bf16", "trainer.val_before_train: got 'bf16'; use true or false"),
-    ("trainer.run_root=[5]", "trainer.run_root: got [5]; use text"),
     # names that would be paths
     ("trainer.experiment_name=../x", f"trainer.experiment_name: got '../x'; {NAME}"),
-    ("trainer.project_name=..", f"trainer.project_name: got '..'; {NAME}"),
-    ("trainer.experiment_name=.hidden", f"trainer.experiment_name: got '.hidden'; {NAME}"),
-    ("trainer.experiment_name=a/b", f"trainer.experiment_name: got 'a/b'; {NAME}"),
-    ("trainer.experiment_name=''", f"trainer.experiment_name: got ''; {NAME}"),
-    ('trainer.experiment_name="a\0b"', f"trainer.experiment_name: got 'a\\x00b'; {NAME}"),
-    ('trainer.experiment_name="a\n"', f"trainer.experiment_name: got 'a\\n'; {NAME}"),  # `$` must mean the end
-    (f"trainer.experiment_name={LONG}", f"trainer.experiment_name: got '{LONG[:76]}...; {NAME}"),
     (f"trainer.run_root={LONG}", f"trainer.run_root: got '{LONG[:76]}..., file name too long;"
                                  " use another folder"),
     ("trainer.run_root='a\0b'", "trainer.run_root: contains the invisible character '\\x00';"
@@ -158,62 +116,35 @@ EXACT = [
     # what cannot be read
     ("seed", "seed: has no value; use seed=VALUE"),
     ("=5", "'=5': names no setting; use key=value"),
-    ("seed=[1", "seed: '[1' has a bracket that is not closed; use 'seed=[1]'"),
     ("seed=[1,{", "seed: '[1,{' has a bracket that is not closed; use 'seed=\"[1,{\"'"),
-    ("seed = 4", "seed: 'seed = 4' has a space in it; use seed=4"),
-    ("--seed=4", "--seed: arguments have no dashes; use seed=4"),
     ("data.prompt_key=\udc80", "data.prompt_key: '\\udc80' cannot be read; use key=value"),
     # a sweep
     ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; use -m, or one value, or for a list 'sampler.n=[2,4]'"),
-    ("sampler.n=range(1,4)",
-     "sampler.n: 'sampler.n=range(1,4)' is a sweep; use -m, or one value"),
-    ("algorithm=grpo,sft", "algorithm: 'algorithm=grpo,sft' is a sweep; use -m, or one value"),
     # code from the command line, in every disguise
     ("algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
-    ("+algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
-    ("++algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
-    ("~algorithm._target_", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
     ("reward={_target_:os.system}", f"reward: {TARGET}; use reward=CHOICE"),
-    ("+reward={_target_:os.system}", f"reward: {TARGET}; use reward=CHOICE"),
-    ("++reward={a:[{_target_:os.system}]}", f"reward: {TARGET}; use reward=CHOICE"),
-    ("data.x=[{_target_:os.system}]", f"data.x: {TARGET}; use data=CHOICE"),
-    ("optim.x=[[{_target_:os.system}]]", f"optim.x: {TARGET}; use optim=CHOICE"),
-    ("++trainer._target_.x=1", f"trainer._target_.x: {TARGET}; use trainer=CHOICE"),
-    ("reward@_target_=exact", "'reward@_target_=exact': a choice has the name of its group; use reward=CHOICE"),
     # Hydra's own settings and ways around the groups
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings are not part of a run; leave it out"),
-    ("+hydra.searchpath=[/tmp]", "hydra.searchpath: Hydra's own settings are not part of a run; leave it out"),
-    ("hydra/launcher=x", "hydra/launcher: Hydra's own settings are not part of a run; leave it out"),
     ("reward@_global_=exact", "'reward@_global_=exact': a choice has the name of its group; use reward=CHOICE"),
-    ("model@data=tiny", "'model@data=tiny': a choice has the name of its group; use model=CHOICE"),
     # what lies outside the run
     ("trainer.run_root=${oc.env:HOME}", "trainer.run_root: ${...:...} is for config files only;"
                                         " write the value itself"),
-    ("trainer.run_root='${ oc.env : HOME}'", "trainer.run_root: ${...:...} is for config files only;"
-                                             " write the value itself"),
-    ("trainer.run_root='${oc.${trainer.project_name}:HOME}'", "trainer.run_root: ${...:...} is for config files only;"
-                                                              " write the value itself"),
     ("optim.lr=${sede}", "optim.lr: ${sede} is not a setting, and a shell expands no variable in single quotes;"
                           " write the value itself, or use double quotes"),
     # taken away
     ("~hardware", f"hardware: not chosen; it may be {choices('hardware')}"),
-    ("~algorithm=grpo", f"algorithm: not chosen; it may be {choices('algorithm')}"),
     ("~optim.lr", "optim.lr: is set by no file that could be overridden; leave it out: the default holds"),
     # fine each, but not together
     ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; use 1, or cluster=ray"),
     ("hardware.n_gpus_per_node=2", "hardware.n_gpus_per_node: is 2 and device is cpu; use hardware=gpu"),
     ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18"),
-    ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; use 32"),
     ("trainer.ppo_mini_batch_size=5", "trainer.ppo_mini_batch_size: 5 prompts do not divide"
                                       " data.train_batch_size=16; use 4"),
     ("model.hidden_size=65", "model: hidden_size 65 does not split over 4 attention heads; use an even hidden_size"),
-    ("data.max_response_length=5000", "data.max_response_length: prompt and answer may take 5016 tokens, and the model"
-                                      " knows 2048 positions; use a sum of at most 2048"),
     # what stands on the disk
     ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
     ("trainer.run_root=s3://bucket/x", "trainer.run_root: 's3://bucket/x' is an address, not a folder; use a folder,"
                                        " such as one mounted there"),
-    ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
 ]  # fmt: skip
 
 
@@ -227,41 +158,25 @@ SEVERAL = [
      ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; keep one of the two"]),
     (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
      ["trainer.run_root: '{here}/taken/a/b' is a file; use a folder"]),
-    (["trainer.run_root=taken/a", "trainer.project_name=b"],  # a file has the project's name
-     ["trainer.run_root: '{here}/taken/a/b' is a file; use a folder"]),
     (["model=hf"], ["model.path: has no value; use model.path=VALUE"]),
     (["model=hf", "model.path=empty"],
      ["model.path: 'empty' holds no config.json and no checkpoint; use a model's folder"]),
-    (["model=hf", "model.path=note.txt"],
-     ["model.path: 'note.txt' is a file; use the folder of config.json"]),
     (["model=hf", "model.path=trained"],
      ["model.path: 'trained' holds no config.json and no checkpoint; use model.path=trained/checkpoint-1000"]),
     (["model=hf", "model.path=trained/checkpoint-90/config.json"],
      ["model.path: 'trained/checkpoint-90/config.json' is a file; use model.path=trained/checkpoint-90"]),
     (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean model.path=empty?"]),
-    (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b';"
-      " use a model's folder or hub id"]),
-    (["model=hf", "model.path=[5]"], ["model.path: got [5]; use text"]),
-    (["model=hf", f"model.path={LONG}"],
-     [f"model.path: got '{LONG[:76]}..., file name too long; use a model's folder or hub id"]),
-    (["model=hf", "model.path='~no-such-user/x'"],
-     ["model.path: got '~no-such-user/x', could not determine home directory; use a model's folder or hub id"]),
     (["data=files"], ["data.train_files: none is given; use data.train_files=train.jsonl"]),
     (["data=files", "data.train_files=trian.jsonl"],
      ["data.train_files: trian.jsonl is not there; did you mean data.train_files=train.jsonl?"]),
     (["data=files", "data.train_files=empty"],
      ["data.train_files: empty is a folder; use 'data.train_files=empty/*.jsonl'"]),
-    (["data=files", "data.train_files=gone/x.jsonl"],
-     ["data.train_files: gone/x.jsonl is not there; neither is the folder gone"]),
     (["data=files", "data.train_files='empty/*.jsonl'"],
      ["data.train_files: empty/*.jsonl matches no file; its folder has no JSONL, JSON, CSV or parquet file"]),
     (["data=files", "data.train_files=note.txt"],
      ["data.train_files: the ending of 'note.txt' is not known; expected .jsonl, .json, .ndjson, .csv, .tsv,"
       " .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"]),
-    (["data=files", "data.train_files=5"], ["data.train_files: got 5; use a list"]),
     (["data=files", "data.train_files=[train.jsonl,[1]]"], ["data.train_files: got [1] as item 2; use text"]),
-    (["data=files", f"data.train_files={LONG}.jsonl"],
-     [f"data.train_files: {LONG}.jsonl is not there; its folder has train.jsonl"]),
     # everything at once
     (["algorithm.cilp_ratio_low=1", "sampler.n=four", "data.train_batch_size=0", "seed=1.5", "modle=tiny", "x"],
      ["modle: no group or setting 'modle'; did you mean model=tiny?",
@@ -270,10 +185,6 @@ SEVERAL = [
       "data.train_batch_size: got 0; use a number >= 1",
       "sampler.n: got 'four'; use a whole number",
       "seed: got 1.5; use a whole number"]),
-    (["hardware.nproc_per_node=3", "trainer.ppo_mini_batch_size=5", "sampler.n=1"],
-     ["data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18",
-      "trainer.ppo_mini_batch_size: 5 prompts do not divide data.train_batch_size=16; use 4",
-      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"]),
     (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
       "trainer.run_root=note.txt"],
      ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",
@@ -323,14 +234,8 @@ def test_words_that_do(words: list[str], n: int) -> None:
     [
         (["train", "algorithm=gpro", "model=tiny", "data=reverse", "sampler.n=1"], 2),
         (["train", "--resume", "nowhere"], 1),
-        (["train", "--resume", "nowhere", "seed=1"], 1),
-        (["train", "algorithm=sft", "model=tiny", "data=reverse", "trainer.run_root='~no-such-user'"], 1),
-        (["train", "algorithm=sft", "model=tiny", "data=reverse", "data.n_demos=8", "trainer.run_root=x"], 1),
         (["show", LONG], 1),  # longer than a file's name may be
-        (["show", "~no-such-user/x"], 1),
         (["logs", "\x1b[31mred"], 1),
-        (["stop", "nowhere"], 1),
-        (["show", "--root", "note.txt", "x"], 1),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
 )
@@ -346,9 +251,7 @@ def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
 @pytest.mark.parametrize(
     ("words", "fails"),
     [
-        (["plan"], 3),
         (["plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=x", "optim.lr=x", "x", "\x1b[31m=1"], 4),
-        (["plan", "--config-dir", "nowhere", "algorithm=grpo"], 3),
         (["train", "--dry-run", "algorithm=sft", "model=tiny", "data=reverse", "hardware=gpu"], 1),
     ],
     ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
@@ -453,24 +356,15 @@ def test_code_beside_the_config_groups_is_recorded_with_the_run(here: Path) -> N
 
 OWN = [
     ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; use one that extends it"),
-    ("_target_: launcher.models.scratch.Scratch\n",
-     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm; use one that extends it"),
     ("_target_: launcher.spec.algorithm.Algorithm\n",  # the noun itself
      "algorithm: launcher.spec.algorithm.Algorithm cannot be built; use a class with @settings and every method"),
     ("_target_: no.such.Class\n",
      "algorithm: there is no source of a module no.such; expected package.module.Class"),
-    ("_target_: Class\n", "algorithm: 'Class' is not a class path; expected package.module.Class"),
     ("_target_: 5\n", "algorithm: _target_ is 5; its config file names the Algorithm class to build"),
-    ("_target_: [os.system]\n",
-     "algorithm: _target_ is ['os.system']; its config file names the Algorithm class to build"),
     ("", "algorithm: has no _target_; its config file names the Algorithm class to build"),
-    ("- a\n", "algorithm: needs a choice of its config group, not a value of type list"),
     (f"{CLASS}kl_coef: 1\n", "algorithm.kl_coef: GRPO has no setting 'kl_coef'; did you mean kl_loss_coef?"),
-    (f"{CLASS}5: 1\n", f"algorithm.5: GRPO has no setting '5'; it has {names(GRPO)}"),
     (f"{CLASS}kl_loss_coef: [\n", "{file}:3: did not find expected node content"),
     (f"{CLASS}kl_loss_coef: 1\nkl_loss_coef: 2\n", "{file}:3: found duplicate key kl_loss_coef"),
-    (f"{CLASS}kl_loss_coef: !!python/object/apply:os.system ['x']\n",
-     "{file}:2: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
     (b"\xff", "--config-dir: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
     ("5\n", "--config-dir: object of unsupported type: 'int'"),
     (f"{CLASS}kl_loss_coef: ${{no.such:x}}\n", "--config-dir: unsupported interpolation type no.such"),

@@ -49,9 +49,7 @@ def test_a_name_without_a_chosen_group_is_not_put_into_the_run() -> None:
         ("critic.optim.lr_warmup_steps_ratio=0.05", "use critic.optim.lr_warmup_steps=STEPS"),
         ("actor.kl_loss_type=low_var_kl", "use algorithm.kl_loss_type=k3"),
         ("actor.strategy=fsdp", "use engine.strategy=fsdp2"),
-        ("rollout.top_k=0", "use sampler.top_k=-1"),
         ("trainer.learning_rate=1e-5", "use optim.lr=1e-5"),
-        ("sampler.num_generations=8", "use sampler.n=8"),
     ],
 )
 def test_only_a_known_group_before_a_name_leaves_its_meaning(word: str, fix: str) -> None:

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.commands import sweep
 from launcher.cli.output import (
     LEVELS,
     AsJson,
@@ -64,6 +63,8 @@ def plan(
     if multirun:
         with problems_named():
             by = run_request(overrides or [], config_dir)
+            from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
+
             sweep.plan(by.texts, by.config_dir, as_json)
         return
     with problems_named():
