@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,7 +128,8 @@ def _measured(case: Case, folder: Path) -> Outcome:
     wall = time.monotonic() - started
     left = _left(str(folder).encode())
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended since
+            os.kill(pid, signal.SIGKILL)
     cpu, gb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
     text = (folder / "output").read_text(errors="replace")
     escaped = any(path.name == "escaped" for path in folder.rglob("*"))

@@ -34,27 +34,32 @@ Cells = dict[str, pa.Array]
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Table | None:
     """The columns to write, without extra_info; None where the rows have to be converted one by one."""
-    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
+    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math"):
         return None
+    cells = _text_cells(table, files) if _is_sound(table) else None
+    try:
+        row = _example_row(cells, files, kind) if cells else None
+        values = parquet_layout.values_of(row, kind) if isinstance(row, Row) and not row.extra_info else {}
+    except UnfitRow:
+        return None
+    if not cells or not values:
+        return None
+    used = [cells[name] for name in _placeholders(values)]
+    if not all(map(_says_something, used)) or (kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py()):
+        return None  # the last of a pair's `values` are chosen and rejected, which may not be equal
+    types = parquet_layout.types(kind)
+    return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
+
+
+def _text_cells(table: pa.Table, files: Files) -> Cells | None:
+    """The columns of texts; None where others are read, or where one changes what a row means."""
     cells = {name: table[name].combine_chunks() for name in table.column_names if table[name].type == pa.string()}
     others = set(table.column_names) - cells.keys()
     read_keys = {*READ_KEYS, files.prompt_key, files.response_key}
     if others & read_keys or any(table[name].type not in _UNREAD_TYPES for name in others):
         return None
-    if cells.keys() & MEANING_KEYS or any("\ue000" in name or "\ue001" in name for name in cells):
-        return None
-    try:
-        row = _example_row(cells, files, kind)
-        values = parquet_layout.values_of(row, kind) if isinstance(row, Row) and not row.extra_info else {}
-    except UnfitRow:
-        return None
-    used = [cells[name] for name in _placeholders(values)]
-    if not used or not all(map(_says_something, used)):
-        return None
-    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():
-        return None  # chosen and rejected, the last of `values`, are equal in some row
-    types = parquet_layout.types(kind)
-    return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
+    marked = any("\ue000" in name or "\ue001" in name for name in cells)
+    return None if marked or cells.keys() & MEANING_KEYS else cells
 
 
 def _example_row(cells: Cells, files: Files, kind: Kind) -> Row | RefusedRow:

@@ -12,13 +12,6 @@ from launcher.core.files import open_file
 _BOMS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
          (codecs.BOM_UTF16_BE, "UTF-16"))  # fmt: skip
 _HIGH = re.compile(rb"[\x80-\xff]+")
-_OF_TWO_BYTES = (
-    ("shift_jis", "[\u3040-\u30ff]", 0.25), ("euc_jp", "[\u3040-\u30ff]", 0.25), ("euc_kr", "[\uac00-\ud7a3]", 0.9),
-    ("gb18030", "[\u4e00-\u9fff]", 0.25),
-)  # fmt: skip
-"""Encodings of East Asia, each with letters of its own and the least share of them in a text."""
-
-
 _OTHERS = (
     (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "save its rows as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook of Excel", "save its rows as CSV"),
@@ -55,34 +48,10 @@ def wide_encoding(head: bytes) -> str:
 
 
 def probable_encoding(lines: Iterable[bytes]) -> str:
-    """Of lines that are not UTF-8; empty where nothing speaks for one."""
-    text = b"\n".join(lines)
-    high = _HIGH.findall(text)
-    letters = b"".join(high)
-    if not letters:
-        return ""
-    if len(letters) < 3 * len(high):  # single letters among those of ASCII, as in the languages of Western Europe
-        return "WINDOWS-1252"
-    for encoding, own, least in _OF_TWO_BYTES:
-        decoded = _decoded(text, encoding)
-        non_ascii = [letter for letter in decoded if letter > "\x7f"]
-        if non_ascii and len(re.findall(own, decoded)) > least * len(non_ascii) and not _cyrillic(letters):
-            return encoding.upper()
-    if _cyrillic(letters):  # small letters are most of a text
-        upper_half = sum(byte >= 0xE0 for byte in letters)
-        return "WINDOWS-1251" if 2 * upper_half > len(letters) else "KOI8-R"
-    return ""
-
-
-def _cyrillic(letters: bytes) -> bool:
-    return sum(byte >= 0xC0 for byte in letters) > 0.9 * len(letters)
-
-
-def _decoded(text: bytes, encoding: str) -> str:
-    try:
-        return text.decode(encoding)
-    except UnicodeDecodeError:
-        return ""
+    """Of lines that are not UTF-8, where single letters among those of ASCII show a language of Western Europe; empty
+    otherwise."""
+    high = _HIGH.findall(b"\n".join(lines))
+    return "WINDOWS-1252" if high and len(b"".join(high)) < 3 * len(high) else ""
 
 
 def to_utf8(name: str, encoding: str) -> str:

@@ -88,20 +88,11 @@ def csv_rows(name: str, source: Iterator[bytes | RefusedRow], tabs: bool) -> Ite
     Columns are separated by commas (`tabs`: by tabs); where the header has none, by semicolons or tabs if it has
     those. Blank lines are no records, columns without a name are left out.
     """
-    blank = 0
-    for start in source:
-        if isinstance(start, RefusedRow):
-            yield ended(start.where, start.reason)
-            return
-        if start.strip():
-            break
-        blank += 1
-    else:
+    first = _first_line(name, source)
+    if not isinstance(first, tuple):
+        yield from [first] if first else []
         return
-    if encoding := wide_encoding(start[:64]):
-        yield ended(name, f"the file is {encoding}; {to_utf8(name, encoding)}")
-        return
-    start = start if blank else start.removeprefix(BOM)
+    blank, start = first
     usual = "\t" if tabs else ","
     sign = usual if usual.encode() in start else next((sign for sign in ";\t" if sign.encode() in start), usual)
     lines = _RecordLines(chain([start], source), blank)
@@ -111,11 +102,10 @@ def csv_rows(name: str, source: Iterator[bytes | RefusedRow], tabs: bool) -> Ite
         where = f"{name}:{lines.begin()}"
         try:
             fields = _record(reader, lines)
-            if fields and header:
-                yield RawRow(where, _csv_values(header, fields), lines.raw, only_texts=True)
-            elif fields:
-                header = _column_names(fields)
+            if not header or not fields:
+                header = header or _column_names(fields)
                 continue
+            yield RawRow(where, _csv_values(header, fields), lines.raw, only_texts=True)
         except StopIteration:
             break
         except _FileEnds as ends:
@@ -128,6 +118,18 @@ def csv_rows(name: str, source: Iterator[bytes | RefusedRow], tabs: bool) -> Ite
         rows += 1
     if header and not rows:
         yield ended(name, "the file has a header and no rows")
+
+
+def _first_line(name: str, source: Iterator[bytes | RefusedRow]) -> tuple[int, bytes] | RefusedRow | None:
+    """How many blank lines come first, and the line after them, without its mark; or why there is none."""
+    for blank, line in enumerate(source):
+        if isinstance(line, RefusedRow):
+            return ended(line.where, line.reason)
+        if line.strip():
+            encoding = wide_encoding(line[:64])
+            unread = encoding and ended(name, f"the file is {encoding}; {to_utf8(name, encoding)}")
+            return unread or (blank, line if blank else line.removeprefix(BOM))
+    return None
 
 
 def _record(reader: Iterator[list[str]], lines: _RecordLines) -> list[str]:

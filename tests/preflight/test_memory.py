@@ -47,16 +47,14 @@ def test_the_limit_decides_the_level(share: float, level: str) -> None:
     "words",
     [
         ("algorithm=sft", *BIG),
-        ("algorithm=dpo", *BIG, "data=ultrafeedback"),
         ("algorithm=ppo", *BIG),
-        ("algorithm=grpo", *BIG, "sampler.n=5", "algorithm.kl_loss_coef=0.001"),
+        ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2", "sampler=vllm", "sampler.kv_cache_gb=200"),
         ("algorithm=grpo", *BIG, "sampler.n=5", "trainer.max_tokens_per_gpu=16384", "engine.strategy=fsdp2"),
     ],
     ids=lambda words: words[0],
 )
 def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -> None:
     """The words, typed after the run's own, resolve; and the run that they make is estimated at the advised peak."""
-    words = tuple(word for word in words if not (word == "data=gsm8k" and "data=ultrafeedback" in words))
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     assert limit
@@ -84,23 +82,6 @@ def test_what_is_cheaper_is_advised_first() -> None:
     assert "lora" not in result.fix and "offload" not in result.fix
 
 
-@pytest.mark.parametrize(
-    "more",
-    [[], ["sampler=vllm", "sampler.gpu_memory_utilization=0.95"], ["sampler=vllm", "sampler.kv_cache_gb=200"]],
-    ids=" ".join,
-)
-def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it(more: list[str]) -> None:
-    words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2", *more)
-    run = run_of(*words)
-    limit = memory.limit(run.hardware)
-    (result,) = memory.check_memory(run, limit)
-    assert result.level == "FAIL"
-    assert result.fix.startswith("use ")
-    told = result.fix.removeprefix("use ").partition(":")[0].split()
-    (again,) = memory.check_memory(run_of(*words, *(word for word in told if word not in words)), limit)
-    assert again.level == "OK"
-
-
 def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
     """A limit that is just enough for 100 rows is not enough for 101."""
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512")
@@ -113,10 +94,7 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
-        (
-            ("algorithm=sft", "model=qwen2.5-7b-instruct", "hardware=gpu", "hardware.memory_gb=24"),
-            "model.dtype=bfloat16",
-        ),
+        (("algorithm=sft", "model=qwen2.5-7b-instruct", "hardware=gpu", "hardware.memory_gb=24"), "model.dtype=bf"),
         (("algorithm=sft", "model=qwen2.5-72b-instruct", "hardware=h100x8"), "data.val_files=[]"),
     ],
 )

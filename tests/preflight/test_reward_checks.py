@@ -15,7 +15,7 @@ from launcher.core.problems import Problems
 from launcher.preflight.checks import reward_trial
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
-from launcher.tools.reward_bench import KINDS, AnswerKind, BenchReport, bench, run_of
+from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
 
 Lines = Callable[..., str]
 GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
@@ -52,8 +52,6 @@ def output(run: RunSpec) -> list[str]:
     ("truths", "words", "expected"),
     [
         (("18", "7"), ["reward=gsm8k"], []),
-        (("18", "7"), ["reward=math"], []),
-        (("18", "7"), ["reward=gsm8k_format"], []),
         (("18", "7"), ["reward=auto"], []),
         (("18", "7"), ["reward=exact"], []),
         # these never look at the truth
@@ -142,7 +140,6 @@ def test_a_function_that_scores_nothing_is_refused(
         ("return float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
         ("return float(solution_str == f'So: {ground_truth}')", [], "0 on average and empty ones 0,"),  # none of them
         ("return float(solution_str == f'So: {ground_truth}')", ["reward.form='So: {}'"], ""),
-        ("return -len(solution_str)", ["reward.form=''"], ""),  # says that it never looks at the truth
     ],
 )  # fmt: skip
 def test_a_function_that_gives_right_answers_nothing_is_refused(
@@ -163,21 +160,17 @@ def warned(*words: str) -> list[str]:
     ("body", "words", "expected"),
     [
         ("random.random()", [], "WARN reward: Python scored the answer"),
-        ("random.random()", ["reward.form="], "when asked again, so chance is learnt"),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
         ("-right + random.random() / 10", [], "FAIL reward: Python scores right answers"),  # more than chance
         ("right + len(solution_str) / 50", [], "WARN reward: Python scores a wrong answer of 64 characters 1.28"),
-        ("right + ('<answer>' in solution_str) + 1.5 * (len(solution_str) > 30)", [], "a right one such as '18' 1,"),
         ("len(solution_str) / 50", [], "as high as wrong ones"),
         ("0.5", ["reward.form="], "WARN reward: Python scores 10 different answers, short and long ones, all 0.5"),
         ("0.2 - right if solution_str else -1", ["reward.form='So: {}'"], "FAIL reward: Python scores right answers "
          "('So: 18', ...) -0.8 on average and wrong ones 0.2, so the wrong ones are learnt"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
-        ("-0.1 if right else -5", [], ""),
         ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
         ("right + min(len(solution_str) / 100, 0.5)", [], ""),
-        ("right - len(solution_str) / 1000", [], ""),
         ("right + 0.5 * ('<answer>' in solution_str)", [], ""),
         ("len(solution_str) / 50", ["reward.form="], ""),
     ],
@@ -224,7 +217,6 @@ def test_a_slow_function_is_not_asked_again(lines: Lines, tmp_path: Path, monkey
         (["reward=length", "reward.low=5000", "reward.high=6000"],
          "WARN reward.low: no answer has 5,000 characters and scores more than 0: answers end after 64 tokens, which "
          "hold at most about 64 characters; use reward.low=32"),
-        (["reward=length", "reward.low=100", "reward.high=110", "reward.unit=words"], "scores more than 0.64"),
         (["reward=length", "reward.high=100"], "WARN reward.high: each answer scores 1"),
         (["reward=overlong", "reward.longest=4000", "reward.buffer=100"], "WARN reward.longest: each answer scores 0"),
         # nothing is wrong with these
@@ -254,15 +246,7 @@ def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
 
 def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
     file = lines("18")
-    words = [
-        "algorithm=sft",
-        "model=tiny",
-        "data=files",
-        "data.train_batch_size=1",
-        file,
-        "data.prompt_key=prompt",
-        "data.response_key=prompt",
-    ]
+    words = ["algorithm=sft", *GRPO[1:2], *GRPO[3:], file, "data.prompt_key=prompt", "data.response_key=prompt"]
     assert output(resolve([*words, "reward=gsm8k"])) == []
 
 
@@ -281,14 +265,9 @@ def kind(report: BenchReport, name: str) -> AnswerKind:
 
 def test_gsm8k_by_hand(lines: Lines) -> None:
     report = bench(run_of(["reward=gsm8k", "data=files", lines("18", "7", "1,000")]), 8, silent)
-    assert (report.reward, report.rows, report.ok, report.gold_known, report.deterministic) == (
-        "GSM8K",
-        3,
-        True,
-        True,
-        True,
-    )
-    assert [each.name for each in report.kinds] == list(KINDS)
+    assert (report.reward, report.rows) == ("GSM8K", 3)
+    assert report.ok and report.gold_known and report.deterministic
+    assert [each.name for each in report.kinds] == list(reward_trial.KINDS)
     assert {each.name: (each.answers, each.mean, each.zeros) for each in report.kinds} == {
         "gold": (3, 1.0, 0.0), "empty": (3, 0.0, 1.0), "wrong": (3, 0.0, 1.0), "overlong": (3, 1.0, 0.0),
         "format": (3, 0.0, 1.0), "injection": (3, 0.0, 1.0),

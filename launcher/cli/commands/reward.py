@@ -13,8 +13,9 @@ from launcher.cli.commands.data import watched
 from launcher.cli.output import AsJson, Cell, make_table, out, problems_named, say, say_problems, say_table, write
 from launcher.core.redaction import printable
 from launcher.monitor.console import compact
+from launcher.preflight.checks.reward_trial import KINDS
 from launcher.tools import reward_bench
-from launcher.tools.reward_bench import MEANING, AnswerKind, BenchReport
+from launcher.tools.reward_bench import AnswerKind, BenchReport
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -61,7 +62,7 @@ def _row(kind: AnswerKind) -> list[Cell]:
     numbers = [compact(x) for x in (kind.mean, kind.low, kind.median, kind.high)]
     zeros = f"{kind.zeros:.0%}" if kind.zeros == kind.zeros else "nan"
     counts = str(kind.answers), str(kind.unscored)
-    return [(kind.name, "bold"), (MEANING[kind.name], "dim"), *counts, *numbers, zeros]
+    return [(kind.name, "bold"), (KINDS[kind.name], "dim"), *counts, *numbers, zeros]
 
 
 def _ms(seconds: float) -> str:

@@ -13,7 +13,7 @@ from launcher.core.problems import Problem, short_repr
 from launcher.models import store
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.lengths import token_count
-from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, trial
+from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, check_reward
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
 from launcher.rewards.remote import Remote
@@ -72,7 +72,7 @@ def _scores(context: Context) -> Iterator[CheckResult]:
     answered = [row for row in rows if needs_rollout(row, "train", kind)]
     servers = [leaf for leaf in run.reward.leaves() if isinstance(leaf, Remote)]
     remote = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
-    found = list(trial(run, answered, MAX_ASKED if remote else 0))
+    found = list(check_reward(run, answered, MAX_ASKED if remote else 0))
     yield from found
     if any_failed(found):
         return

@@ -210,15 +210,14 @@ def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected:
                for line in output(GOOD, "data.train_files=other.jsonl"))  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "encoding"), [
-    ("Wie heißt die größte Stadt?", "WINDOWS-1252"), ("größe", "WINDOWS-1252"),
-    ("Сколько будет один и один", "WINDOWS-1251"),
-    ("Сколько будет один и один", "KOI8-R"), ("日本の首都はどこですか", "SHIFT_JIS"), ("法国的首都是哪里？", "GB18030"),
+@pytest.mark.parametrize(("text", "encoding", "fix"), [
+    ("Wie heißt die größte Stadt?", "WINDOWS-1252",
+     "convert it to UTF-8: iconv -f WINDOWS-1252 -t UTF-8 other.jsonl > other.utf8.jsonl"),
+    ("日本の首都はどこですか", "SHIFT_JIS", "convert it to UTF-8; file -i other.jsonl may tell its encoding"),
 ])  # fmt: skip
-def test_the_encoding_of_a_file_and_what_converts_it(output: Lines, text: str, encoding: str) -> None:
+def test_the_encoding_of_a_file_and_what_converts_it(output: Lines, text: str, encoding: str, fix: str) -> None:
     Path("other.jsonl").write_bytes(f'{{"prompt": "{text}", "response": "{text}"}}\n'.encode(encoding))
-    convert = f"convert it to UTF-8: iconv -f {encoding} -t UTF-8 other.jsonl > other.utf8.jsonl"
-    assert any(line.endswith(convert) for line in output(GOOD, "data.train_files=other.jsonl"))
+    assert any(line.endswith(fix) for line in output(GOOD, "data.train_files=other.jsonl"))
 
 
 @pytest.mark.parametrize(("mark", "reward", "right"), [
