@@ -346,7 +346,7 @@ def _from_node(node: Any) -> Event | None:
     if kind is None:
         return None
     if kind is not Step:
-        event: Event = _reader(kind).validate_python(node)
+        event: Event = _reader(kind.__name__).validate_python(node)
         return event
     at, step = float(node.get("at", 0.0)), int(node["step"])  # nearly all of a log is steps: they are read by hand
     if not 0 <= at < YEAR_9999 or not -LARGEST <= step < LARGEST:
@@ -355,12 +355,12 @@ def _from_node(node: Any) -> Event | None:
 
 
 @cache
-def _reader(kind: Any) -> Any:
+def _reader(kind: str) -> Any:
     """Reads one member of the tagged union of events, whose tag is `kind`. Fields of newer versions are passed over.
     pydantic is loaded late: the log of another program has no such events."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
-    return TypeAdapter(kind)
+    return TypeAdapter(KINDS[kind])
 
 
 INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
