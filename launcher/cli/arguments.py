@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
-from launcher.config.reference import completion
+
+def _completion() -> ModuleType:
+    """Loaded late: it needs Hydra, and only a shell that completes a word asks for it."""
+    from launcher.config.reference import completion  # noqa: PLC0415
+
+    return completion
 
 
 def _complete_overrides(context: typer.Context, incomplete: str) -> list[str]:
-    return completion.completions(incomplete, context.params.get("overrides") or [], _path(context, "config_dir"))
+    found: list[str] = _completion().completions(
+        incomplete, context.params.get("overrides") or [], _path(context, "config_dir")
+    )
+    return found
 
 
 def complete_target(context: typer.Context, incomplete: str) -> list[str]:
-    return completion.targets(incomplete, _path(context, "config_dir"))
+    found: list[str] = _completion().targets(incomplete, _path(context, "config_dir"))
+    return found
 
 
 def complete_run(context: typer.Context, incomplete: str) -> list[str]:
-    return completion.run_names(incomplete, _path(context, "root") or Path("runs"))
+    found: list[str] = _completion().run_names(incomplete, _path(context, "root") or Path("runs"))
+    return found
 
 
 def complete_side(context: typer.Context, incomplete: str) -> list[str]:
-    return completion.sides(incomplete, _path(context, "root") or Path("runs"))
+    found: list[str] = _completion().sides(incomplete, _path(context, "root") or Path("runs"))
+    return found
 
 
 def _path(context: typer.Context, name: str) -> Path | None:

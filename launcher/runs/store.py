@@ -9,14 +9,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from launcher.clusters import slurm
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder, writer_here
 from launcher.runs.summary import state_of
+
+if TYPE_CHECKING:
+    from launcher.clusters.slurm import SlurmJob
 
 LOOK_S = 0.3  # between two pictures of a watched run
 
@@ -94,7 +97,7 @@ def watch(folder: Folder, view: Sink) -> None:
 
 def queued(folder: Folder) -> str:
     """`slurm job 12, pending (Resources)`; empty where it is in no queue."""
-    job = slurm.job_of(folder.path)
+    job = _queued_job(folder)
     try:
         status = job.queue_status() if job else ""
     except Problems:
@@ -143,7 +146,7 @@ def _at(path: Path, holds: str) -> Folder | None:
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     """Ask the run to save and end (`now`: to end at once), also from another host. Returns what happened."""
-    if (job := slurm.job_of(folder.path)) and job.queue_status():
+    if (job := _queued_job(folder)) and job.queue_status():
         return _stop_queued(job, now, wait_s)
     if holder(folder) is None:
         return "was not running"
@@ -169,7 +172,14 @@ def _signal(pid: int, folder: Folder, now: bool) -> None:
                 os.kill(pid, signal.SIGTERM)
 
 
-def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
+def _queued_job(folder: Folder) -> SlurmJob | None:
+    """Its job in the queue of Slurm. Loaded late, with what runs on clusters: most commands ask for no queue."""
+    from launcher.clusters.slurm import job_of  # noqa: PLC0415
+
+    return job_of(folder.path)
+
+
+def _stop_queued(job: SlurmJob, now: bool, wait_s: float) -> str:
     job.stop(now)
     give_up = time.monotonic() + wait_s
     while status := job.queue_status():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from launcher.core.events import Alert, Event, Step, is_damage
 from launcher.core.metric_aliases import canonical
@@ -14,11 +15,13 @@ from launcher.core.state import LEVELS
 from launcher.health.advice import with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
-from launcher.health.run_judge import RunJudge
 from launcher.logs import endings
 from launcher.spec.health import HealthRules
-from launcher.spec.run import RunSpec
 from launcher.views.read import LogOrRun
+
+if TYPE_CHECKING:
+    from launcher.health.run_judge import RunJudge
+    from launcher.spec.run import RunSpec
 
 PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
 """In whose spelling the health rules name settings, by the form of a log; of others in words."""
@@ -43,13 +46,20 @@ def judge_of(rules: HealthRules | None, kind: str) -> Judge:
     return Judge(rules or read_profile(MEASURED), PROGRAMS.get(kind, "any"))
 
 
+def judge_of_run(run: RunSpec) -> RunJudge:
+    """The judge of a run of ours. It is loaded late: it needs the settings of runs, and a log does without."""
+    from launcher.health.run_judge import RunJudge  # noqa: PLC0415
+
+    return RunJudge(run)
+
+
 def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | None = None) -> Findings:
     """By these rules; without any, a run of ours by its own profile and its settings `run`.
 
     Raises `Problems` where there are neither steps nor findings: nothing was judged.
     """
     judge = judge_of(rules, source.kind)
-    see: Callable[[Event], list[Alert]] = RunJudge(run).hear if run and rules is None else judge.see
+    see: Callable[[Event], list[Alert]] = judge.see if run is None or rules else judge_of_run(run).hear
     found, last, rate = list[Alert](), -1, 0.0
     for event in source.events():
         if isinstance(event, Step):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +13,13 @@ from launcher.cli.output import AsJson, out, problems_named, say, write
 from launcher.cli.plot import plot
 from launcher.core.events import Alert
 from launcher.health.profiles import profile_names, read_profile
-from launcher.launch.start import recorded_spec
 from launcher.runs import store
 from launcher.views import findings, series
 from launcher.views.findings import Findings
 from launcher.views.read import LogOrRun, find
+
+if TYPE_CHECKING:
+    from launcher.spec.run import RunSpec
 
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
@@ -43,9 +45,16 @@ def diagnose(
         rules = None if profile is None else read_profile(profile)
         source = find(name, root)
         own = source.log is None and rules is None
-        found = findings.find_problems(source, rules, recorded_spec(store.find(name, root)) if own else None)
+        found = findings.find_problems(source, rules, _recorded(name, root) if own else None)
     write(found.alerts, as_json, lambda: _show(source, found))
     raise typer.Exit(1 if any(alert.level == "critical" for alert in found.alerts) else 0)
+
+
+def _recorded(name: str, root: Path) -> RunSpec:
+    """The run as it was asked for. What reads it is loaded late: a log of another program does without."""
+    from launcher.launch.start import recorded_spec  # noqa: PLC0415
+
+    return recorded_spec(store.find(name, root))
 
 
 def _show(source: LogOrRun, found: Findings) -> None:
