@@ -111,8 +111,8 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py
 
-import-scripts: $(VENV)/ready-dev $(VERL)/ready  ## launch scripts in many shell styles beside bash in a sandbox of stubs: words, environment, verl's config
-	$(VENV)/bin/python benchmarks/import_scripts.py --verl $$(echo $(VERL)/lib/python3*/site-packages/verl/trainer/config)
+import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as rlrun import runs them, beside plain bash in a folder of stubs
+	$(VENV)/bin/python benchmarks/import_scripts.py
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))

@@ -19,11 +19,10 @@ BELOW = {
     "models": "core hubs spec",
     "health": "core spec",
     "monitor": "core spec",
-    "rewards.worker": "core spec",
-    "scripts.programs": "scripts.words",
-    "scripts": "scripts.words scripts.programs",
+    "sandbox": "core",
+    "rewards.worker": "core spec sandbox",
     "clusters.ray": "core clusters.nodes spec clusters.local",
-    "rewards": "core hubs spec rewards.worker",
+    "rewards": "core hubs spec rewards.worker sandbox",
     "text": "core spec models",
     "trackers": "core",
     "tools.merge": "core models",
@@ -32,7 +31,7 @@ BELOW = {
     "engines.torch.parallel": "core spec engines.torch.model",
     "runs": "core spec clusters.slurm",
     "views": "core spec health logs monitor runs",
-    "config": "core spec config.names",
+    "config": "core spec config.names sandbox",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core",
     "engines.verl.config": "core",
@@ -57,7 +56,7 @@ BELOW = {
         "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
         "preflight.checks"
     ),
-    "tools.doctor": "core clusters.nodes hubs spec data models rewards.worker clusters.ray preflight.checks",
+    "tools.doctor": "core clusters.nodes hubs spec data models sandbox clusters.ray preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
         "engines.torch.train engines engines.torch"
@@ -67,7 +66,7 @@ BELOW = {
         "trackers preflight.checks preflight"
     ),
     "tools.importing": (
-        "core spec config.names engines.verl.config engines.verl config preflight.checks scripts.words scripts"
+        "core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"
     ),
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
@@ -122,8 +121,6 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "trackio": ("trackers/trackio.py",),
     "mlflow": ("trackers/mlflow.py",),
     "swanlab": ("trackers/swanlab.py",),
-    "tree_sitter": ("scripts/",),
-    "tree_sitter_bash": ("scripts/",),
     "verl": (),
 }
 LATE = 65

@@ -1,4 +1,4 @@
-"""The runs of a recipe: its `rlrun train` commands, each word with its line. Nothing of it is run.
+"""The runs of a recipe: its `rlrun train` commands, each word with its line. Bash runs it where it can do nothing.
 
 recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name one.
 """
@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.config import run_file
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
-from launcher.config.guard import LONGEST
 from launcher.config.request import RunRequest, SourcedOverride
-from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
-from launcher.core.bounded_parse import SIZE, LimitExceeded
-from launcher.core.files import conf_dir, read_file
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.spec.run import RunSpec
 
-_BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
-_LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
 _TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
-_REDIRECTS = re.compile(r"\d*[<>]")
+_ARGUMENT = "rlrun.argument=of-the-recipe"
+"""What a recipe is given: a command that it reaches passes on the overrides of the command line."""
+_OF_BASH = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
+"""Variables that would change how bash reads the recipe."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,6 @@ class Command:
     request: RunRequest
     passes_on: bool
     """`"$@"`: overrides given to the recipe are overrides of this run."""
-
-
-@dataclass(frozen=True)
-class Value:
-    text: str
-    unknown: str = ""
-    """What only a running shell knows of it."""
-    variables: tuple[str, ...] = ()
-    """Environment variables that it comes from."""
 
 
 def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> RunRequest:
@@ -109,103 +98,49 @@ def one(name: str) -> Command:
 
 
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
-    """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
+    """Every `rlrun train` that the script starts, in its order. Raises `Problems` where it cannot be read."""
+    from launcher.sandbox import confine  # noqa: PLC0415  a recipe alone needs it
+    from launcher.sandbox.reading import read_script  # noqa: PLC0415
+
+    if not path.exists():
+        raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found"))
+    ours = path.resolve().parent == folder().resolve()
+    given = {name: value for name, value in environment.items() if not _OF_BASH.fullmatch(name)}
     try:
-        text = read_file(path, SIZE).decode()
-    except FileNotFoundError:
-        raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found")) from None
-    except (OSError, ValueError) as error:
-        got = f"cannot be read ({error_message(error)})"
-        raise Problems(Problem(str(path), got, "use a shell script", "bad-file")) from error
-    inside = path.resolve().parent == folder().resolve()
-    script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
-    try:
-        found = list(script.read(text))
-    except LimitExceeded as error:
-        raise Problems(error.in_file(script.name)) from error
+        reading = read_script(path, [_ARGUMENT], given, confined=not (ours and confine.missing()))
+    except OSError as error:
+        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", code="bad-file")) from error
+    if reading.refused:
+        raise Problems([*reading.refused])
+    name = f"recipes/{path.name}" if ours else str(path)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [
+        _command(name, one.place, lines, one.words[1:], reading.placeholders)
+        for one in reading.started if one.name == "rlrun" and one.words[:1] == ("train",)
+    ]  # fmt: skip
     if len(found) == 1:
         return found
     return [replace(each, name=f"{each.name}#{number}") for number, each in enumerate(found, 1)]
 
 
-@dataclass
-class _Script:
-    name: str
-    environment: Mapping[str, str]
-    variables: dict[str, Value] = field(default_factory=dict)
-
-    def read(self, text: str) -> Iterator[Command]:
-        depth = 0
-        for words in ShellReader(text).commands():
-            plain = [str(word) for word in words]
-            depth += sum(word in _BRANCH for word in plain[:1]) - sum(word in _END for word in plain[:1])
-            if plain[0] in ("for", "select") and len(plain) > 1:
-                self.variables[plain[1]] = Value(plain[1], "what a loop goes through")
-            while plain and plain[0] in _LEADS | _BRANCH:
-                plain, words = plain[1:], words[1:]
-            begins = next((place for place, word in enumerate(plain) if Path(word).name == "rlrun"), None)
-            if begins is not None and plain[begins + 1 : begins + 2] == ["train"]:
-                yield self._command(words[begins + 2 :], branch=bool(depth))
-            elif begins is None:
-                self._assign(words)
-
-    def _assign(self, words: list[Word]) -> None:
-        """The variables that a command begins with: `a=1 b="$a"`."""
-        for word in words:
-            name, *rest = word.pieces
-            if rest[:1] != [Piece("=")] or name != Piece(name.text) or not name.text.isidentifier():
-                return
-            value = self._value(rest[1:], word.line)
-            self.variables[name.text] = replace(value, text=name.text) if value.unknown else value
-
-    def _command(self, words: list[Word], branch: bool) -> Command:
-        words_read, notes, passes_on = list[SourcedOverride](), list[str](), False
-        if branch:
-            notes.append(f"{self.name}:{words[0].line if words else 0}: stands in a loop or a condition")
-        for word in words:
-            if _REDIRECTS.match(str(word)):
-                break
-            if any(piece.name == ARGUMENTS for piece in word.pieces):
-                passes_on = True
-                continue
-            where, value = f"{self.name}:{word.line}", self._value(word.pieces, word.line)
-            if value.unknown:
-                excluded = "=" not in value.text
-                stands = "is left out" if excluded else f"stands here as {value.text}"
-                notes.append(f"{where}: {word} {stands}; only a running shell knows {value.unknown}")
-                if excluded:
-                    continue
-            where += "".join(f", environment {name}" for name in value.variables)
-            split = all(piece.quoted or not piece.name for piece in word.pieces)
-            words_read += [
-                SourcedOverride(text, where, "recipe") for text in ([value.text] if split else value.text.split())
-            ]
-        rest, config_dir, others = options_apart(words_read)
-        notes += [f"{self.name}: {option} is left out; it is not an override" for option in others]
-        return Command(self.name, RunRequest(rest, config_dir, tuple(notes)), passes_on)
-
-    def _value(self, pieces: Sequence[Piece], line: int) -> Value:
-        values, size = list[Value](), 0
-        for piece in pieces:
-            values.append(self._of(piece, line))
-            size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
-            if size > LONGEST:
-                raise LimitExceeded(f"a value has more than {LONGEST:,} characters", "use a shorter one", line)
-        unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
-        names = dict.fromkeys(name for value in values for name in value.variables)
-        return Value("".join(value.text for value in values), unknown, tuple(names))
-
-    def _of(self, piece: Piece, line: int) -> Value:
-        if not piece.name:
-            return Value(piece.text)
-        if piece.name in self.variables:
-            return self.variables[piece.name]
-        if self.environment.get(piece.name):
-            return Value(self.environment[piece.name], variables=(piece.name,))
-        if piece.default is not None:
-            return self._value(piece.default, line)
-        stands = piece.name if piece.name.isidentifier() else "unknown"
-        return Value(stands, piece.text)
+def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], placeholders: Sequence[str]) -> Command:
+    """The command at `place` (`file:line`); its words are looked for on the lines that follow."""
+    begin, texts, notes = int(place.rpartition(":")[2]), list[SourcedOverride](), list[str]()
+    for word in words:
+        key, at = word.partition("=")[0], begin
+        while at < len(lines) and key not in lines[at - 1] and lines[at - 1].rstrip().endswith("\\"):
+            at += 1
+        where = f"{name}:{at if at <= len(lines) and key in lines[at - 1] else begin}"
+        stands = word
+        for part in placeholders:
+            stands = stands.replace(part, "unknown")
+        if stands != word:
+            notes.append(f"{where}: {word} stands here as {stands}; only a running shell knows it")
+        texts.append(SourcedOverride(stands, where, "recipe"))
+    kept = [one for one in texts if one.text != _ARGUMENT]
+    rest, config_dir, others = options_apart(kept)
+    notes += [f"{name}: {option} is left out; it is not an override" for option in others]
+    return Command(name, RunRequest(rest, config_dir, tuple(notes)), len(kept) < len(texts))
 
 
 def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:

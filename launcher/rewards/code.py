@@ -27,8 +27,8 @@ from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
-from launcher.rewards.worker import sandbox
 from launcher.rewards.worker.tests import counted
+from launcher.sandbox import confine
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
@@ -71,7 +71,7 @@ class Code(DetailedReward):
     without root). `limits`: time and memory limits only; the code has your permissions otherwise."""
 
     def problems(self) -> list[Problem]:
-        absent = sandbox.missing() if self.sandbox == "kernel" else ()
+        absent = confine.missing() if self.sandbox == "kernel" else ()
         fix = "use another system, or reward.sandbox=limits, which does not forbid it"
         return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in absent]
 

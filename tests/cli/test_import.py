@@ -15,7 +15,7 @@ from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.tools.importing.script import ImportedScript, import_script, recipe_paths
 
-CASES = Path(__file__).parents[1] / "scripts" / "cases"
+CASES = Path(__file__).parents[1] / "sandbox" / "cases"
 GRPO = """\
 set -x
 export VLLM_USE_V1=1
@@ -83,7 +83,7 @@ def test_arguments_of_the_script_are_given_after_two_dashes(folder: Path) -> Non
     (made,) = of_text(folder, GRPO, "Qwen/Qwen3-4B", "actor_rollout_ref.rollout.temperature=0.7").launches
     assert made.run and (made.run.model.label, made.run.sampler.temperature) == ("Qwen3-4B", 0.7)
     shutil.copy(CASES / "sft_torchrun.sh", folder)
-    with pytest.raises(Problems, match="starts no training of verl; give its own arguments after --"):
+    with pytest.raises(Problems, match="the script ended here before it started anything"):
         import_script(folder / "sft_torchrun.sh")
 
 
@@ -182,18 +182,17 @@ def test_variables_of_the_shell_are_given(folder: Path) -> None:
 
 def test_a_variable_that_is_not_set_is_named_with_its_line(folder: Path) -> None:
     (folder / "run.sh").write_text(GRPO.replace("$MODEL", "${BASE_MODEL}/x"))
-    line = "run.sh:4: ${BASE_MODEL}: not set in the script; empty as in a clean shell; use --env BASE_MODEL=VALUE"
+    line = "run.sh:9: ${BASE_MODEL}: not set in the script; empty as in a clean shell; use --env BASE_MODEL=VALUE"
     assert f"· {line}" in call("run.sh").output.splitlines()
 
 
 def test_why_no_launch_is_found_is_shown(folder: Path) -> None:
-    (folder / "run.sh").write_text(f"D=$(hostname)\nif [ $D = a ]; then\n  exit 1\nfi\n. other.sh\nexit\n{GRPO}")
+    (folder / "run.sh").write_text(f"D=$(hostname)\n. ./other.sh\nif [ ! -d /no/rows ]; then\n  exit 3\nfi\n{GRPO}")
     result = call("run.sh")
     assert result.exit_code == 2
     lines = [line.partition("run.sh")[2] for line in result.output.splitlines()]
-    assert lines[0].startswith(": starts no training of verl; give its own arguments after --")
-    assert lines[1] == ":1: $(hostname): only running the script tells"
-    assert lines[2].startswith(":2: [ $D = a ]: ") and lines[3].startswith(":5: source other.sh: ")
+    assert lines[0].startswith(":4: the script ended here before it started anything (exit code 3); use --env NAME=")
+    assert lines[1].startswith(":2: ./other.sh: No such file or directory: an error of bash here")
 
 
 def test_what_is_no_script_ends_with_2(folder: Path) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from launcher.rewards.code import Code, code_of, equal_output
 from launcher.rewards.code import tests_of as read_tests  # another name: pytest collects what begins so
-from launcher.rewards.worker import root, sandbox
+from launcher.sandbox import confine, root
 from launcher.spec.reward import Answer, score_safely
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(sandbox.missing()), reason="needs Landlock and seccomp")
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(confine.missing()), reason="needs Landlock and seccomp")
 
 PROGRAM = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]})
 CALLS = json.dumps({"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]})
@@ -261,15 +261,15 @@ def test_limits_alone_forbid_less(tmp_path: Path) -> None:
 
 
 def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox.missing.cache_clear()
-    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    confine.missing.cache_clear()
+    monkeypatch.setattr(confine, "landlock_version", lambda: 0)
     assert list(map(str, Code().problems())) == [
         "reward.sandbox: this system has no Landlock, which forbids files (Linux 5.13 and later, where it is not"
         " switched off); use another system, or reward.sandbox=limits, which does not forbid it"
     ]
     assert Code(sandbox="limits").problems() == []
     monkeypatch.undo()
-    sandbox.missing.cache_clear()
+    confine.missing.cache_clear()
 
 
 def test_parts_of_the_tests() -> None:

@@ -48,14 +48,17 @@ def import_(
         list[str] | None,
         typer.Option("--env", metavar="NAME=VALUE", help="A variable of the shell that starts the script; repeatable."),
     ] = None,
+    unconfined: Annotated[
+        bool, typer.Option("--unconfined", help="Where this system has no Landlock: run it with your rights.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """It is read without running it; what changed is said.
+    """It runs where it can do nothing; what changed is said.
 
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """
     with problems_named():
-        found = import_script(script, arguments or [], number, _environment(variables or []))
+        found = import_script(script, arguments or [], number, _environment(variables or []), confined=not unconfined)
         target = output or Path(f"rlrun-{script.stem}.sh")
         taken = [made for made in found.launches if made.arguments]
         written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]

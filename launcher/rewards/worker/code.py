@@ -10,6 +10,7 @@ import builtins
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.user_code import CallFailure, try_call
-from launcher.rewards.worker import root, sandbox
 from launcher.rewards.worker.calls import serve
 from launcher.rewards.worker.tests import run
+from launcher.sandbox import confine, root
 
 MOST_OUTPUT = 4 * 2**20  # bytes that a program may print
 LIBRARIES = ("bisect", "collections", "functools", "heapq", "itertools", "math", "random", "re", "string", "typing")
@@ -36,14 +37,14 @@ Child = Callable[[], None]
 
 def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     """Raises `OSError` where this system has no sandbox and one is asked for."""
-    if settings["strict"] and (absent := sandbox.missing()):
+    if settings["strict"] and (absent := confine.missing()):
         raise OSError(f"this system has no {' and no '.join(absent)}")
     os.environ.clear()  # what is a secret to us is one to them
     os.environ |= {"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    places = sandbox.readable()
+    places = confine.readable()
     sys.path[:] = [path for path in sys.path if any(_within(path, place) for place in places)]
     sys.argv = ["solution.py"]
-    rules = sandbox.ruleset(places) if settings["strict"] else None
+    rules = confine.ruleset(places) if settings["strict"] else None
     limits = {**settings, "rules": rules, "root": root.make({*places, *sys.path}) if settings["strict"] else None}
     for name in LIBRARIES:
         importlib.import_module(name)  # once, and not in every process that is forked
@@ -172,7 +173,7 @@ def _forked(child: Child) -> int:
     if pid:
         return pid
     os.setsid()
-    sandbox.die_with_parent()
+    confine.die_with_parent()
     code = 1
     try:
         sys.set_int_max_str_digits(0)
@@ -186,7 +187,7 @@ def _confined(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[s
     """Give everything up but `files`, put to their numbers, and the descriptors to `keep`."""
     if limits["root"]:
         root.enter(limits["root"])
-        sandbox.die_with_parent()  # which other privileges made the kernel forget
+        confine.die_with_parent()  # which other privileges made the kernel forget
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(files.get(number, nothing), number)
@@ -194,7 +195,9 @@ def _confined(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[s
     kept = [2, *sorted((*keep, *([] if rules is None else [rules]))), 2**20]
     for low, high in pairwise(kept):
         os.closerange(low + 1, high)
-    sandbox.confine(limits, rules)
+    confine.confine(confine.COMPUTE, limits, rules)
+    if rules is None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # which root may pass
 
 
 def _execute(code: str, names: dict[str, Any]) -> None:

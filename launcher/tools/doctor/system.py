@@ -17,7 +17,7 @@ import psutil
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.rewards.worker import sandbox
+from launcher.sandbox import confine
 
 GB = 1 << 30
 LITTLE_MEMORY, LITTLE_SHARED = 2 * GB, GB
@@ -129,11 +129,11 @@ def _locked() -> CheckResult | None:
 
 
 def _sandbox() -> CheckResult:
-    absent = sandbox.missing()
+    absent = confine.missing()
     if absent:
         message = f"this system lacks {', and '.join(absent)}; reward=code cannot run answers safely"
         return CheckResult("WARN", "sandbox", message, "use a newer kernel, or a container whose profile allows it")
-    return CheckResult("OK", "sandbox", f"Landlock {sandbox.landlock_version()} and seccomp, for reward=code")
+    return CheckResult("OK", "sandbox", f"Landlock {confine.landlock_version()} and seccomp, for reward=code")
 
 
 def _limit(value: int) -> str:

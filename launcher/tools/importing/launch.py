@@ -26,9 +26,9 @@ from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
 from launcher.engines.verl.passed_on import EXTRA, PROJECT, as_passed_on
 from launcher.preflight.checks import unread
 from launcher.preflight.checks.context import Context
-from launcher.scripts.words.state import Launch
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
+from launcher.tools.importing.launches import Launch
 from launcher.tools.importing.verl_config import argument_of, config_of, differing
 
 PROGRAMS: Mapping[str, Program] = {
@@ -311,13 +311,11 @@ def _without_plus(made: ImportedLaunch, words: Sequence[str], known: Mapping[str
 def _with_processes(made: ImportedLaunch, words: list[str], program: Program) -> list[str]:
     """With the machines and GPUs that torchrun says, where verl's words do not."""
     given = {key_of(word) for word in words}
-    for wrapper in made.launch.wrappers:
-        options = wrapper.options
-        counts = {"trainer.n_gpus_per_node": options.get("nproc-per-node"), "trainer.nnodes": options.get("nnodes")}
-        for key, count in counts.items():
-            if program == "sft" and key not in given and count and count.isdecimal():
-                words.append(f"{key}={count}")
-                made.changes.append(Replacement(f"{wrapper.name} {count}", f"taken as {key}={count}"))
+    for option, key in (("nproc-per-node", "trainer.n_gpus_per_node"), ("nnodes", "trainer.nnodes")):
+        count = made.launch.processes.get(option, "")
+        if program == "sft" and key not in given and count.isdecimal():
+            words.append(f"{key}={count}")
+            made.changes.append(Replacement(f"torchrun --{option}={count}", f"taken as {key}={count}"))
     return words
 
 

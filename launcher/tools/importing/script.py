@@ -14,15 +14,13 @@ from pathlib import Path
 from launcher.config.descriptions import fields_of
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
-from launcher.scripts.read import read_script
-from launcher.scripts.words.state import NOT_SET, Launch, OpenPart
+from launcher.sandbox.reading import ARGUMENTS, Reading, read_script
 from launcher.spec.run import RunSpec
 from launcher.tools.importing.launch import ImportedLaunch, import_launch
+from launcher.tools.importing.launches import Launch, launch_of
 from launcher.tools.importing.written_configs import with_written_config
 
 WIDTH = 116
-ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
-_NAME = re.compile(r"\$\{?([A-Za-z_]\w*|\d+)", re.ASCII)
 _SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 
@@ -41,50 +39,37 @@ def import_script(
     arguments: Sequence[str] = (),
     only: int | None = None,
     environment: Mapping[str, str] | None = None,
+    *,
+    confined: bool = True,
 ) -> ImportedScript:
     """What `bash path arguments...` would start here, as runs of ours; `only` the launch with this number.
 
-    Of the shell's variables only PWD and HOME are read, and those in `environment`, so that the same script gives the
-    same recipes everywhere. Raises `Problems` where it cannot be read at all."""
-    found = read_script(path, arguments, {"PWD": str(Path.cwd()), "HOME": str(Path.home()), **(environment or {})})
-    problems = [Problem(each.line, each.reason, _how_to_set(each.unset), "bad-file") for each in found.refused]
-    if not found.launches:
+    Of the shell's variables only those in `environment` are there, so that the same script gives the same recipes
+    everywhere. Raises `Problems` where nothing is found."""
+    found = read_script(path, arguments, environment, confined=confined)
+    started = [launch_of(one, found.written) for one in found.started]
+    launches = [launch for launch in started if launch is not None and launch.trains]
+    problems = [*found.refused]
+    if not launches:
         if not problems:
             fix = ARGUMENTS if not arguments else ""
             problems = [Problem(str(path), "starts no training of verl", fix, "not-found")]
-        raise Problems([*problems, *(Problem(each.line, _open_line(each), code="not-found") for each in found.open)])
-    if only is not None and not 1 <= only <= len(found.launches):
-        raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(found.launches)}", "not-found"))
-    chosen = found.launches if only is None else found.launches[only - 1 : only]
-    placeholders = [each.placeholder for each in found.open if each.placeholder]
-    notes = [f"{each.line}: {_open_line(each)}" for each in found.open]
-    made = [import_with_config(launch, found.written, placeholders) for launch in chosen]
-    return ImportedScript(path, made, problems, notes)
+        raise Problems([*problems, *(Problem(each.place, str(each), code="not-found") for each in found.open)])
+    if only is not None and not 1 <= only <= len(launches):
+        raise Problems(Problem("--run", f"there is no launch {only}", f"use 1 to {len(launches)}", "not-found"))
+    chosen = launches if only is None else launches[only - 1 : only]
+    notes = [f"{each.place}: {each}" for each in found.open]
+    return ImportedScript(path, [_import(launch, found) for launch in chosen], problems, notes)
 
 
-def import_with_config(
-    launch: Launch, written: Mapping[str, str | None], placeholders: Sequence[str]
-) -> ImportedLaunch:
+def _import(launch: Launch, found: Reading) -> ImportedLaunch:
     """A launch as a run of ours, also of a config that the script writes."""
     with tempfile.TemporaryDirectory() as folder:
-        ready = with_written_config(launch, written, placeholders, Path(folder))
-        made = import_launch(ready.launch, placeholders)
+        ready = with_written_config(launch, found.written, found.placeholders, Path(folder))
+        made = import_launch(ready.launch, found.placeholders)
     made.launch = launch
     made.notes[:0] = ready.notes
     return made
-
-
-def _open_line(part: OpenPart) -> str:
-    """What only running could tell, in a line."""
-    if part.note != NOT_SET:
-        return f"{part.text}: {part.note or 'only running the script tells'}"
-    name = _NAME.match(part.text)
-    return f"{part.text}: {part.note}; {_how_to_set(name[1])}" if name else f"{part.text}: {part.note}"
-
-
-def _how_to_set(name: str) -> str:
-    """How a variable, or an argument with this number, gets a value."""
-    return "" if not name else ARGUMENTS if name.isdigit() else f"use --env {name}=VALUE"
 
 
 def recipe_paths(path: Path, count: int) -> list[Path]:

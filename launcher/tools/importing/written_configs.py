@@ -1,6 +1,7 @@
 """Configs of Hydra that a script writes itself (`cat > conf/own.yaml <<EOF`) and then starts verl with.
 
-Nothing is written where the script would: the text lies in a folder of its own while the launch is imported."""
+The script wrote them in its sandbox, which is gone; the text lies in a folder of its own while the launch is imported.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher.engines.verl.config.compose import FLAGS
-from launcher.scripts.words.state import Launch
+from launcher.tools.importing.launches import Launch
 
 FOLDERS = ("--config-path", "--config-dir")
 
@@ -25,7 +26,7 @@ class WithConfig:
 
 
 def with_written_config(
-    launch: Launch, written: Mapping[str, str | None], placeholders: Sequence[str], folder: Path
+    launch: Launch, written: Mapping[str, str], placeholders: Sequence[str], folder: Path
 ) -> WithConfig:
     """The launch with its config in `folder`, where the script writes that config; else as it is."""
     flags, places = _flags(launch.words)
@@ -39,8 +40,6 @@ def with_written_config(
     if path not in written:
         return WithConfig(launch)
     text = written[path]
-    if text is None:
-        return WithConfig(launch, [f"{launch.line}: the text of {path} is known only when the script runs"])
     kept, notes = [], []
     for line in text.splitlines():
         parts = [part for part in placeholders if part and part in line]

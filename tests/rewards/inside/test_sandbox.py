@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from launcher.rewards.code import Code
-from launcher.rewards.worker import sandbox
+from launcher.sandbox import confine
 
-pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason="this system has no sandbox")
+pytestmark = pytest.mark.skipif(bool(confine.missing()), reason="this system has no sandbox")
 SHELL = """
 import ctypes, fcntl, os, struct, threading
 try:

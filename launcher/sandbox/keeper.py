@@ -1,0 +1,205 @@
+"""The process that watches a confined shell: `python -m launcher.sandbox.keeper`, with an `Order` as JSON on its input.
+
+It starts the command, ends all its descendants when the command has ended or a limit is reached, also those that have
+lost their parent, and prints an `Outcome` as JSON. When the process that started it dies, it ends them, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from launcher.sandbox import confine
+
+CPU_S = 2  # of all processes of a run; launch scripts take a tenth, on slow machines a half
+WALL_S = 20.0  # scripts that wait for something are ended before
+IDLE = 25  # looks at it, without anything done between them: it waits for ever
+PROCESSES, MEMORY_BYTES, FILE_BYTES, FILES_BYTES, RECORDS = 64, 2**29, 2**24, 2**26, 300
+LIMITS = {"cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
+POLL_S = 0.005  # at first; later ten times as long
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Order:
+    command: Sequence[str]
+    folder: str
+    """Where it runs."""
+    environment: Mapping[str, str]
+    sandbox: str
+    """The folder that it may change: what it writes and records, with `stdin` and `stderr`."""
+    read: Sequence[str]
+    execute: Sequence[str]
+    confined: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    stopped: str
+    """The limit that it reached; empty where it ended by itself."""
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    state: str
+    parent: int
+    ticks: int
+    """Processor time of it and of its children that have ended."""
+    pages: int
+
+
+def main() -> None:
+    order = Order(**json.load(sys.stdin))
+    confine.adopt_orphans()
+    confine.die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: _exit_after_ending())
+    json.dump(asdict(_run(order)), sys.stdout)
+
+
+def _run(order: Order) -> Outcome:
+    """Raises `OSError` where the command cannot be started, or not be confined."""
+    rules = confine.ruleset(order.read, order.execute, [order.sandbox]) if order.confined else None
+    profile = confine.shell_profile(confine.landlock_version())
+
+    def give_up() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
+        confine.confine(profile, LIMITS, rules)
+
+    stdin, stderr = Path(order.sandbox, "stdin"), Path(order.sandbox, "stderr")
+    with stdin.open("rb") as given, stderr.open("wb") as errors:
+        process = subprocess.Popen(
+            order.command, cwd=order.folder, env=dict(order.environment), stdin=given, stdout=subprocess.DEVNULL,
+            stderr=errors, start_new_session=True, preexec_fn=give_up, pass_fds=[rules] if rules else [],
+        )  # fmt: skip
+    if rules is not None:
+        os.close(rules)
+    try:
+        code, stopped = _watch(process, Path(order.sandbox))
+    finally:
+        _end_descendants()
+    used = os.times()
+    return Outcome(code, stopped, used.children_user + used.children_system)
+
+
+def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
+    """Until the command and all that it left behind have ended, or a limit is reached."""
+    began = time.monotonic()
+    before, idle, pause = (0, 0, set[int]()), 0, POLL_S
+    while True:
+        time.sleep(pause)
+        pause = min(1.5 * pause, 10 * POLL_S)
+        _reap(process)
+        now, there = time.monotonic(), _descendants()
+        if not there:
+            return process.returncode, ""
+        used = os.times()
+        ticks = sum(one.ticks for one in there) + round((used.children_user + used.children_system) * TICK)
+        seen = ticks, _size(sandbox / "trace"), {one.pid for one in there}
+        idle = 0 if seen != before or any(one.state in "RD" for one in there) else idle + 1
+        before = seen
+        reasons = {
+            f"used more than {CPU_S} s of processor time": ticks > CPU_S * TICK,
+            f"took more than {WALL_S:g} s": now - began > WALL_S,
+            "waits for what does not come": idle > IDLE,
+            f"started more than {PROCESSES} processes at a time": len(there) > PROCESSES,
+            "used more memory than a launch script needs":
+                sum(one.pages for one in there) * os.sysconf("SC_PAGE_SIZE") > 2 * MEMORY_BYTES,
+            "wrote more than a launch script needs": _bytes_below(sandbox) > FILES_BYTES,
+            f"started more than {RECORDS} programs": _count(sandbox / "records") > RECORDS,
+        }  # fmt: skip
+        if reached := next((reason for reason, true in reasons.items() if true), ""):
+            return process.poll() or 0, reached
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Take the status of what has ended: the command, and processes that came to us without a parent."""
+    process.poll()
+    for one in _descendants():
+        if one.state == "Z" and one.parent == os.getpid() and one.pid != process.pid:
+            with suppress(ChildProcessError):
+                os.waitpid(one.pid, os.WNOHANG)
+
+
+def _descendants() -> list[Process]:
+    found, parents = list[Process](), [os.getpid()]
+    while parents:
+        for pid in _children(parents.pop()):
+            with suppress(OSError):  # it has ended
+                fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+                found.append(Process(pid, fields[0], int(fields[1]), sum(map(int, fields[11:15])), int(fields[21])))
+                parents.append(pid)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        return []
+    found = []  # a kernel without these lists
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            stat = Path("/proc", name, "stat").read_text(errors="replace")
+            found += [int(name)] if stat.rpartition(")")[2].split()[1] == str(pid) else []
+    return found
+
+
+def _end_descendants() -> None:
+    """None is left. Whole groups are killed at once, so that none of them can start another while the list is read."""
+    while there := [one.pid for one in _descendants() if one.state != "Z"]:
+        for pid in there:
+            with suppress(ProcessLookupError):
+                group = os.getpgid(pid)
+                if group == os.getpgrp():  # it has not left ours yet
+                    os.kill(pid, signal.SIGKILL)
+                else:
+                    os.killpg(group, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def _exit_after_ending() -> None:
+    _end_descendants()
+    os._exit(1)
+
+
+def _bytes_below(folder: Path) -> int:
+    """Of files that it holds; what it is is not followed."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return os.lstat(path).st_size
+    return 0
+
+
+def _count(folder: Path) -> int:
+    try:
+        return len(os.listdir(folder))
+    except OSError:
+        return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Commands: what bash does itself, programs that compute text, and commands that start others."""
