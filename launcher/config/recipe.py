@@ -99,15 +99,14 @@ def one(name: str) -> Command:
 
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
     """Every `rlrun train` that the script starts, in its order. Raises `Problems` where it cannot be read."""
-    from launcher.sandbox import confine  # noqa: PLC0415  a recipe alone needs it
-    from launcher.sandbox.reading import read_script  # noqa: PLC0415
+    from launcher.sandbox import reading as bash  # noqa: PLC0415  a recipe alone needs it
 
     if not path.exists():
         raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found"))
     ours = path.resolve().parent == folder().resolve()
     given = {name: value for name, value in environment.items() if not _OF_BASH.fullmatch(name)}
     try:
-        reading = read_script(path, [_ARGUMENT], given, confined=not (ours and confine.missing()))
+        reading = bash.read_script(path, [_ARGUMENT], given, confined=not (ours and bash.confine.missing()))
     except OSError as error:
         raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", code="bad-file")) from error
     if reading.refused:

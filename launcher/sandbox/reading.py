@@ -88,6 +88,8 @@ def read_script(
     given = environment or {}
     first, stand_ins = _first_run(path, text, arguments, given, confined)
     notes = _error_notes(first, stand_ins)
+    if not any(one.launches for one in first.started):
+        notes.append(OpenPart(first.last, "the script", f"ended here, with exit code {first.outcome.code}"))
     if first.outcome.stopped:
         stopped = Problem(first.last, first.outcome.stopped, "use --env, or the script's own arguments", "bad-file")
         launches = tuple(one for one in first.started if one.launches)
@@ -121,7 +123,7 @@ def _checked_text(path: Path, confined: bool) -> str:
         raise Problems(Problem(str(path), "no such file", code="not-found")) from None
     except (OSError, ValueError) as error:
         got = f"cannot be read ({error_message(error)})"
-        raise Problems(Problem(str(path), got, "use a shell script in UTF-8", "bad-file")) from error
+        raise Problems(Problem(str(path), got, "use a shell script", "bad-file")) from error
     for mark, name, fix in (("\0", "a NUL", "use a shell script"), ("\r\n", "CRLF at its end", "use dos2unix")):
         if mark in text:
             line = text[: text.index(mark)].count("\n") + 1
@@ -290,7 +292,7 @@ def _ends(run: Run, script: str, launches: bool) -> list[Problem]:
             return [Problem(place, f"{text} ends the script there", how_to_set(missing[1]), "bad-file")]
         if "syntax error" in text or "unexpected" in text:
             return [Problem(place, f"bash says: {shortened(text)}", "", "bad-file")]
-    if launches:
+    if launches or not run.outcome.code:
         return []
     got = f"the script ended here before it started anything (exit code {run.outcome.code})"
     return [Problem(run.last, got, "use --env NAME=VALUE, or the script's own arguments after --", "not-found")]
