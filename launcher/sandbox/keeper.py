@@ -20,7 +20,7 @@ from pathlib import Path
 from launcher.sandbox import confine
 
 CPU_S = 2  # of all processes of a run; launch scripts take a tenth, on slow machines a half
-WALL_S = 20.0  # scripts that wait for something are ended before
+WALL_S = 10.0  # scripts that wait for something are ended before
 IDLE = 25  # looks at it, without anything done between them: it waits for ever
 PROCESSES, MEMORY_BYTES, FILE_BYTES, FILES_BYTES, RECORDS = 64, 2**29, 2**24, 2**26, 300
 LIMITS = {"cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
