@@ -19,11 +19,11 @@ from pathlib import Path
 
 from launcher.sandbox import confine
 
-CPU_S = 2  # of all processes of a run; launch scripts take a tenth, on slow machines a half
+CPU_S, CPU_OF_A_PROGRAM_S = 1.0, 0.01  # of all processes of a run; launch scripts take a tenth of it
 WALL_S = 10.0  # scripts that wait for something are ended before
 IDLE = 25  # looks at it, without anything done between them: it waits for ever
 PROCESSES, MEMORY_BYTES, FILE_BYTES, FILES_BYTES, RECORDS = 64, 2**29, 2**24, 2**26, 300
-LIMITS = {"cpu_s": CPU_S, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
+LIMITS = {"cpu_s": 4, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
 POLL_S = 0.005  # at first; later ten times as long
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -108,15 +108,16 @@ def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
         seen = ticks, _size(sandbox / "trace"), {one.pid for one in there}
         idle = 0 if seen != before or any(one.state in "RD" for one in there) else idle + 1
         before = seen
+        programs = _count(sandbox / "records")
         reasons = {
-            f"used more than {CPU_S} s of processor time": ticks > CPU_S * TICK,
+            f"used more than {CPU_S:g} s of processor time": ticks > (CPU_S + programs * CPU_OF_A_PROGRAM_S) * TICK,
             f"took more than {WALL_S:g} s": now - began > WALL_S,
             "waits for what does not come": idle > IDLE,
             f"started more than {PROCESSES} processes at a time": len(there) > PROCESSES,
             "used more memory than a launch script needs":
                 sum(one.pages for one in there) * os.sysconf("SC_PAGE_SIZE") > 2 * MEMORY_BYTES,
             "wrote more than a launch script needs": _bytes_below(sandbox) > FILES_BYTES,
-            f"started more than {RECORDS} programs": _count(sandbox / "records") > RECORDS,
+            f"started more than {RECORDS} programs": programs > RECORDS,
         }  # fmt: skip
         if reached := next((reason for reason, true in reasons.items() if true), ""):
             return process.poll() or 0, reached

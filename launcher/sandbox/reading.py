@@ -115,7 +115,9 @@ def _checked_text(path: Path, confined: bool) -> str:
         fix = "use --unconfined, which runs it with your rights, and programs other than text tools replaced"
         raise Problems(Problem(str(path), f"is run confined, and this system has no {absent[0]}", fix, "not-supported"))
     if not shutil.which("bash", path=os.defpath):
-        raise Problems(Problem(str(path), "is read by bash, which this system does not have", "install it", "not-installed"))
+        raise Problems(
+            Problem(str(path), "is read by bash, which this system does not have", "install it", "not-installed")
+        )
     try:
         content = read_file(path, SIZE)
         text = content.decode()

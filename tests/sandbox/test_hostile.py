@@ -23,7 +23,7 @@ SECRET = "s3cret-of-somebody"
 STOPPED = {"fork bomb", "traps", "endless loop", "endless sleep", "huge output", "a daemon", "orphans",
            "a daemon that sleeps"}  # fmt: skip
 """They end at a limit."""
-NO_LAUNCH = {*STOPPED, "huge memory", "signal all", "its folder", "records"}
+NO_LAUNCH = {*STOPPED, "huge memory", "huge file", "signal all", "its folder", "records"}
 """Before their last line, or what they started cannot be told."""
 
 
@@ -66,13 +66,13 @@ def seen(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
 def test_each_script_ends_and_its_launch_is_found(seen: dict[str, Any]) -> None:
     assert seen["runs"], seen["errors"]
     stopped = {name for name, run in seen["runs"].items() if run["stopped"]}
-    assert stopped >= STOPPED - {"a daemon that sleeps", "huge output"}
+    assert stopped >= STOPPED - {"huge output"}
     without = {name for name, run in seen["runs"].items() if not any("done=1" in words for words in run["words"])}
     assert without <= NO_LAUNCH
 
 
 def test_a_script_costs_little(seen: dict[str, Any]) -> None:
-    assert {name: run["cpu_s"] for name, run in seen["runs"].items() if run["cpu_s"] > 2.6} == {}
+    assert {name: run["cpu_s"] for name, run in seen["runs"].items() if run["cpu_s"] > 1.5} == {}
 
 
 def test_nothing_is_written_outside(seen: dict[str, Any]) -> None:
