@@ -47,7 +47,8 @@ def launches_of(names: list[str], folder: Path) -> dict[str, list[str]]:
             name = Path(started.folder).relative_to(folder).parts[0] if folder in Path(started.folder).parents else ""
             of = name or next(each for each in names if each in launch.line)
             words = [launch.line.rpartition("/")[2], launch.program, *launch.words]
-            found[of].append(json.dumps(words, ensure_ascii=False).replace(str(folder / of), "HERE"))
+            text = json.dumps(words, ensure_ascii=False).replace(str(folder / of), "HERE").replace(str(folder), "ABOVE")
+            found[of].append(re.sub(r'"job=\d+"', '"job=PID"', text))
     return found
 
 
