@@ -17,6 +17,7 @@ from launcher.config.descriptions import fields_of
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
+from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
 _TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
@@ -99,14 +100,12 @@ def one(name: str) -> Command:
 
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
     """Every `rlrun train` that the script starts, in its order. Raises `Problems` where it cannot be read."""
-    from launcher.sandbox import reading as bash  # noqa: PLC0415  a recipe alone needs it
-
     if not path.exists():
         raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found"))
     ours = path.resolve().parent == folder().resolve()
     given = {name: value for name, value in environment.items() if not _OF_BASH.fullmatch(name)}
     try:
-        reading = bash.read_script(path, [_ARGUMENT], given, confined=not (ours and bash.confine.missing()))
+        reading = read_script(path, [_ARGUMENT], given, confined=not ours or can_confine())
     except OSError as error:
         raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", code="bad-file")) from error
     if reading.refused:

@@ -110,6 +110,10 @@ def read_script(
     )  # fmt: skip
 
 
+def can_confine() -> bool:
+    return not confine.missing()
+
+
 def _checked_text(path: Path, confined: bool) -> str:
     if confined and (absent := confine.missing()):
         fix = "use --unconfined, which runs it with your rights, and programs other than text tools replaced"
