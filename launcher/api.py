@@ -15,6 +15,7 @@ from launcher.preflight.plan import Page
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.runs.recorded import RecordedRun
+from launcher.runs.stop_requests import handle_signals
 
 
 class RunFailed(RuntimeError):
@@ -47,14 +48,15 @@ def train(
     """
     words = _words(arguments, settings)
     ready = planning.ready_from(words, _path(config_dir))
-    folder, outcome = start.start(ready, ["train", *words], [LinePrinter()] if show else [])
+    folder, outcome = start.start(ready, ["train", *words], [LinePrinter()] if show else [], handle_signals)
     return _finished(folder, outcome)
 
 
 def resume(name: str, *arguments: str, root: str | Path = "runs", show: bool = True) -> RecordedRun:
     """Go on with a run from its newest checkpoint that verifies. Raises as `train` does."""
     folder = store.find(name, Path(root))
-    return _finished(folder, start.resume(folder, arguments, [LinePrinter()] if show else []))
+    sinks = [LinePrinter()] if show else []
+    return _finished(folder, start.resume(folder, arguments, sinks, handle=handle_signals))
 
 
 def _finished(folder: Folder, outcome: Outcome) -> RecordedRun:

@@ -25,7 +25,7 @@ BELOW = {
     "rewards": "core hubs spec rewards.worker sandbox",
     "text": "core spec models",
     "trackers": "core",
-    "tools.merge": "core models",
+    "tools.merge": "core spec models",
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
@@ -51,7 +51,7 @@ BELOW = {
         "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train engines"
     ),
-    "preflight": "core spec models runs config preflight.checks",
+    "preflight": "core spec runs config preflight.checks",
     "tools": (
         "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
         "preflight.checks"
@@ -68,11 +68,10 @@ BELOW = {
     "tools.importing": (
         "core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"
     ),
-    "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
-        "launch launch.sweeps"
+        "launch"
     ),
     "": "runs core monitor preflight launch",
 }
@@ -107,12 +106,10 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "core/machine.py",
         "clusters/nodes/",
         "clusters/local/usage.py",
-        "tools/doctor/",
     ),
     "pynvml": (
         "core/machine.py",
         "clusters/local/usage.py",
-        "tools/doctor/gpus.py",
     ),  # held open for a whole run in the second
     "typer": ("cli/",),
     "rich": ("cli/",),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from launcher.core.problems import Problem, Problems, error_message, short_repr
-from launcher.hubs.progress import SilentBar
+from launcher.hubs.progress import SilentBar, import_tqdm_disabled
 from launcher.hubs.repo import Kind, Listing, RemoteFile
 
 LISTING_TIMEOUT_S = 20.0
@@ -59,6 +59,7 @@ def cached(repo: str, revision: str | None) -> Path | None:
 
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
     """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
+    import_tqdm_disabled()  # before this client imports it: the other one draws bars
     from huggingface_hub import HfApi, constants  # noqa: PLC0415  # late, as above
 
     api = HfApi(library_name="rlrun")

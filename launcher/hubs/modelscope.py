@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launcher.core.problems import Problem, Problems
-from launcher.hubs.progress import SilentBar
+from launcher.hubs.progress import import_tqdm_disabled
 from launcher.hubs.repo import Kind, Listing, RemoteFile
 
 DEFAULT_REVISION = "master"
@@ -17,6 +17,7 @@ DEFAULT_REVISION = "master"
 
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
     """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
+    import_tqdm_disabled()
     from modelscope_hub import HubApi, errors  # noqa: PLC0415  # late: a client library, only where hubs are asked
 
     asked = revision or DEFAULT_REVISION
@@ -44,10 +45,10 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
 
     `on_bytes` is called with the number of new bytes. Raises `Problems` or `OSError` of the disk.
     """
-    from modelscope_hub import HubApi, ProgressCallback, _download, errors  # noqa: PLC0415  # late, as above
+    import_tqdm_disabled()  # the client draws a bar for each file, with no switch of its own
+    from modelscope_hub import HubApi, ProgressCallback, errors  # noqa: PLC0415  # late, as above
 
     logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL)  # its lines would stand among ours
-    _download.tqdm = SilentBar  # 0.5.1 draws a bar for each file, with no switch for it
 
     class Callback(ProgressCallback):
         def update(self, size: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import threading
 import time
 from collections import deque
@@ -43,6 +45,22 @@ class Progress:
     def eta_s(self) -> float | None:
         """Seconds until the last byte, at the speed of the last seconds."""
         return (self.total_bytes - self.done_bytes) / self.bytes_per_s if self.bytes_per_s > 0 else None
+
+
+def import_tqdm_disabled() -> None:
+    """Import tqdm so that it draws no bars in this process, by the variable that it reads when it is imported.
+
+    Does nothing where it is imported already; the variable is not left to other processes.
+    """
+    before = os.environ.get("TQDM_DISABLE")
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        importlib.import_module("tqdm.auto")
+    finally:
+        if before is None:
+            del os.environ["TQDM_DISABLE"]
+        else:
+            os.environ["TQDM_DISABLE"] = before
 
 
 class SilentBar:

@@ -18,6 +18,7 @@ from launcher.launch import code_copy, provenance, start
 from launcher.launch.follow import Outcome
 from launcher.preflight.plan import ready
 from launcher.runs.folder import Folder, free_name
+from launcher.runs.stop_requests import Handle, no_signals
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -74,9 +75,9 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     return Rerun(run, [*differences, *_environment(recorded, now)])
 
 
-def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
+def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals) -> Outcome:
     """Start it. `typed` are the overrides after `rlrun`."""
-    return start.start(ready(made.run), typed, sinks)[1]
+    return start.start(ready(made.run), typed, sinks, handle)[1]
 
 
 def _missing(run: RunSpec) -> list[Problem]:

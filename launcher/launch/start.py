@@ -34,6 +34,7 @@ from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import Ready, check_fetched
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
+from launcher.runs.stop_requests import Handle, no_signals
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import Prepared, read_prepared, to_node, to_yaml
 
@@ -41,8 +42,10 @@ LENGTH = ("total_training_steps", "total_epochs")
 """Settings of the trainer that say how long it trains."""
 
 
-def start(ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
-    """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`.
+def start(
+    ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals
+) -> tuple[Folder, Outcome]:
+    """Begin a new run and follow it to its end. `arguments` are what was typed after `rlrun`, `handle` brings signals.
 
     Raises `Problems` before anything is started.
     """
@@ -71,7 +74,7 @@ def start(ready: Ready, arguments: Sequence[str], sinks: Sequence[Sink]) -> tupl
         write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
             with tracked(run, folder, sinks) as all_sinks:
-                return folder, supervise.Supervisor(run, folder, lock, all_sinks).work(0, [])
+                return folder, supervise.Supervisor(run, folder, lock, all_sinks, handle).work(0, [])
     return folder, submit_and_follow(run, folder, sinks)  # who takes it up writes it
 
 
@@ -177,7 +180,13 @@ def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
     ]
 
 
-def resume(folder: Folder, overrides: Sequence[str], sinks: Sequence[Sink], from_step: int | None = None) -> Outcome:
+def resume(
+    folder: Folder,
+    overrides: Sequence[str],
+    sinks: Sequence[Sink],
+    from_step: int | None = None,
+    handle: Handle = no_signals,
+) -> Outcome:
     """Continue as `to_resume` says; a run that is done is left as it is. Raises `Problems`."""
     going_on = to_resume(folder, overrides, from_step)
     asked, run = going_on.asked, going_on.run
@@ -211,7 +220,7 @@ def resume(folder: Folder, overrides: Sequence[str], sinks: Sequence[Sink], from
             write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
             with tracked(run, folder, sinks) as all_sinks:
-                supervisor = supervise.Supervisor(run, folder, lock, all_sinks)
+                supervisor = supervise.Supervisor(run, folder, lock, all_sinks, handle)
                 return supervisor.work(supervise.step_of(checkpoint), alerts, going_on.steps)
     return submit_and_follow(run, folder, sinks)
 

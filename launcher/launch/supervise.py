@@ -22,7 +22,7 @@ from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, Left, diagnose, left_by
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
-from launcher.runs.stop_requests import SIGNALS, StopRequest, handle_stop_requests
+from launcher.runs.stop_requests import SIGNALS, Handle, StopRequest, no_signals
 from launcher.spec.cluster import Job
 from launcher.spec.engine import Engine
 from launcher.spec.run import RunSpec
@@ -127,10 +127,12 @@ def _diagnosis(cause: Cause, lines: list[str]) -> FailureDiagnosis:
 
 
 class Supervisor:
-    """Signals go to the current processes; between two attempts they end the run."""
+    """Requests to stop go to the current processes; between two attempts they end the run. `handle` brings signals."""
 
-    def __init__(self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink]) -> None:
-        self.run, self.folder, self.lock, self.sinks = run, folder, lock, sinks
+    def __init__(
+        self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink], handle: Handle = no_signals
+    ) -> None:
+        self.run, self.folder, self.lock, self.sinks, self.handle = run, folder, lock, sinks, handle
         self._job: Job | None = None
         self._starting = False
 
@@ -142,8 +144,9 @@ class Supervisor:
         """
         row: list[Cause] = []
         unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
+        asked = StopRequest(self, self.folder)
         with (
-            handle_stop_requests(self, self.folder) as asked,
+            self.handle(asked),
             closing(Follower(self.run, self.folder, self.sinks, attempt - 1)) as follower,
         ):
             follower.tell(unheard)

@@ -9,8 +9,8 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Literal, Protocol, get_args
 
@@ -65,16 +65,24 @@ class StopRequest:
             self.request(signal.SIGTERM)
 
 
+Handle = Callable[[StopRequest], AbstractContextManager[None]]
+"""How a stop request gets the signals of its process while a run is written."""
+
+
+def no_signals(request: StopRequest) -> AbstractContextManager[None]:
+    """For programs that own their signals: the file in the folder stops the run, or their call of `request`."""
+    return nullcontext()
+
+
 @contextmanager
-def handle_stop_requests(job: Stoppable, folder: Folder) -> Iterator[StopRequest]:
-    """While `folder` is written by this process. Python lets only the main thread handle signals: in another one, as
-    of a notebook or a server that trains, the file in the folder is what stops the run."""
-    asked = StopRequest(job, folder)
+def handle_signals(request: StopRequest) -> Iterator[None]:
+    """For a command in the foreground. Python lets only the main thread handle signals; in another one, as of a
+    notebook or a server, the file in the folder is what stops the run."""
     can = SIGNALS if threading.current_thread() is threading.main_thread() else ()
     handled = [number for number in can if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, asked.request) for number in handled}
+    before = {number: signal.signal(number, request.request) for number in handled}
     try:
-        yield asked
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -17,7 +17,7 @@ from launcher.clusters.nodes.home import Home, Node
 from launcher.clusters.nodes.processes import MARK, serves_jobs
 from launcher.config.resolve import resolve
 from launcher.core.redaction import register_secret
-from launcher.launch import detach
+from launcher.launch import job
 from launcher.preflight.plan import Ready
 from launcher.runs.folder import Folder, holder
 
@@ -129,27 +129,28 @@ def test_without_a_job_server_it_is_a_process_of_this_machine(head: Any, small: 
     head("stop", "--now", str(head.run("own")))
 
 
-def begin(small: list[str], folder: Path, output: list[str]) -> detach.Detached:
+def begin(small: list[str], folder: Path, output: list[str]) -> tuple[job.Submitted, int | None]:
     words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9", f"trainer.run_root={folder}"]
-    return detach.begin([*words, "trainer.experiment_name=r"], None, output.append)
+    submitted = job.submit(job.StartRequest((*words, "trainer.experiment_name=r")))
+    return submitted, submitted.wait_until_begun(output.append)
 
 
 @pytest.fixture
 def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plan does not look whether the cluster is there."""
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
-    monkeypatch.setattr(detach, "ready_from", lambda words, _: Ready(resolve(words), []))
-    monkeypatch.setattr(detach, "serves_jobs", lambda: True)
+    monkeypatch.setattr(job, "ready_from", lambda words, _: Ready(resolve(words), []))
+    monkeypatch.setattr(job, "serves_jobs", lambda: True)
 
 
 @pytest.mark.usefixtures("no_cluster")
 def test_a_cluster_that_takes_no_jobs(small: list[str], tmp_path: Path) -> None:
     """A process of this machine then, which finds nobody at that address here."""
     output: list[str] = []
-    begun = begin(small, tmp_path, output)
+    begun, code = begin(small, tmp_path, output)
     at = output.index("starting it on this machine instead")
     assert "the cluster starts no job: 127.0.0.1:9" in output[at - 1]
-    assert begun.exit_code == 2 and begun.cluster is None and "127.0.0.1:9" in output[-1]
+    assert code == 2 and begun.cluster is None and "127.0.0.1:9" in output[-1]
     assert not list(tmp_path.rglob(".detached-*"))
 
 

@@ -77,31 +77,17 @@ def test_download_show_and_size(look: Look, hub: Any, files: Any, source: str, t
     assert "kv_cache_bytes_per_token" in look("size", "there").stdout
 
 
-def test_a_damaged_file_is_shown(look: Look, files: Any, tmp_path: Path) -> None:
-    look("download", "o/m", "--to", "there")
-    (tmp_path / "there" / NAME).write_bytes(b"x" * 3_000_000)
-    output = look("show", "there", "--verify")
-    assert output.exit_code == 1
-    assert output.stderr == f"✗ there/{NAME}: changed since it was downloaded (sha256 differs); download it again\n"
-
-
 BAD = [
     # words, exit code, what is said
     (["download", "o/none", "--source", "huggingface"], 2, "o/none: not on huggingface"),
     (["download", "o/gated"], 2, "o/gated: gated on huggingface"),
-    (["download", "o/m", "--revision", "v9"], 2, "o/m: huggingface has no such revision"),
     (["download", "o/m", "--revision", "../v9"], 2, "revision: got '../v9'"),
     (["download", "../m"], 2, "'../m': is neither a model of the catalogue nor owner/name"),
-    (["download", "file:///etc/passwd"], 2, "'file:///etc/passwd': is neither"),
     (["download", "qwen3-06b"], 2, "did you mean qwen3-0.6b?"),
     (["download", "o/pickle", "--source", "modelscope"], 2, "o/pickle on modelscope: has its weights as"),
     (["show", "o/m"], 2, "'o/m': is not here and not in the catalogue"),
     (["show", "."], 2, ".: holds no config.json; use a model's folder"),
     (["show", "~nobody42/x"], 2, "~nobody42/x: nobody here has such a home folder"),
-    (["size", "~nobody42/x"], 2, "~nobody42/x: nobody here has such a home folder"),
-    (["download", "~nobody42/x"], 2, "'~nobody42/x': is neither a model of the catalogue nor owner/name"),
-    (["merge", "~nobody42/x", ".", "--method", "linear", "--out", "o"], 2, "~nobody42/x: nobody here has such a home"),
-    (["size", "none"], 2, "'none': is neither a model of the catalogue nor owner/name"),
     (["download", "o/cut", "--source", "huggingface"], 1, "huggingface answered 500"),
 ]  # fmt: skip
 
@@ -125,7 +111,7 @@ def test_what_goes_wrong_is_said(
     assert output in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
 
 
-@pytest.mark.parametrize(("source", "resumes"), [("huggingface", False), ("xet", False), ("modelscope", True)])
+@pytest.mark.parametrize(("source", "resumes"), [("xet", False), ("modelscope", True)])
 def test_ctrl_c_and_the_same_command_continues(
     source: str, resumes: bool, commands: Any, hub: Any, files: Any, tmp_path: Path, until: Any
 ) -> None:

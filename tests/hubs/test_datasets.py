@@ -23,7 +23,6 @@ from launcher.launch.prepare import fetched, localized, prepared
 from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
-from launcher.tools import datasets
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
 MATH = [
@@ -150,9 +149,7 @@ def test_without_a_network_what_was_prepared_will_do(place: Any, monkeypatch: py
     [
         ({"train.jsonl": GSM8K, "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 2}),
         ({f"data/train-0000{n}-of-00002.parquet": GSM8K for n in (0, 1)}, [], {"train": 8}),
-        ({"train.jsonl": GSM8K, "validation.jsonl": GSM8K[:1], "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 1}),
         ({"train.jsonl": GSM8K, "train.jsonl.gz": GSM8K, "train.parquet": GSM8K}, [], {"train": 4}),  # the same rows
-        ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/a.jsonl"], {"train": 4}),
         ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/*.jsonl"], {"train": 8}),
     ],
 )  # fmt: skip
@@ -168,7 +165,6 @@ def test_any_dataset_by_its_id(place: Any, files: dict[str, Any], words: list[st
     [
         ({"README.md": b"#"}, "o/d has no JSONL, JSON, CSV or parquet file"),
         ({"other.jsonl": jsonl(GSM8K)}, "o/d has no data/train-*.parquet; it has other.jsonl"),
-        ({"train.jsonl": b'{"question": "a"}\n'}, "answer is missing"),
         ({"../train.jsonl": jsonl(GSM8K)}, "../train.jsonl"),
     ],
 )
@@ -177,18 +173,6 @@ def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], print
     ran = rlrun("prepare", "o/d", "--for", "answers", code=2)
     assert printed in ran.stderr
     assert not list(Path(ran.stderr).parent.glob("**/train.jsonl"))
-
-
-@pytest.mark.parametrize("name", ["it's.jsonl", 'say "x".jsonl', "back\\slash.jsonl"])
-def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"prompt": "1+1", "response": "2"}\n')
-    assert datasets.chosen(str(tmp_path / name), None, []).data.train_files == (str(tmp_path / name),)
-
-
-def test_a_dataset_that_nobody_has(place: Any) -> None:
-    ran = CliRunner().invoke(app, ["data", "prepare", "o/none", "--for", "answers"])
-    assert ran.exit_code == 2
-    assert "o/none" in ran.stderr
 
 
 def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) -> None:
@@ -240,25 +224,6 @@ def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert ran.exit_code == 2  # what is prepared is looked at
     assert "cannot be scored" in ran.stdout
     assert len(place.asked) == asked
-
-
-def test_offline_other_files_of_the_same_repository_are_others(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    place.add("o/d", {name: jsonl(GSM8K) for name in ("a.jsonl", "b.jsonl")}, kind="dataset")
-    first = rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl")["folder"] == first["folder"]
-    rlrun("prepare", "o/d", "--for", "answers", "data.train_files=b.jsonl", code=2)
-    rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl", "data.source=modelscope", code=2)
-
-
-def test_check_reads_the_rows_as_the_hub_has_them(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    place.add("o/d", {"train.jsonl": jsonl(GSM8K) + b"{\n"}, kind="dataset")
-    ran = CliRunner().invoke(app, ["data", "check", "o/d", "--for", "answers", "data.train_batch_size=2", "--json"])
-    assert ran.exit_code == 1, ran.output
-    report = json.loads(ran.stdout)
-    assert (report["rows"], report["refused"]) == ({"train": 4, "val": 0}, 1)
-    assert "train.jsonl:5: invalid JSON" in report["first"][0]
 
 
 def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:

@@ -24,18 +24,13 @@ def files(noise: Callable[..., bytes], hub: Any) -> dict[str, bytes]:
 
 PASSING = [
     [CUT],
-    [CUT, ("cut", 100), ("cut", 100_000)],
     [("stall", 1_000_000)],
     [CUT, ("500",)],
-    [("500",)],
     [CUT, ("429",)],
-    [CUT, ("416",)],
     [CUT, ("no-range",)],  # the whole file where its end was asked for
     [CUT, ("shift",)],  # another part than was asked for
     [("size",)],  # one byte less than listed
     [("more",)],  # more bytes than listed
-    [("gzip",)],  # says that the bytes are compressed
-    [("garble",)],  # same size, wrong content
     [CUT, ("garble",)],
 ]
 
@@ -50,15 +45,7 @@ def test_a_fault_that_passes(
     assert holds(download.folder, files)
 
 
-def test_an_expired_link_is_asked_for_again(hub: Any, act: Any, download: Any, files: Any, holds: Any) -> None:
-    """The storage that the hub links to refuses a signed link; the next attempt gets a new one."""
-    hub.misbehave(NAME, act(*CUT), act("403"))
-    download()
-    assert holds(download.folder, files)
-    assert any(NAME in note and "answered 403" in note and "trying again" in note for note in download.notes)
-
-
-LASTING = ["cut", "stall", "500", "garble", "gzip", "size", "more"]
+LASTING = ["cut", "garble", "size"]
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
@@ -92,22 +79,12 @@ def test_a_client_whose_own_retries_took_long_is_not_called_again(
     assert any("trying again" in note for note in download.notes) == repeated
 
 
-@pytest.mark.parametrize("to", ["file:///etc/passwd", "gopher://127.0.0.1/x", "data:text/plain,x"])
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_redirect_to_no_web_server(to: str, source: str, hub: Any, act: Any, download: Any, files: Any) -> None:
-    hub.misbehave(NAME, *[act("redirect", to=to)] * 20)
+def test_a_redirect_to_no_web_server(source: str, hub: Any, act: Any, download: Any, files: Any) -> None:
+    hub.misbehave(NAME, *[act("redirect", to="file:///etc/passwd")] * 20)
     with pytest.raises(Problems, match=NAME):
         download(source=source)
     assert not (download.folder / NAME).exists()
-
-
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_circle_of_redirects_ends(source: str, hub: Any, act: Any, download: Any, files: Any) -> None:
-    query = f"/api/v1/models/o/m/repo?Revision=master&FilePath={NAME}"
-    here = f"/o/m/resolve/{'c' * 40}/{NAME}" if source == "huggingface" else query
-    hub.misbehave(NAME, *[act("redirect", to=hub.endpoint + here)] * 1000)
-    with pytest.raises(Problems, match=NAME):
-        download(source=source)
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
@@ -145,14 +122,3 @@ def test_a_disk_without_room(hub: Any, download: Any, files: Any, small_disk: An
     (problem,) = caught.value.problems
     assert problem.code == "not-enough" and f"{tmp_path / 'disk'} has" in problem.got
     assert hub.sent[NAME] == 0
-
-
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_disk_that_becomes_full(
-    source: str, hub: Any, download: Any, files: Any, small_disk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    download.folder = small_disk(1024, tmp_path / "disk") / "to"
-    monkeypatch.setattr("launcher.hubs.fetch._check_room", lambda *_: None)  # others fill it meanwhile
-    with pytest.raises(Problems, match="no space left on device"):
-        download(source=source)
-    assert not (download.folder / NAME).exists()

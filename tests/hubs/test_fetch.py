@@ -18,7 +18,6 @@ from huggingface_hub import constants
 from launcher.core.problems import Problem, Problems
 from launcher.hubs import manifest
 from launcher.hubs.fetch import fetch, list_files
-from launcher.hubs.repo import RemoteFile
 
 NAME = "model.safetensors"
 
@@ -57,17 +56,6 @@ def test_xet(hub: Any, download: Any, files: Any, holds: Any, monkeypatch: pytes
     at_storage = [asked for asked in hub.asked if asked.port == hub.cdn.server_port]
     assert {asked.path.split("/")[1] for asked in at_storage} == {"v1", "v2", "xorbs"}
     assert not any("secret" in str(asked.headers) for asked in at_storage)
-
-
-def test_others_can_read_it(download: Any, files: Any) -> None:
-    """In a shared store the files follow the umask, and everyone can read the manifest."""
-    before = os.umask(0o022)
-    try:
-        download()
-    finally:
-        os.umask(before)
-    assert (download.folder / NAME).stat().st_mode & 0o777 == 0o644
-    assert (download.folder / ".rlrun" / "manifest.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_part_of_it_and_then_the_rest(hub: Any, download: Any, files: Any, holds: Any) -> None:
@@ -128,15 +116,6 @@ def test_a_link_that_leads_outside_is_refused(where: str, download: Any, files: 
     with pytest.raises(Problems, match="link"):
         download()
     assert list((tmp_path / "outside").iterdir()) == []
-
-
-def test_a_link_in_a_files_place_is_not_followed(download: Any, files: Any, tmp_path: Path) -> None:
-    download.folder.mkdir()
-    (tmp_path / "precious").write_bytes(b"precious")
-    (download.folder / "config.json").symlink_to(tmp_path / "precious")
-    with pytest.raises(Problems, match="is there already"):
-        download()
-    assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
@@ -230,15 +209,6 @@ def test_what_a_hub_refuses_is_named(hub: Any, files: Any, monkeypatch: pytest.M
     assert revision.code == "not-found" and "no such revision" in revision.got
 
 
-def test_auto_passes_over_a_gate(hub: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub lists a gated repository to everyone; that its files are refused must be found before they are asked for,
-    while another hub can still be asked."""
-    hub.token = "hf_right"
-    hub.add("o/gated", files, gated=True)
-    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "hf_right")  # there it was accepted
-    assert list_files("model", "o/gated", sources=["huggingface", "modelscope"]).source == "modelscope"
-
-
 def test_auto_takes_the_first_that_has_it(hub: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub that lost its network is passed over."""
     assert list_files("model", "o/m", sources=["modelscope", "huggingface"]).source == "modelscope"
@@ -257,15 +227,6 @@ def test_offline_asks_nobody(hub: Any, files: Any) -> None:
     )
     assert "o/m: not here, and HF_HUB_OFFLINE forbids to download it" in ran.stderr
     assert hub.asked == []
-
-
-def test_git_names_content(tmp_path: Path) -> None:
-    """The hash that small files have on Hugging Face: git's own for `hello` and a newline."""
-    (tmp_path / "a").write_bytes(b"hello\n")
-    file = RemoteFile("a", 6, None, "ce013625030ba8dba906f756967f9e9ca394464a")
-    assert file.sha256_if_equal(tmp_path / "a", lambda count: None).startswith("5891b5b522d5df08")
-    (tmp_path / "a").write_bytes(b"hallo\n")
-    assert file.sha256_if_equal(tmp_path / "a", lambda count: None) == ""
 
 
 def test_a_manifest_that_was_tampered_with_is_none(download: Any, files: Any) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(("source", "at"), [("huggingface", 2_000_000), ("modelscope", 7_000_000),
-                                            ("xet", 9_000_000)])  # fmt: skip
+@pytest.mark.parametrize(("source", "at"), [("huggingface", 2_000_000), ("modelscope", 7_000_000)])
 def test_a_killed_download_continues(downloads: Any, source: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "SIZES", dict.fromkeys(list(downloads.SIZES)[:2], 6_000_000))
     monkeypatch.setattr(downloads, "SPEED", 8e6)

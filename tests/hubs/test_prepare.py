@@ -69,11 +69,6 @@ def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
     assert prepared(local, []) == local
 
 
-def test_code_of_a_models_own_is_left_to_transformers(hub: Any) -> None:
-    run = run_of("model.path=o/code", "model.trust_remote_code=true")
-    assert prepared(run, []) == run and hub.asked == []
-
-
 def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
     words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-8b-instruct", "hardware=h100x8",
              "model.lora_rank=16", "model.dtype=bfloat16", "data.max_prompt_length=64", "data.max_response_length=64",
@@ -81,12 +76,6 @@ def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
     output = commands(tmp_path)("plan", "--json", *words)
     assert output.returncode == 0 and hub.asked == []
     assert json.loads(output.stdout)["run"]["model"]["architecture"]["num_hidden_layers"] == 32
-
-
-def test_positions_are_known_before_it_is_here() -> None:
-    with pytest.raises(Problems, match="the model knows 8192 positions"):
-        resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-8b-instruct",
-                 "data.max_response_length=9000"])  # fmt: skip
 
 
 def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +102,6 @@ def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: An
     hub.add("o/policy", {"config.json": b"{}", "model.safetensors": WEIGHTS})
     prepared(run_of("model.path=o/policy", *words), [])
     assert hub.asked[0].path.startswith(first)
-
-
-def test_no_hub_at_all_is_no_order() -> None:
-    with pytest.raises(Problems, match=r"model.sources: got .*; use at least 1 of them"):
-        run_of("model.path=o/policy", "model.sources=[]")
 
 
 @pytest.mark.slow

@@ -53,11 +53,6 @@ def test_a_command_of_a_page_does_what_it_says(
         assert (tmp_path / "MERGED/model.safetensors").is_file()
 
 
-def test_there_are_such_commands(all_pages: Any) -> None:
-    commands = {tuple(command.split()[1:3]) for page in all_pages for command in page.with_files}
-    assert {("model", name) for name in ("list", "size", "download", "merge")} | {("reward", "bench")} <= commands
-
-
 @pytest.fixture
 def small_model(tmp_path: Path) -> dict[str, bytes]:
     """Files of a model of two layers with a tokenizer and a chat template, which can be trained."""

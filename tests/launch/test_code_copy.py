@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Step, events_of
 from launcher.launch import code_copy, provenance, rerun, start
 from launcher.rewards.combined import Weighted
@@ -18,7 +17,6 @@ from launcher.rewards.exact import Exact
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.reward import Answer, Reward, score_safely
-from launcher.spec.stored import Prepared, read_prepared
 
 MINE = {
     "my.py": "from helpers import half\nfrom rules.marks import full\n\ndef f(data_source, solution_str, ground_truth,"
@@ -90,14 +88,6 @@ def test_another_file_is_no_copy(mine: Path, folder: Folder, tmp_path: Path) -> 
     assert reward.original == other and score_safely(reward, [WORDS]).total == [2.0]
 
 
-def test_a_lock_without_the_imports_is_that_of_the_same_files(mine: Path) -> None:
-    (now,) = provenance.reward_origin(Python(path=str(mine / "my.py"), name="f")) or []
-    before = {name: value for name, value in now.items() if name != "imports"}
-    assert provenance.same_files([before], [now])
-    (mine / "late.py").write_text("ZERO = 1\n")
-    assert not provenance.same_files([now], provenance.reward_origin(Python(path=str(mine / "my.py"), name="f")))
-
-
 def test_the_copies_are_read_whatever_becomes_of_the_originals(
     mine: Path, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,15 +152,7 @@ def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
 @pytest.fixture(scope="module")
 def words(small: list[str]) -> list[str]:
     return ["--config-dir", "own", "algorithm=mute", *small, "sampler.n=4", "reward=mine/my.py",
-            "trainer.total_training_steps=2", "trainer.save_freq=1", "hardware.nproc_per_node=2"]  # fmt: skip
-
-
-def test_newer_code_of_a_run_that_has_no_prepared_json(mine: Path, folder: Folder) -> None:
-    run = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2", f"reward={mine / 'my.py'}"])
-    found, notes = start._with_newer_code(run, folder)
-    assert notes == [] and names(folder.path / "code") == [f"reward/{name}" for name in COPIED]
-    assert isinstance(found.reward, Python) and Path(found.reward.path).is_relative_to(folder.path.absolute())
-    assert read_prepared(folder.path) == replace(Prepared.from_local(found), rows=None)
+            "trainer.total_training_steps=2", "trainer.save_freq=1"]  # fmt: skip
 
 
 @pytest.mark.slow

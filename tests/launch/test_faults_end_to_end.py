@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from launcher.core.checkpoints import faults
 from launcher.core.events import Restarted, Stalled, Step, WentOn, events_of
 from launcher.core.state import RunState, fold
 from launcher.runs import stop_requests
@@ -133,19 +131,6 @@ def test_of_two_processes_the_one_that_was_killed_is_named(
     assert attempts(rlrun, "two") == [("killed", 1), ("finished", None)]
 
 
-def test_where_restarts_are_spent_the_run_fails(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    run = rlrun.run("spent")
-    words = [*LONG, "trainer.save_freq=-1", "trainer.max_restarts=1", "trainer.experiment_name=spent"]
-    process = rlrun.begin("train", *small, *words)
-    for attempt in (1, 2):
-        until(lambda attempt=attempt: len(events(run, Restarted)) == attempt - 1 and len(events(run, Step)) > 5)
-        os.kill(workers(process.pid)[0], signal.SIGKILL)
-    assert process.wait(timeout=60) == 1
-    why = state_of(run).why
-    assert state_of(run).status == "failed" and why.endswith("; restarted once without a new checkpoint")
-    assert f"✗ {why}" in (rlrun.folder / "said").read_text()
-
-
 # ---- standing still
 
 
@@ -183,9 +168,6 @@ def test_a_process_that_stands_still_is_named(rlrun: Any, small: list[str], unti
 def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str, tuple[int, float, RunState]]:
     """One run, ended in each way and resumed: its exit code, the seconds that it took, and how it stood then."""
 
-    def launcher(process: subprocess.Popen[str]) -> None:
-        process.send_signal(signal.SIGTERM)
-
     def group(process: subprocess.Popen[str]) -> None:
         """As a machine that is taken away asks everything on it."""
         for pid in (process.pid, *workers(process.pid)):
@@ -198,7 +180,7 @@ def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str,
         stop_requests.ask(Folder(run), "save")
 
     run, found = rlrun.run("asked"), {}
-    for way in (launcher, group, second, remote):
+    for way in (group, second, remote):
         words = ["--resume", "asked"] if found else [*small, *LONG, *TWO, "trainer.experiment_name=asked"]
         process = rlrun.begin("train", *words)
         before = steps_told(run)
@@ -211,7 +193,7 @@ def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str,
     return found
 
 
-@pytest.mark.parametrize("way", ["launcher", "group", "second", "remote"])
+@pytest.mark.parametrize("way", ["group", "second", "remote"])
 def test_a_run_that_is_asked_to_end_saves_within_ten_seconds(
     rlrun: Any, ended: dict[str, tuple[int, float, RunState]], way: str
 ) -> None:
@@ -221,19 +203,3 @@ def test_a_run_that_is_asked_to_end_saves_within_ten_seconds(
     whose = " to rank" if way == "second" else "; "
     assert state.why.startswith(f"SIGTERM{whose}")
     assert state.why.endswith(f"; {state.checkpoint} is the newest checkpoint")
-
-
-def test_and_resumes_to_the_same_result(
-    rlrun: Any, small: list[str], ended: dict[str, Any], result: Callable[..., Any]
-) -> None:
-    ran = rlrun("train", *small, *LONG, *TWO, "trainer.experiment_name=unasked")
-    assert ran.returncode == 0, ran.stderr
-    run = rlrun.run("asked")
-    newest = run / ended["remote"][2].checkpoint
-    assert not faults(newest)
-    assert not (run / ".stop").exists()
-    stop_requests.ask(Folder(run), "now")  # left behind by somebody who came too late
-    ran = rlrun("train", "--resume", "asked")
-    assert ran.returncode == 0, ran.stderr
-    assert result(run, FEW) == result(rlrun.run("unasked"), FEW)
-    shutil.rmtree(run)

@@ -131,14 +131,6 @@ def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
     assert unheard_events(folder, Torch().reader()) == [step(7)]
 
 
-@pytest.mark.parametrize(
-    "line", [f"{MARK}{{", f"{MARK}null", f"{MARK}5", f'{MARK}{{"kind":"Step"}}', f"{MARK}\ufffd", MARK]
-)
-def test_a_damaged_line_of_rank_0_is_told(line: str) -> None:
-    (alert,) = Torch().reader().feed(line)
-    assert isinstance(alert, Alert) and alert.text.startswith("rank 0 reported what cannot be read: ")
-
-
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: int) -> None:
     """Two attempts with a restart between them; the launcher dies after `cut` lines of what it writes, the last of

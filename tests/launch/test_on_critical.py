@@ -56,14 +56,6 @@ def test_stop_ends_at_once_without_a_checkpoint(rlrun: Any, small: list[str]) ->
     assert ended.how == "failed" and not newest_first(folder.checkpoints)
 
 
-def test_warn_only_reports(rlrun: Any, small: list[str]) -> None:
-    ran, folder = trained(rlrun, small, "warn")
-    assert ran.returncode == 0, ran.stderr
-    assert [alert.rule for alert in of_kind(folder, Alert) if alert.level == "critical"] == ["no-signal"]
-    assert of_kind(folder, Step)[-1].step == STEPS
-    assert "no-signal" in rlrun("diagnose", folder.path).stdout
-
-
 def test_a_profile_that_cannot_be_read_is_refused_before_anything_starts(rlrun: Any, small: list[str]) -> None:
     ran = rlrun("plan", *small, *WORDS, "health.rules.no-signal.when='open(reward)'")
     assert ran.returncode == 2 and "health.rules.no-signal" in ran.stdout + ran.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +54,6 @@ def test_the_run_goes_on_and_says_what_was_left_out(done: Path) -> None:
     assert any(text.startswith("reverse:train:") and "ValueError: a c in it (mine.py:6); " in text for text in told)
     assert any("its process ended with exit code 3; " in text for text in told)
     assert any(text.startswith("reverse:val:") for text in told)  # held out, too
-
-
-@pytest.mark.slow
-def test_a_resumed_run_tells_the_same(done: Path, rlrun: Any, result: Callable[[Path, int], Any]) -> None:
-    again = done.with_name("again")
-    shutil.copytree(done, again)
-    shutil.rmtree(again / "checkpoints" / f"step_{STEPS:06d}")
-    ran = rlrun("train", "--resume", "again")
-    assert ran.returncode == 0, ran.stderr
-    assert result(again, STEPS) == result(done, STEPS)
 
 
 @pytest.mark.slow

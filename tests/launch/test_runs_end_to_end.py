@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 6
 SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
-LAST = 600
+LAST = 300
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
         "trainer.micro_batch_size_per_gpu=2", "trainer.max_restarts=0"]  # fmt: skip
 """Five milliseconds a step or more, and every step's gradient moves the weights."""
@@ -107,33 +107,6 @@ def test_its_events_tell_the_whole_story(done: tuple[Any, Path]) -> None:
     assert holder(Folder(run)) is None
 
 
-def grep(words: list[str], run: Path) -> list[str]:
-    return subprocess.run(["grep", *words, run / "console.log"], capture_output=True, text=True).stdout.splitlines()
-
-
-def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) -> None:
-    ran, run = done
-    assert len(grep(["^step:"], run)) == STEPS + 1
-    (third,) = grep(["step:3 "], run)
-    assert third.startswith("step:3 - training/global_step:3 - training/epoch:0 - ")
-    assert len(grep(["-o", "train/loss:[0-9.]*"], run)) == STEPS
-    assert len(grep(["Training Progress"], run)) == STEPS
-    assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
-    assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
-    assert ran.stdout.splitlines() == console(run)  # a person saw the same
-    assert console(run)[-1] == "finished"
-    assert ran.stderr.endswith("next: rlrun checkpoints export runs/rlrun/done --to hf --out done-model\n")
-
-
-def test_its_last_lines_say_what_it_came_to(done: tuple[Any, Path]) -> None:
-    _, run = done
-    held_out, learnt, moved, _ = console(run)[-4:]
-    interval = r"[\d.]+ \[[\d.]+-[\d.]+\]"
-    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)
-    assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
-    assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
-
-
 def test_a_ruined_run_is_named_with_a_command_that_works(rlrun: Any, small: list[str]) -> None:
     ruined = ["optim.lr=5", "trainer.total_training_steps=8", "trainer.experiment_name=ruined"]
     ran = rlrun("train", "algorithm=sft", *small, *ruined)
@@ -154,11 +127,10 @@ def test_what_was_typed_can_be_typed_again(done: tuple[Any, Path]) -> None:
     assert json.loads((run / "lock.json").read_text())["packages"]["torch"]
 
 
-@pytest.mark.parametrize("again", [["train", "algorithm=sft"], ["train", "algorithm=grpo"]])
-def test_the_same_name_again_is_refused(done: tuple[Any, Path], rlrun: Any, small: list[str], again: list[str]) -> None:
+def test_the_same_name_again_is_refused(done: tuple[Any, Path], rlrun: Any, small: list[str]) -> None:
     _, run = done
     before = kept(run)
-    ran = rlrun(*again, *small, "trainer.experiment_name=done")
+    ran = rlrun("train", "algorithm=grpo", *small, "trainer.experiment_name=done")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         "✗ trainer.experiment_name: runs/rlrun/done already has results;"
@@ -180,12 +152,6 @@ def test_resuming_a_finished_run_changes_nothing(
     ran = rlrun("train", "--resume", "again")
     assert ran.returncode == 0, ran.stderr
     assert result(again, STEPS) == result(run, STEPS)
-
-
-def test_it_is_listed_and_shown(done: tuple[Any, Path], rlrun: Any) -> None:
-    (node,) = [node for node in json.loads(rlrun("runs", "--json").stdout) if node["run"] == "rlrun/done"]
-    assert (node["status"], node["step"], node["steps"]) == ("finished", STEPS, STEPS)
-    assert "finished" in rlrun("show", "done").stdout
 
 
 # ---- a run that is interrupted in every way, one after the other
@@ -397,9 +363,6 @@ def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, P
     ("name", "text", "line"),
     [
         ("spec.yaml", "seed: x\n", "✗ {run}/spec.yaml: algorithm: has no value; "),  # one line for each
-        ("spec.yaml", "[", "✗ {run}/spec.yaml: cannot be read, while parsing a flow node; start a new run\n"),
-        ("spec.yaml", "", "✗ {run}/spec.yaml: holds no run; use the file of another run\n"),
-        ("lock.json", "{", "✗ {run}/lock.json: cannot be read, "),
         ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; start a new run\n"),
     ],
 )
@@ -470,12 +433,6 @@ def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, 
     assert no_signal.text.startswith("answers to a prompt had the same score, 0, so nothing was learnt")
 
 
-def test_scores_are_found_by_verls_names(nowhere: tuple[Any, Path]) -> None:
-    _, run = nowhere
-    assert len(grep(["-o", "critic/score/mean:[0-9.]*"], run)) == STEPS
-    assert len(grep(["-oE", "critic/rewards/mean:[0-9.]+|actor/entropy:[0-9.]+"], run)) == 2 * STEPS
-
-
 # ---- wrong data, wrong models
 
 ROWS = [{"prompt": f"{letter}>", "response": letter} for letter in "abcdefghij"]
@@ -492,17 +449,6 @@ def without_data(small: list[str]) -> list[str]:
     return [word for word in small if not word.startswith("data")]
 
 
-def test_a_bad_row_is_named_before_anything_starts(rlrun: Any, small: list[str], tmp_path: Path) -> None:
-    data = rows(tmp_path / "rows.jsonl")
-    words = ["algorithm=sft", *without_data(small), "data=files", f"data.train_files={data}", "data.train_batch_size=8"]
-    ran = rlrun("train", *words, "trainer.experiment_name=bad")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    first, second = ran.stderr.splitlines()
-    assert first.startswith(f"✗ {data}:4: ") and "promt" in first
-    assert second == "✗ data.on_bad_row: 1 of 10 rows are bad; use skip"
-    assert not rlrun.run("bad").exists()
-
-
 def test_bad_rows_are_skipped_where_that_is_asked_for(rlrun: Any, small: list[str], tmp_path: Path) -> None:
     data = rows(tmp_path / "rows.jsonl")
     words = ["algorithm=sft", *without_data(small), "data=files", f"data.train_files={data}", "data.train_batch_size=8",
@@ -514,41 +460,4 @@ def test_bad_rows_are_skipped_where_that_is_asked_for(rlrun: Any, small: list[st
     assert json.loads(kept)["where"] == f"{data}:4"
 
 
-def broken_config(model: Path) -> None:
-    (model / "config.json").write_text("{")
-
-
-def broken_weights(model: Path) -> None:
-    os.truncate(model / "model.safetensors", 100)
-
-
-@pytest.mark.parametrize("damage", [broken_config, broken_weights], ids=lambda damage: damage.__name__)
-def test_a_model_that_cannot_be_loaded_is_told_in_words(
-    done: tuple[Any, Path], rlrun: Any, small: list[str], tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
-    model = Path(shutil.copytree(done[1] / "checkpoints" / "step_000002" / "policy", tmp_path / "model"))
-    damage(model)
-    words = [word for word in small if not word.startswith("model")]
-    name = damage.__name__
-    ran = rlrun("train", "algorithm=sft", *words, "model=hf", f"model.path={model}", f"trainer.experiment_name={name}")
-    assert ran.returncode == 2, ran.stderr
-    assert ran.stderr.startswith("✗ model.path: ") and str(model) in ran.stderr
-    assert "Traceback" not in ran.stdout + ran.stderr
-    assert not rlrun.run(name).exists()  # texts and headers are read before anything is made
-
-
 # ---- several processes
-
-
-@pytest.mark.parametrize("micro", [1, 16])
-def test_two_processes_train_as_one_does(done: tuple[Any, Path], rlrun: Any, small: list[str], micro: int) -> None:
-    name = f"two-{micro}"
-    words = ["hardware.nproc_per_node=2", f"trainer.micro_batch_size_per_gpu={micro}"]
-    ran = rlrun("train", "algorithm=sft", *small, *SHORT, *words, f"trainer.experiment_name={name}")
-    assert ran.returncode == 0, ran.stderr
-    run = rlrun.run(name)
-    assert sorted(path.name for path in (run / "logs" / "attempt_1").glob("*.log")) == ["rank-0.log", "rank-1.log"]
-    one, two = ([e for e in events_of(folder / "events.jsonl") if isinstance(e, Step)] for folder in (done[1], run))
-    for metric in ("train/loss", "train/grad_norm"):
-        ours, theirs = ([e.metrics[metric] for e in told if e.step] for told in (two, one))
-        assert len(ours) == STEPS and ours == pytest.approx(theirs, rel=1e-6)

@@ -37,13 +37,6 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert f"restart 1: {again.why}; attempt 2 went back to step 2" in console
 
 
-def test_without_a_checkpoint_it_begins_again(supervised: Callable[..., Any]) -> None:
-    ran = supervised([KILL, DONE])
-    assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3, 4, 5, 6]
-    assert [type(event).__name__ for event in events_of(ran.folder.events)][:2] == ["Restarted", "Started"]
-    assert "attempt 2 went back to the beginning" in ran.folder.console.read_text()
-
-
 def test_what_rank_0_says_while_its_cluster_dies_is_not_why(supervised: Callable[..., Any]) -> None:
     """The others are gone with their nodes; that they do not answer is all that it knows."""
     crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), cause="error")
@@ -67,12 +60,6 @@ def test_a_new_checkpoint_starts_the_count_again(supervised: Callable[..., Any])
     ran = supervised([gets_on(0), gets_on(2), gets_on(4), gets_on(6), {"steps": 1}], most=1)
     assert ran.outcome.exit_code == 0 and ran.outcome.state.restarts == 4
     assert ran.steps == list(range(1, 10)) and ran.pauses == [0.0, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_zero_restarts_end_it_at_the_first_fault(supervised: Callable[..., Any]) -> None:
-    ran = supervised([KILL], most=0)
-    assert ran.outcome.exit_code == 1 and ran.told(Restarted) == [] and ran.causes == ["killed"]
-    assert "restarted" not in ran.outcome.state.why
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from launcher.config.grammar import Point
 from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems
-from launcher.launch.sweeps import points
-from launcher.preflight.capacity import Needs, ResourcePool, needs
+from launcher.launch import sweep as points
+from launcher.launch.queue import Needs, ResourcePool, needs
 
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 

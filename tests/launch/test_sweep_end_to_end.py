@@ -97,8 +97,6 @@ def _span(run: Path) -> tuple[float, float]:
     ("words", "lines"),
     [
         (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; use a number"]),
-        (["seed=0,0"], ["✗ seed: 'seed=0,0' has 0 twice; give it once"]),
-        (["seed=0,1", "--parallel", "none"], ["✗ --parallel: got 'none'; use auto or a number >= 1"]),
         (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; use auto or a number >= 1"]),
         (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; use -m alone to start one"]),
     ],
@@ -188,22 +186,6 @@ def alive(process: int) -> bool:
     """One that has ended may still be listed, but has no words any more."""
     words = Path(f"/proc/{process}/cmdline")
     return words.exists() and words.read_bytes() != b""
-
-
-def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> None:
-    """One has a point that fails only when it trains; the other does not notice."""
-    wrong = ["algorithm=sft", *small, "trainer.total_training_steps=3", "optim.lr=1e-3,1e38", "trainer.max_bad_steps=1"]
-    right = ["algorithm=sft", *small, "trainer.total_training_steps=2", "seed=3"]
-    both = [rlrun.begin("train", "-m", *words) for words in (wrong, right)]
-    codes = [process.wait(timeout=120) for process in both]
-    assert codes == [2, 0]
-    found = {name: record(rlrun, name) for name in ("sft-llama-16x1-sweep1", "sft-llama-16x1-sweep2")}
-    (two,) = [points for points in found.values() if len(points) == 2]
-    (one,) = [points for points in found.values() if len(points) == 1]
-    assert [point["status"] for point in (*two, *one)] == ["finished", "failed", "finished"]
-    assert "is not finite" in two[1]["why"] and two[1]["why"].endswith("use a smaller optim.lr")
-    assert state_of(rlrun.run(two[0]["run"])).step == 3
-    assert f"✗ {two[1]['name']}: {two[1]['why']}" in (rlrun.folder / "said").read_text()
 
 
 def test_stop_ends_a_sweep(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:

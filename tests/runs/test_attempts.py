@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from launcher.cli.main import app
 from launcher.runs.folder import Attempt, AttemptEnd, Folder, read_attempts
 
 KILLED = AttemptEnd("killed", "rank 1: killed by SIGKILL", 1, 41, 1700000000.5)
@@ -45,22 +42,3 @@ LEFT = ["", "{", "[]", "5", "{}", "[" * 5000, *(GOOD.replace(*change) for change
 def test_what_cannot_be_read_is_no_end(folder: Folder, left: str) -> None:
     (folder.new_attempt() / "ended.json").write_text(left)
     assert read_attempts(folder) == [Attempt("attempt_1", None)]
-
-
-def show(folder: Folder, *words: str) -> Any:
-    printed = CliRunner().invoke(app, ["show", str(folder.path), *words])
-    assert printed.exit_code == 0, printed.output
-    return printed.stdout
-
-
-def test_they_are_shown_as_rows_whatever_they_hold(folder: Folder) -> None:
-    AttemptEnd("killed", "rank 1: \x1b[2Jgone [bold]x[/]\n", 1, 41, 1e9).write(folder.new_attempt())
-    folder.new_attempt()
-    printed = show(folder)
-    assert "\x1b[2J" not in printed and "[bold]x[/]" in printed and "2 attempts" in printed
-    (first, second) = printed.splitlines()[-2:]
-    assert first.split()[0] == "1" and " 41 " in first
-    assert second.split() == ["2", "not", "recorded"]
-    node = json.loads(show(folder, "--json"))
-    assert [each["name"] for each in node["attempts"]] == ["attempt_1", "attempt_2"]
-    assert node["attempts"][0]["ended"]["rank"] == 1 and node["attempts"][1]["ended"] is None

@@ -16,7 +16,7 @@ import pytest
 from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
 from launcher.core.problems import Problems
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, holder, holder_words, take, writer_lives
+from launcher.runs.folder import Folder, Lock, free_name, holder, take, writer_lives
 
 HOST = socket.gethostname()
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
@@ -114,8 +114,8 @@ def test_a_child_keeps_the_run_locked_until_it_ends(
 
 @pytest.mark.parametrize(
     "left",
-    ['{"pid": 1, "host": "elsewhere"}', '{"pid": 99999999, "host": "x"}' * 9, "", "{", "\xff\0"],
-    ids=["another host", "longer", "nothing", "half", "no text"],
+    ['{"pid": 1, "host": "elsewhere"}', '{"pid": 99999999, "host": "x"}' * 9, "\xff\0"],
+    ids=["another host", "longer", "no text"],
 )
 def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder, left: str) -> None:
     (folder.path / ".lock").write_text(left, encoding="latin-1")
@@ -123,18 +123,6 @@ def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder, le
     with Lock(folder, wait_s=0):
         assert holder(folder) == {"pid": os.getpid(), "host": HOST}
         assert stat.S_IMODE((folder.path / ".lock").stat().st_mode) in (0o600, 0o644)
-
-
-def test_nobody_writes_a_run_that_is_not_there(tmp_path: Path) -> None:
-    assert holder(Folder(tmp_path / "none")) is None
-    assert holder_words(Folder(tmp_path / "none")) == "process ? on another host"
-
-
-def test_a_writer_that_has_not_yet_said_who_it_is(folder: Folder) -> None:
-    with Lock(folder):
-        (folder.path / ".lock").write_text("")
-        assert holder(folder) == {} and not writer_lives(folder)
-        assert holder_words(folder) == "process ? on another host"
 
 
 # ---- names
@@ -231,7 +219,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("one", "runs/p/one"),  # unique
         ("q/two", "runs/q/two"),
-        ("runs/p/two", "runs/p/two"),  # a path from here
         ("{tmp}/runs/p/two", "runs/p/two"),
         ("runs/p/one/../two", "runs/p/two"),
     ],
@@ -247,12 +234,8 @@ def test_a_run_is_found(root: Path, tmp_path: Path, name: str, path: str) -> Non
     [
         ("two", "'two': is the name of 2 runs; use p/two or q/two"),
         ("tiny-2", "'tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
-        ("q/tiny-2", "'q/tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
         ("no-run", "'no-run': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
-        ("p", "'p': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
-        ("", "'': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("a\0b", "'a\\x00b': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
-        ("\x1b[2J", "'\\x1b[2J': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("a" * 300, f"'{'a' * 76}...: no run of that name in {{root}}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("~no-such-user", "'~no-such-user': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
     ],
@@ -267,12 +250,6 @@ def test_where_there_is_no_run_at_all(tmp_path: Path) -> None:
     with pytest.raises(Problems, match="there is none yet"):
         store.find("x", tmp_path / "none")
     assert list(store.every(tmp_path / "none")) == []
-
-
-def test_a_run_is_found_from_inside(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(root / "p" / "one")
-    assert store.find(".", root).name == "p/one"
-    assert store.find("../two", root).name == "p/two"
 
 
 def test_the_run_that_wrote_last_comes_first(root: Path) -> None:
@@ -304,18 +281,6 @@ def test_a_run_with_a_writer_is_shown_as_it_tells(root: Path) -> None:
     assert (state.status, state.phase, state.step) == ("running", "update", 1)
 
 
-def test_a_run_that_ends_while_it_is_looked_at_is_not_shown_as_failed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make(root, "p/x", STARTED, step(1))
-
-    def ends_now(of: Folder) -> None:
-        of.events.write_text(of.events.read_text() + text_of([Ended(how="finished")]))
-
-    monkeypatch.setattr(store, "holder", ends_now)
-    assert store.see(folder).state.status == "finished"
-
-
 def test_hostile_folders_are_seen_and_cannot_hurt(root: Path, tmp_path: Path) -> None:
     """Names that are no names, links in a circle, a log that is no log."""
     make(root, "p/\x1b[2J\n", STARTED)
@@ -336,10 +301,6 @@ def test_hostile_folders_are_seen_and_cannot_hurt(root: Path, tmp_path: Path) ->
 # ---- stop
 
 
-def test_stopping_what_is_not_running(folder: Folder) -> None:
-    assert store.stop(folder, now=False) == "was not running"
-
-
 def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_processes(
     folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
 ) -> None:
@@ -352,10 +313,8 @@ def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_processes(
 
 
 @pytest.mark.parametrize(
-    "written",
-    ['{"pid": %d, "host": "%s"}', '{"pid": -1, "host": "%s"}', '{"pid": "%d", "host": "%s"}', '{"pid": [%d]}', "[%d]",
-     '{"pid": 1e30, "host": "%s"}', '{"pid": 9%%s, "host": "%s"}', '{"pid": true, "host": "%s"}', "{", "[" * 5000],
-)  # fmt: skip
+    "written", ['{"pid": %d, "host": "%s"}', '{"pid": -1, "host": "%s"}', '{"pid": 9%%s, "host": "%s"}', "[" * 5000]
+)
 def test_only_a_process_that_holds_the_lock_is_signalled(folder: Folder, written: str) -> None:
     """Whatever the file says: another process of this user, every process (-1), or none."""
     with Lock(folder), subprocess.Popen(["sleep", "60"], start_new_session=True) as other:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.runs.folder import Folder, Lock, _listed
+from launcher.runs.folder import Folder, Lock
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 
@@ -71,20 +71,3 @@ def test_it_is_not_stopped(lock: Lock) -> None:
     stopped = as_plain_user(lambda: command("stop", "none" if os.geteuid() == 0 else "a")())
     assert stopped.startswith("2 ") and "permission denied" in stopped, stopped
     assert sorted(path.name for path in Path("runs/p/a").iterdir()) == [".lock", "spec.yaml"]
-
-
-def test_it_is_not_written(lock: Lock) -> None:
-    def write() -> str:
-        return "" if os.geteuid() == 0 else str(Lock(Folder(Path("runs/p/a")), 0.0))
-
-    assert as_plain_user(write).startswith("PermissionError")
-
-
-def test_a_lock_of_another_file_system_is_another_one(lock: Lock, tmp_path: Path) -> None:
-    """Inodes are counted anew in each file system."""
-    mine = Path("runs/p/a/.lock")
-    inode = mine.stat().st_ino
-    (listed := tmp_path / "locks").write_text(f"1: FLOCK  ADVISORY  WRITE 1 ff:fe:{inode} 0 EOF\n")
-    assert not _listed(mine, listed)
-    if f":{inode} " in Path("/proc/locks").read_text():  # some containers show none
-        assert _listed(mine)

@@ -16,7 +16,7 @@ import pytest
 
 from launcher.runs import stop_requests, store
 from launcher.runs.folder import Folder, Lock
-from launcher.runs.stop_requests import StopRequest, ask, handle_stop_requests
+from launcher.runs.stop_requests import StopRequest, ask, handle_signals
 
 
 class ScriptedCluster:
@@ -51,7 +51,8 @@ def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest,
 def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
     job = ScriptedCluster()
     before = signal.getsignal(signal.SIGTERM)
-    with handle_stop_requests(job, folder) as asked:
+    asked = StopRequest(job, folder)
+    with handle_signals(asked):
         assert not asked
         os.kill(os.getpid(), signal.SIGINT)
         assert asked and asked.first == signal.SIGINT and job.told == [signal.SIGINT]
@@ -65,7 +66,8 @@ def test_outside_the_main_thread_only_the_file_stops(folder: Folder, monkeypatch
     job, before = ScriptedCluster(), signal.getsignal(signal.SIGTERM)
 
     def work() -> bool:
-        with handle_stop_requests(job, folder) as asked:
+        asked = StopRequest(job, folder)
+        with handle_signals(asked):
             assert signal.getsignal(signal.SIGTERM) is before
             ask(folder, "save")
             asked.look()
@@ -123,19 +125,6 @@ def test_invalid_requests_are_ignored(
     assert job.told == [] and (tmp_path / "elsewhere").exists()
 
 
-def test_it_looks_once_a_second(folder: Folder) -> None:
-    """The folder may be far away."""
-    job = ScriptedCluster()
-    request = StopRequest(job, folder)
-    request.look()
-    ask(folder, "save")
-    request.look()
-    assert job.told == [], "just looked"
-    time.sleep(stop_requests.LOOK_S)
-    request.look()
-    assert job.told == [signal.SIGTERM]
-
-
 def test_a_run_of_another_host_is_asked_by_its_folder(
     tmp_path: Path, asked: tuple[StopRequest, ScriptedCluster]
 ) -> None:
@@ -158,10 +147,3 @@ def test_a_run_of_another_host_is_asked_by_its_folder(
     assert store.stop(folder, now=False, wait_s=10) == "stopped"
     other.join()
     assert job.told == [signal.SIGTERM] and not (folder.path / ".stop").exists()
-
-
-def test_a_request_that_is_not_handled_stays(folder: Folder) -> None:
-    (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-    found = store.stop(folder, now=True, wait_s=0.2)
-    assert found.startswith("was asked to stop and is still saving")
-    assert (folder.path / ".stop").read_text() == "now", "it may be handled later"

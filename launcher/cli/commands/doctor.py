@@ -13,7 +13,7 @@ from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.ray import remote
 from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import Problem, Problems
-from launcher.tools.doctor import here, remote_probe
+from launcher.tools.doctor import probe, remote_probe
 
 Address = Annotated[str | None, typer.Argument(help="With --nodes: the HOST:PORT.", show_default="RAY_ADDRESS")]
 
@@ -40,7 +40,7 @@ def doctor(
         if nodes:
             lines = remote_probe.examined(address, root, wait_s, tell)
         else:
-            lines = (("this machine", result) for result in here.examined(root, tell))
+            lines = (("this machine", result) for result in probe.check_this_machine(root, tell))
         for where, result in lines:
             if not as_json:
                 if not found or found[-1][0] != where:

@@ -22,7 +22,7 @@ from launcher.clusters.ray import remote
 from launcher.core.files import NewLines
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.launch.sweeps import points
+from launcher.launch import sweep as points
 from launcher.monitor.console import next_command
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts

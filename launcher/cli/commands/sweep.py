@@ -26,9 +26,10 @@ from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import printable
 from launcher.core.state import RunState
-from launcher.launch.sweeps import drive, points
+from launcher.launch import sweep as points
 from launcher.monitor.console import LinePrinter, Seldom, clock
 from launcher.preflight.plan import problems
+from launcher.runs.stop_requests import handle_signals
 
 Parallel = Annotated[
     str | None,
@@ -84,8 +85,8 @@ def _begun(overrides: list[str], config_dir: Path | None, parallel: int | None) 
 def run(found: points.Sweep) -> int:
     """To its end; the exit code."""
     with _watching(found) as show:
-        code = drive.drive(found, show)
-    views = drive.views(found)
+        code = points.drive(found, show, handle=handle_signals)
+    views = points.views(found)
     say_table(table(views))
     for view in views:
         if view.entry.status == "failed" or view.state.doubtful:
@@ -97,7 +98,7 @@ def run(found: points.Sweep) -> int:
 
 def say_sweep(path: Path, as_json: bool) -> None:
     """Where each point stands."""
-    views = drive.views(points.read(path))
+    views = points.views(points.read(path))
     nodes = [
         {
             **asdict(view.entry), "folder": view.folder.path, "step": view.state.step,
@@ -149,7 +150,7 @@ def _counting() -> Iterator[points.OnCount]:
 
 
 @contextmanager
-def _watching(found: points.Sweep) -> Iterator[drive.OnViews]:
+def _watching(found: points.Sweep) -> Iterator[points.OnViews]:
     """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:
@@ -160,7 +161,7 @@ def _watching(found: points.Sweep) -> Iterator[drive.OnViews]:
     live = Live(console=console, auto_refresh=False, transient=True)
     drawn = [0.0]
 
-    def show(views: Sequence[drive.View], lines: list[tuple[str, str]]) -> None:
+    def show(views: Sequence[points.View], lines: list[tuple[str, str]]) -> None:
         if time.monotonic() - drawn[0] >= REDRAW_S:
             drawn[0] = time.monotonic()
             with suppress(OSError):  # the terminal was closed; the runs go on
@@ -175,7 +176,7 @@ def _watching(found: points.Sweep) -> Iterator[drive.OnViews]:
             live.stop()
 
 
-def table(views: Sequence[drive.View], most: int | None = None) -> Table:
+def table(views: Sequence[points.View], most: int | None = None) -> Table:
     """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
     first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
     picked = sorted(first[:most])

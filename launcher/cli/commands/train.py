@@ -25,14 +25,15 @@ from launcher.config.request import RunRequest
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.launch import detach, start
+from launcher.launch import job, start
+from launcher.launch import sweep as sweeps
 from launcher.launch.follow import Outcome
+from launcher.launch.queue import watch_lifeline
 from launcher.launch.rerun import prepare_rerun, start_rerun
-from launcher.launch.sweeps import drive
-from launcher.launch.sweeps.points import Sweep
 from launcher.monitor.console import next_command
 from launcher.preflight.plan import Page, Ready, page, plan, ready_from
 from launcher.runs import store
+from launcher.runs.stop_requests import handle_signals
 
 
 def train(
@@ -71,7 +72,7 @@ def train(
     Exit codes: 0 done, 1 failed, 2 invalid configuration, 143 or 130 stopped by SIGTERM or SIGINT. With -d it returns 0
     as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
-    drive.watch_lifeline()
+    watch_lifeline()
     typed = overrides or []
     with problems_named():
         _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
@@ -108,13 +109,13 @@ def _start(checked: Ready, overrides: list[str]) -> Outcome:
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:
-        return start.start(checked, ["train", *overrides], [view])[1]
+        return start.start(checked, ["train", *overrides], [view], handle_signals)[1]
 
 
 def _resume(name: str, overrides: list[str], root: str, from_step: int | None) -> Outcome:
     folder = store.find(name, Path(root))
     with watching() as view:
-        return start.resume(folder, overrides, [view], from_step)
+        return start.resume(folder, overrides, [view], from_step, handle_signals)
 
 
 def _going_on(name: str, overrides: list[str], root: str, from_step: int | None) -> Page:
@@ -128,7 +129,7 @@ def _going_on(name: str, overrides: list[str], root: str, from_step: int | None)
 
 
 def _detach(
-    swept: Sweep | None,
+    swept: sweeps.Sweep | None,
     overrides: list[str],
     config_dir: Path | None,
     resume: str | None,
@@ -138,13 +139,13 @@ def _detach(
 ) -> None:
     report = partial(tell, style="")
     if swept:
-        begun = detach.sweep(swept.path, parallel, report)
+        begun = job.resume_sweep(swept.path, parallel)
     elif resume is not None:
-        begun = detach.resume(store.find(resume, Path(root)), overrides, report, from_step)
+        begun = job.resume(store.find(resume, Path(root)), overrides, from_step)
     else:
-        begun = detach.begin(overrides, config_dir, report)
-    if begun.exit_code is not None:
-        raise typer.Exit(begun.exit_code)
+        begun = job.submit(job.StartRequest(tuple(overrides), config_dir))
+    if (code := begun.wait_until_begun(report)) is not None:
+        raise typer.Exit(code)
     say(f"{begun.folder.name} runs in the background")
     where = shlex.quote(str(begun.folder.path))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
@@ -195,7 +196,7 @@ def rerun(
         outcome = None
         if not (dry_run or refused):
             with nullcontext() if as_json else watching() as view:
-                outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [])
+                outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [], handle_signals)
         if as_json:
             trainer = made.run.trainer
             write_json({

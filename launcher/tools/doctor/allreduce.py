@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from pydantic.dataclasses import dataclass
 
 from launcher.core.check_result import CheckResult
-from launcher.tools.doctor.loading import reason, tail
+from launcher.tools.doctor.loading import last_words, tail
 
 MODULE = "launcher.engines.torch.allreduce"
 PATIENCE_S, OTHERS_S, GRACE_S = 30.0, 20.0, 5.0
@@ -66,40 +66,37 @@ class RankResult:
     code: int | None = None
     """None: it did not end by itself."""
     why: str = ""
-    joined_at: float = 0.0
-    """Its clock when all had joined; 0 where they did not."""
 
 
 def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[RankResult]:
     """Start them, wait at most `patience_s`, and leave none behind."""
-    with ExitStack() as held:
-        outs = [held.enter_context(TemporaryFile()) for _ in range(ranks.count)]
-        errs = [held.enter_context(TemporaryFile()) for _ in range(ranks.count)]
+    with ExitStack() as files:
+        outputs = [files.enter_context(TemporaryFile()) for _ in range(2 * ranks.count)]
         words = [sys.executable, "-m", MODULE, ranks.backend, str(min(OTHERS_S, patience_s))]
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            for local, (out, err) in enumerate(zip(outs, errs, strict=True)):
+            for local, (out, err) in enumerate(zip(outputs[::2], outputs[1::2], strict=True)):
                 env = _environment(ranks, local)
                 processes.append(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
-            codes = _ended(processes, time.monotonic() + patience_s)
+            codes = _wait(processes, time.monotonic() + patience_s)
         finally:
             for process in processes:
                 process.kill()  # nothing, where it has ended
                 process.wait()
         return [
             _rank_result(ranks.first + local, code, tail(out), tail(err))
-            for local, (code, out, err) in enumerate(zip(codes, outs, errs, strict=True))
+            for local, (code, out, err) in enumerate(zip(codes, outputs[::2], outputs[1::2], strict=True))
         ]
 
 
 def _environment(ranks: Ranks, local: int) -> dict[str, str]:
-    met = {name: ranks.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if ranks.interface}
-    usual = {**met, "OMP_NUM_THREADS": "1"}
-    return {**usual, **os.environ, "MASTER_ADDR": ranks.address, "MASTER_PORT": str(ranks.port),
-            "RANK": str(ranks.first + local), "WORLD_SIZE": str(ranks.world), "LOCAL_RANK": str(local)}  # fmt: skip
+    networks = {name: ranks.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if ranks.interface}
+    return {"OMP_NUM_THREADS": "1", **networks, **os.environ, "MASTER_ADDR": ranks.address,
+            "MASTER_PORT": str(ranks.port), "RANK": str(ranks.first + local), "WORLD_SIZE": str(ranks.world),
+            "LOCAL_RANK": str(local)}  # fmt: skip
 
 
-def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list[int | None]:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list[int | None]:
     failed = False
     while any(process.poll() is None for process in processes) and time.monotonic() < give_up:
         if not failed and (failed := any(process.poll() for process in processes)):
@@ -109,57 +106,43 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list
 
 
 def _rank_result(rank: int, code: int | None, out: str, err: str) -> RankResult:
-    at, sums, joined_at = "", list[Sum](), 0.0
+    at, sums = "", list[Sum]()
     for line in out.splitlines():
         try:
             node = json.loads(line) if line.startswith('{"') else {}
         except ValueError:  # cut off, or a library's
             continue
-        at, joined_at = node.get("at", at), node.get("time", joined_at)
+        at = node.get("at", at)
         if "bytes" in node:
             sums.append(Sum(**node))
-    return RankResult(rank, at, tuple(sums), code, reason(err, code) if code else "", joined_at)
+    return RankResult(rank, at, tuple(sums), code, last_words(err, code) if code else "")
 
 
 def check_ranks(results: Sequence[RankResult], whose: Mapping[int, str], over: str) -> CheckResult:
     """One line of all ranks; `whose` says where each runs, `over` what they met by."""
-    where = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in results}
-    wrong = [where[one.rank] for one in results if not all(sum_.right for sum_ in one.sums)]
+    names = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in results}
+    wrong = [names[one.rank] for one in results if not all(sum_.right for sum_ in one.sums)]
     if wrong:
         message = f"{', '.join(wrong)} got a wrong sum by {over}"
         return CheckResult("FAIL", SUBJECT, message, "try another card or cable, or NCCL_P2P_DISABLE=1")
-    if any(one.at != "done" or one.code for one in results):
-        return _stuck(results, where, over)
-    count, last, first = len(results), [one.sums[-1] for one in results], [one.sums[0] for one in results]
-    seconds = max(sum_.seconds for sum_ in last)
-    bus = 2 * (count - 1) / count * last[0].bytes / seconds / 1e9
-    message = (
-        f"{count} processes by {over}, right at {_size(first[0].bytes)} to {_size(last[0].bytes)};"
-        f" bus {bus:.2f} GB/s, {max(sum_.seconds for sum_ in first) * 1e3:.1f} ms for {_size(first[0].bytes)}"
-    )
-    return CheckResult("OK", SUBJECT, message)
+    unfinished = [one for one in results if one.at != "done" or one.code]
+    if not unfinished:
+        count, last = len(results), [one.sums[-1] for one in results]
+        bus = 2 * (count - 1) / count * last[0].bytes / max(sum_.seconds for sum_ in last) / 1e9
+        message = f"{count} processes by {over}, right at {last[0].bytes >> 20} MB; bus {bus:.2f} GB/s"
+        return CheckResult("OK", SUBJECT, message)
 
-
-def _stuck(results: Sequence[RankResult], where: Mapping[int, str], over: str) -> CheckResult:
-    """Names those that got least far: the others only waited for them. Of equals, one that never spoke again waited
-    for nobody, and one that ended with an error did."""
-
-    def far(one: RankResult) -> tuple[int, int, bool]:
+    def progress(one: RankResult) -> tuple[int, int, bool]:
+        """The others only waited for those that got least far. Of equals, one that never spoke again waited for nobody,
+        and one that ended with an error did."""
         return STEPS.index(one.at), len(one.sums), one.code is not None
 
-    unfinished = [one for one in results if one.at != "done" or one.code]
-    least = min(map(far, unfinished))
-    late = [one for one in unfinished if far(one) == least]
-    if len(late) == len(results) and len(results) > 1:
-        message = f"none of {len(results)} processes arrived by {over}: each {STUCK[late[0].at]}"
-    else:
-        message = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
-    why = next((one.why for one in late if one.why), "")
+    late = [one for one in unfinished if progress(one) == min(map(progress, unfinished))]
+    who = ", ".join(names[one.rank] for one in late)
+    if len(late) == len(results) > 1:
+        who = f"all {len(results)} processes"
+    why = next((f" ({one.why})" for one in late if one.why), "")
     fix = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network between them, and open its ports"
     if not late[0].at:
         fix = "look at that process's torch, and at the load there"
-    return CheckResult("FAIL", SUBJECT, message + (f" ({why})" if why else ""), fix)
-
-
-def _size(count: int) -> str:
-    return f"{count >> 20} MB" if count >= 1 << 20 else f"{count >> 10} KB"
+    return CheckResult("FAIL", SUBJECT, f"{who} did not finish by {over}: {STUCK[late[0].at]}{why}", fix)

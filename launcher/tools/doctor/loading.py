@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -59,7 +58,7 @@ class Loading:
         words = [sys.executable, "-m", MODULE]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err)
 
-    def ended(self, patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
+    def wait(self, patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
         """What was found, or why nothing was. Waits at most `patience_s`, and leaves no process behind."""
         try:
             code = self._process.wait(patience_s)
@@ -72,7 +71,9 @@ class Loading:
             *_, last = tail(self._out).splitlines() or [""]
             return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
         except (ValueError, ValidationError):
-            return CheckResult("FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch")
+            return CheckResult(
+                "FAIL", "torch", f"does not load: {last_words(tail(self._err), code)}", "pip install torch"
+            )
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -85,7 +86,7 @@ def tail(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace").strip()
 
 
-def reason(output: str, code: int) -> str:
+def last_words(output: str, code: int) -> str:
     """The last line of what a process said, or how it ended."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if lines:
@@ -95,44 +96,40 @@ def reason(output: str, code: int) -> str:
 
 def check(loaded: LoadedLibraries, found: machine.Gpus) -> list[CheckResult]:
     """Of torch, its GPUs, and of each companion that is broken."""
-    return [_torch(loaded, found), *_cards(loaded.gpus, loaded.kernels), *map(_broken, loaded.broken.items())]
+    kernels = ", ".join(loaded.kernels) or "none"
+    cards = [
+        CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
+                    f"use a build of torch with kernels for it; this one has {kernels}")
+        for index, gpu in enumerate(loaded.gpus) if gpu.fault
+    ]  # fmt: skip
+    companions = [
+        CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package}")
+        for package, why in ((module.partition(".")[0], why) for module, why in loaded.broken.items())
+    ]
+    return [_check_torch(loaded, found), *cards, *companions]
 
 
-def _broken(companion: tuple[str, str]) -> CheckResult:
-    module, why = companion
-    package = module.partition(".")[0]
-    return CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package}")
-
-
-def _torch(loaded: LoadedLibraries, found: machine.Gpus) -> CheckResult:
+def _check_torch(loaded: LoadedLibraries, found: machine.Gpus) -> CheckResult:
     build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
     message = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
-    if not found.found:
+    count = len(found.found)
+    if not count:
         return CheckResult("OK", "torch", message)
-    here = f"{len(found.found)} GPU{'s' if len(found.found) > 1 else ''}"
     if not loaded.cuda:
         fix = f"use a build of torch for CUDA {found.cuda} or older (pytorch.org tells where)"
-        return CheckResult("FAIL", "torch", f"{loaded.torch} is a build for the CPU only, beside {here}", fix)
+        return CheckResult("FAIL", "torch", f"{message}, beside {count} GPUs", fix)
     if loaded.gpus:
-        libraries = f"cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
-        if not loaded.nccl:
-            return CheckResult("WARN", "torch", f"{message}; {libraries}", "for several GPUs, use a build with NCCL")
-        return CheckResult("OK", "torch", f"{message}, uses {len(loaded.gpus)} of {here}; {libraries}")
+        level: Literal["OK", "WARN"] = "OK" if loaded.nccl else "WARN"
+        libraries = f"uses {len(loaded.gpus)} of {count} GPUs; cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
+        fix = "" if loaded.nccl else "for several GPUs, use a build with NCCL"
+        return CheckResult(level, "torch", f"{message}, {libraries}", fix)
     if _major(loaded.cuda) > _major(found.cuda):
         message = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
         return CheckResult("FAIL", "torch", message, f"use a newer driver, or a build of torch for CUDA {found.cuda}")
     if os.environ.get(VISIBLE, "0").strip() in ("", "-1"):
         return CheckResult("WARN", "torch", f"{message}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE}")
-    why = loaded.why or "torch sees none, and does not say why"
-    return CheckResult("FAIL", "torch", f"cannot use the {here}: {why}", "see nvidia-smi, and restart after an update")
-
-
-def _cards(gpus: Sequence[TorchGpu], kernels: Sequence[str]) -> list[CheckResult]:
-    return [
-        CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
-                f"use a build of torch with kernels for it; this one has {', '.join(kernels) or 'none'}")
-        for index, gpu in enumerate(gpus) if gpu.fault
-    ]  # fmt: skip
+    got = f"cannot use the GPUs: {loaded.why or 'torch sees none, and does not say why'}"
+    return CheckResult("FAIL", "torch", got, "see nvidia-smi, and restart after an update")
 
 
 def _major(version: str) -> int:

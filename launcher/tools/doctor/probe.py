@@ -1,5 +1,7 @@
-"""What runs on each node for `rlrun doctor --nodes`: `python -m launcher.tools.doctor.probe TASK`, as a process of a
-plan on the cluster. It prints two lines of JSON: what it saw of itself, then its part of an all-reduce.
+"""One machine looks at itself: for `rlrun doctor`, and for `--nodes` as a process of a plan on each node.
+
+`python -m launcher.tools.doctor.probe TASK` prints two lines of JSON: what it saw of itself, then its part of an
+all-reduce.
 """
 
 from __future__ import annotations
@@ -7,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -14,8 +17,9 @@ from pydantic.dataclasses import dataclass
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.tools.doctor import allreduce, facts, here, loading
-from launcher.tools.doctor.gpus import VISIBLE
+from launcher.core.problems import OnMessage
+from launcher.preflight.checks import packages
+from launcher.tools.doctor import allreduce, facts, gpus, loading, network, places, system
 
 REPORTED, REDUCED = "report", "reduced"
 
@@ -47,30 +51,61 @@ class NodeReport:
     """Which of `ProbeTask.files` are there."""
 
 
+def check_this_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
+    """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
+    started = loading.Loading()
+    try:
+        say("looking at this machine")
+        yield from check_all_but_torch(root)
+        say("loading torch")
+        loaded = started.wait()
+    finally:
+        started.end()
+    if isinstance(loaded, CheckResult):
+        yield loaded
+        return
+    yield from loading.check(loaded, machine.query_gpus())
+    say("adding numbers by several processes")
+    on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
+    count = len(loaded.gpus) if on_gpus else 2
+    ranks = allreduce.Ranks(
+        first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
+        port=machine.free_ports(1)[0], interface=machine.loopback(),
+    )  # fmt: skip
+    yield allreduce.check_ranks(allreduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")
+
+
+def check_all_but_torch(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
+    yield from packages.check_packages()
+    yield from gpus.check()
+    yield from system.check(for_ray=for_ray)
+    yield from places.check(root)
+    yield from network.check()
+    yield from system.check_secrets()
+
+
 def main(task: ProbeTask) -> None:
-    if not os.environ.get(VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
-        del os.environ[VISIBLE]
-    _print(REPORTED, TypeAdapter(NodeReport).dump_python(_look(task), mode="json"))
+    if not os.environ.get(gpus.VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
+        del os.environ[gpus.VISIBLE]
+    started = loading.Loading()
+    try:
+        results = list(check_all_but_torch(Path(task.root), for_ray=True))
+        loaded = started.wait()
+    finally:
+        started.end()
+    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
+    found = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
+    report = NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
+    _print(REPORTED, TypeAdapter(NodeReport).dump_python(report, mode="json"))
+    alone = "MASTER_ADDR" not in os.environ
     ranks = allreduce.Ranks(
         first=task.first, count=task.count, world=task.world, backend=task.backend,
         address=os.environ.get("MASTER_ADDR", machine.LOOPBACK),
         port=int(os.environ.get("MASTER_PORT") or machine.free_ports(1)[0]),
-        interface=os.environ.get("GLOO_SOCKET_IFNAME", "") if "MASTER_ADDR" in os.environ else machine.loopback(),
+        interface=machine.loopback() if alone else os.environ.get("GLOO_SOCKET_IFNAME", ""),
     )  # fmt: skip
-    results = allreduce.run(ranks, task.wait_s)
-    _print(REDUCED, TypeAdapter(list[allreduce.RankResult]).dump_python(results, mode="json"))
-
-
-def _look(task: ProbeTask) -> NodeReport:
-    started = loading.Loading()
-    try:
-        results = list(here.local_checks(Path(task.root), for_ray=True))
-        loaded = started.ended()
-    finally:
-        started.end()
-    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
-    found = facts.collected(None if isinstance(loaded, CheckResult) else loaded)
-    return NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
+    reduced = allreduce.run(ranks, task.wait_s)
+    _print(REDUCED, TypeAdapter(list[allreduce.RankResult]).dump_python(reduced, mode="json"))
 
 
 def _print(kind: str, found: object) -> None:

@@ -24,7 +24,7 @@ from launcher.core.events import Crashed
 from launcher.core.problems import OnMessage, Problems
 from launcher.spec.engine import Plan, Process
 from launcher.tools.doctor import allreduce, facts, places, probe
-from launcher.tools.doctor.loading import reason
+from launcher.tools.doctor.loading import last_words
 
 Line = tuple[str, CheckResult]
 """A node's name, or `BETWEEN`, and one verdict."""
@@ -111,18 +111,16 @@ class _Probes:
                 if isinstance(event, Crashed):
                     yield from ((CLUSTER, CheckResult("FAIL", "Ray", line)) for line in event.lines)
             for rank, (code, why) in dict(job.ended()).items():
-                yield from self._missing(self.names[rank], why or self._last_line(logs, rank, code))
-            known = len(self.reports) + len(self.failed) == len(self.names)
+                text = (logs / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace")
+                yield from self._missing(self.names[rank], why or last_words(text, code))
             if over:
                 if why := job.lost_resources() if not job.ended() else "":
                     yield CLUSTER, CheckResult("FAIL", "Ray", why, LOOK_THERE)
                 return
-            if known and (self.failed or len(self.reduced) == len(self.names)):
-                break
-            late = time.monotonic() > give_up
-            if late and not known:
-                break
-            if late and time.monotonic() > give_up + wait_s:  # the all-reduce ends by itself before that
+            known = len(self.reports) + len(self.failed) == len(self.names)
+            complete = known and (self.failed or len(self.reduced) == len(self.names))
+            late_s = time.monotonic() - give_up
+            if complete or late_s > (wait_s if known else 0):  # the all-reduce ends by itself within that
                 break
             time.sleep(POLL_S)
         for name in self.names:
@@ -152,14 +150,11 @@ class _Probes:
             other = "No module named" in why
             yield name, CheckResult("FAIL", "rlrun" if other else "node", why, SAME if other else LOOK_THERE)
 
-    def _last_line(self, logs: Path, rank: int, code: int) -> str:
-        return reason((logs / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace"), code)
-
     def _between(self, tasks: Sequence[probe.ProbeTask], files: Mapping[str, str]) -> Iterator[CheckResult]:
         if not self.reports:
             return
         if len(self.reports) > 1:
-            yield from facts.compared({name: one.facts for name, one in self.reports.items()}, facts.code())
+            yield from facts.compare({name: one.facts for name, one in self.reports.items()}, facts.hash_code())
             seen = {name: set(one.seen) for name, one in self.reports.items()}
             yield from (shared(what, file, seen) for what, file in files.items())
         over = f"{'NCCL' if tasks[0].backend == 'nccl' else 'gloo'} over {len(tasks)} node{'s' * (len(tasks) > 1)}"
@@ -175,7 +170,6 @@ class _Probes:
                 allreduce.RankResult(rank, code=1, why="did not report") for rank in mine
             ]
         yield allreduce.check_ranks(results, whose, over)
-        yield from facts.compare_clocks({one.rank: one.joined_at for one in results if one.joined_at}, whose)
 
 
 def tasks_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.ProbeTask]:
@@ -220,7 +214,6 @@ def shared(what: str, file: str, seen: Mapping[str, set[str]]) -> CheckResult:
 
 def counts(node: RayNode, one: facts.Facts) -> list[CheckResult]:
     """Ray gives out as many GPUs as it was told of when the node was started."""
-    if node.gpus == len(one.gpus):
-        return []
-    message = f"Ray counts {node.gpus:g}, the driver {len(one.gpus)}"
-    return [CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={len(one.gpus)} there")]
+    message = f"Ray counts {node.gpus:g}, the driver {one.gpus}"
+    warning = CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={one.gpus} there")
+    return [] if node.gpus == one.gpus else [warning]

@@ -1,4 +1,4 @@
-"""A sweep: runs that differ in a few arguments, planned together, side by side in one project.
+"""A sweep: runs that differ in a few arguments, planned together, and run one by one or side by side.
 
 runs/<project>/<name>-sweep<N>/            sweep.json, and the output of each point's process: <point>.log
 runs/<project>/<name>-sweep<N>-<point>/    the points' run folders, like any other run's
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -24,14 +26,18 @@ from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.preflight.capacity import Needs, needs
+from launcher.core.state import RunState
+from launcher.launch.follow import POLL_S
+from launcher.launch.queue import Needs, Queue, QueuedRun, ResourcePool, RunCommand, needs
 from launcher.preflight.plan import problems as refusals
 from launcher.preflight.plan import run_of
 from launcher.runs import store
-from launcher.runs.folder import Folder, holder
+from launcher.runs.folder import Folder, Lock, holder
+from launcher.runs.stop_requests import Handle, StopRequest, no_signals
 from launcher.spec.run import Optim, RunSpec
 
 FILE = "sweep.json"
+LOOK_S = 0.5  # between two looks at the events of runs
 NAME, BASE, VALUE = 60, 50, 24  # longest name of a point, of the sweep without its number, and of one value
 Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 Check = Callable[[RunSpec], list[Problem]]
@@ -247,3 +253,109 @@ def unfinished(overrides: Sequence[str], project: Path) -> list[Sweep]:
 def done(sweep: Sweep, entry: SweepEntry) -> bool:
     folder = sweep.run_of(entry)
     return folder.spec.is_file() and store.see(folder).state.status == "finished"
+
+
+# ---- running it
+
+
+@dataclass
+class View:
+    """A point as it stands now."""
+
+    entry: SweepEntry
+    folder: Folder
+    state: RunState = field(default_factory=RunState)
+
+
+OnViews = Callable[[Sequence[View], list[tuple[str, str]]], None]
+"""Gets all points, and the lines that they printed since, each with its point's name."""
+
+
+def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle: Handle = no_signals) -> int:
+    """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when all that
+    failed have an invalid configuration, else 1. Raises `Problems` where it runs already, or its folder is gone.
+    """
+    if not Path(sweep.folder).is_dir():
+        raise Problems(
+            Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")
+        )
+    with Lock(Folder(sweep.path)) as lock:
+        queue = Queue(pool or ResourcePool(sweep.parallel), [lock.descriptor])
+        request = StopRequest(queue, Folder(sweep.path))
+        with handle(request):
+            _drive(sweep, queue, request, show)
+    if request:
+        return 128 + request.first
+    codes = {entry.exit_code for entry in sweep.points if entry.status != "finished"}
+    return 0 if not codes else 2 if codes == {2} else 1
+
+
+def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
+    points_now = views(sweep)
+    runs: dict[int, QueuedRun] = {}
+    for number, view in enumerate(points_now):  # statuses of an earlier drive are dropped
+        done = view.state.status == "finished"
+        status: Status = "finished" if done else "waiting"
+        view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
+        if not done:
+            runs[number] = queue.add(_command(sweep, view))
+    sweep.points = [view.entry for view in points_now]
+    sweep.write()
+    readers = {number: store.RunReader(view.folder.events) for number, view in enumerate(points_now)}
+    looked = 0.0
+    while not queue.is_done:
+        changed = queue.advance()
+        for number, run in runs.items():
+            if run in changed:
+                status, why = _status(run, sweep.log_of(sweep.points[number]), request)
+                sweep.set(number, status=status, exit_code=run.exit_code, why=why)
+                points_now[number].entry = sweep.points[number]
+        if changed or time.monotonic() - looked >= LOOK_S:
+            looked = time.monotonic()
+            for number, run in runs.items():
+                if run in changed and run.exit_code is not None:
+                    points_now[number].state = store.see(points_now[number].folder).state
+                elif run.is_running:
+                    points_now[number].state = readers[number].look()
+        show(points_now, [(sweep.points[number].name, line) for number, run in runs.items() for line in run.new_lines])
+        request.look()
+        time.sleep(POLL_S)
+
+
+def _command(sweep: Sweep, view: View) -> RunCommand:
+    config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
+    again = view.folder.spec.is_file() and view.folder.has_results()
+    words = ["--resume", str(view.folder.path)] if again else [*config, *view.entry.words]
+    return RunCommand(tuple(words), sweep.log_of(view.entry), sweep.folder, view.entry.needs)
+
+
+def _status(run: QueuedRun, log: Path, request: StopRequest) -> tuple[Status, str]:
+    """The status of a point that began or ended, and why."""
+    code = run.exit_code
+    if code is None:
+        return "running", ""
+    if code == 0:
+        return "finished", ""
+    if request or code > 128:
+        return "stopped", ""
+    if code > 0 and run.problem:
+        return "failed", run.problem
+    ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return "failed", f"{ended}; its log is {log}"
+
+
+def views(sweep: Sweep) -> list[View]:
+    """Every point with the state of its run, as a sweep that was killed could not record it."""
+    driven = holder(Folder(sweep.path)) is not None
+    found = []
+    for entry in sweep.points:
+        folder = sweep.run_of(entry)
+        state = store.see(folder).state if folder.spec.is_file() else RunState()
+        if state.status == "finished":
+            entry = replace(entry, status="finished", why="")
+        elif entry.status == "running" and state.status in ("failed", "stopped"):
+            entry = replace(entry, status=state.status, why=state.why)
+        elif entry.status == "running" and not driven:
+            entry = replace(entry, status="waiting")
+        found.append(View(entry, folder, state))
+    return found

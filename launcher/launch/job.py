@@ -1,0 +1,240 @@
+"""A run as programs handle it: plan it, submit it, resume it, stop it, read its events.
+
+Each function may be called many times, from any thread; none handles a signal, and none waits for training. A submitted
+run is `rlrun train` as a process in a session of its own, on this machine or, where the run trains on a Ray cluster, on
+the head: a job of the cluster starts it there by `python -m launcher.launch.job FOLDER WORDS`, and ends once it began.
+
+runs/<project>/<experiment>/detached.log     the output of the process
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from launcher.clusters import slurm
+from launcher.clusters.nodes.home import reach
+from launcher.clusters.nodes.processes import serves_jobs
+from launcher.clusters.ray import remote
+from launcher.core import machine
+from launcher.core.events import LoggedEvent, LogReader
+from launcher.core.problems import OnMessage, Problems
+from launcher.launch.queue import RunCommand, RunProcess
+from launcher.launch.start import run_of
+from launcher.preflight import plan as planning
+from launcher.preflight.plan import Page, ready_from
+from launcher.runs import store
+from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
+from launcher.runs.stop_requests import StopMode
+from launcher.spec.run import RunSpec
+
+POLL_S, STOP_S = 0.1, 60.0
+HasBegun = Callable[[bool], bool]
+"""Whether the run has, given whether the new process holds the folder's lock."""
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """A run that a person asks for: arguments as after `rlrun train`, and where their own config files are."""
+
+    arguments: tuple[str, ...] = ()
+    config_dir: Path | None = None
+
+
+@dataclass
+class Submitted:
+    """A run that was handed to a process of its own."""
+
+    folder: Folder
+    words: tuple[str, ...]
+    """What follows `rlrun train`."""
+    has_begun: HasBegun
+    cluster: str | None = None
+    """Address of the Ray cluster on whose head it runs; None for this machine."""
+    process: RunProcess | None = None
+    _client: subprocess.Popen[str] | None = None
+    _notes: list[str] = field(default_factory=list)
+
+    def wait_until_begun(self, say: OnMessage) -> int | None:
+        """Say what the process prints until the run has begun; its exit code where it ended before that.
+
+        Ctrl-C until then ends the run.
+        """
+        for note in self._notes:
+            say(note)
+        if self._client:
+            code = _wait_for_job(self._client, say)
+            if code != remote.NOT_RUN:
+                return code or None
+            self.cluster, self._client = None, None
+        if not self.process:
+            say("starting it on this machine instead")
+            self._start_here()
+        assert self.process
+        return _wait_until_begun(self.process, self._is_begun, say)
+
+    def _start_here(self) -> None:
+        _check_free(self.folder)
+        self.process = RunProcess(RunCommand(self.words, self.folder.detached))
+
+    def _is_begun(self) -> bool:
+        assert self.process
+        itself = {"pid": self.process.pid, "host": socket.gethostname()}
+        return self.has_begun(holder(self.folder) == itself)
+
+
+def plan(request: StartRequest) -> Page:
+    """What would run, and what would fail."""
+    return planning.plan(list(request.arguments), request.config_dir)
+
+
+def submit(request: StartRequest) -> Submitted:
+    """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
+    run = ready_from(request.arguments, request.config_dir).run
+    folder = _new_folder(run)
+    name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
+    config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
+    return _submit(folder, [*config, *request.arguments, *name], run.cluster.remote_address)
+
+
+def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None = None) -> Submitted:
+    """Go on with a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others,
+    also by its exit code."""
+    folder.check()
+    cluster = run_of(folder, overrides).cluster
+    at = [] if from_step is None else ["--from", str(from_step)]
+    return _submit(folder, ["--resume", str(folder.path), *at, *overrides], cluster.remote_address)
+
+
+def resume_sweep(path: Path, parallel: str | None = None) -> Submitted:
+    """Go on with a sweep. Raises `Problems` where it is running."""
+    at_a_time = ["--parallel", parallel] if parallel else []
+    submitted = Submitted(Folder(path), ("--resume", str(path), *at_a_time), lambda locked: locked)
+    submitted._start_here()
+    return submitted
+
+
+def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
+    """Ask a run to save and end, or to end at once (`now`). Returns what happened within `wait_s`."""
+    return store.stop(folder, now=mode == "now", wait_s=wait_s)
+
+
+def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
+    """The events that were logged after the one of that number; all of them by default."""
+    return list(LogReader(folder.events, after=after_seq).new())
+
+
+# ---- starting it
+
+
+def _submit(folder: Folder, words: Sequence[str], cluster: str | None) -> Submitted:
+    before, job = folder.next_attempt, slurm.job_of(folder.path)
+
+    def has_begun(locked: bool) -> bool:
+        """Once its first attempt has a folder, or once it is in a queue."""
+        return (locked and folder.next_attempt > before) or slurm.job_of(folder.path) != job
+
+    submitted = Submitted(folder, tuple(words), has_begun)
+    if not cluster:
+        submitted._start_here()
+        return submitted
+    reached = reach(cluster)
+    _check_free(folder)
+    command = remote.detached_command(folder.path, [__name__, str(folder.path.absolute()), *words])
+    if command is None:
+        submitted._notes.append("an argument is a secret, which no job may hold")
+    elif not serves_jobs():
+        note = f"ray[default] is not installed, so no job can be submitted: {remote.INSTALL}"
+        submitted._notes.append(note)
+    else:
+        submitted.cluster, submitted._client = reached.address, remote.start(reached, command)
+    return submitted
+
+
+def _new_folder(run: RunSpec) -> Folder:
+    """A new folder for the run; where its name is chosen here, no other run has it."""
+    trainer = run.trainer
+    root, name = Path(trainer.run_root).expanduser(), trainer.experiment_name
+    while True:
+        folder = Folder(root / trainer.project_name / (name or free_name(root, trainer.project_name, run.label)))
+        folder.check_no_link()
+        try:
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=name is not None)
+        except FileExistsError:
+            if name is not None:
+                raise
+        else:
+            return folder
+
+
+def _check_free(folder: Folder) -> None:
+    folder.check()
+    if writer_lives(folder):
+        raise Problems(in_use(folder))
+
+
+# ---- until it has begun
+
+
+def _wait_for_job(client: subprocess.Popen[str], say: OnMessage) -> int:
+    """The exit code of the job that starts the run. Ctrl-C until then stops the job."""
+    assert client.stdout
+    try:
+        for line in client.stdout:
+            say(line.rstrip("\n"))
+        return client.wait()
+    except KeyboardInterrupt:
+        client.terminate()
+        client.wait()
+        return machine.shell_exit_code(-signal.SIGINT)
+
+
+def _wait_until_begun(process: RunProcess, is_begun: Callable[[], bool], say: OnMessage) -> int | None:
+    """None once the run has begun; the exit code of a process that ended before. Ctrl-C until then ends it."""
+    try:
+        code = _say_lines(process, is_begun, say)
+    except KeyboardInterrupt:
+        process.signal(signal.SIGTERM)
+        give_up = time.monotonic() + STOP_S
+        _say_lines(process, lambda: time.monotonic() > give_up, say)
+        code = -signal.SIGINT
+    return None if code is None else machine.shell_exit_code(code)
+
+
+def _say_lines(process: RunProcess, is_ready: Callable[[], bool], say: OnMessage) -> int | None:
+    """Say whole lines until `is_ready`, or until the process has ended: then all lines, and its exit code is
+    returned."""
+    while True:
+        code = process.poll()  # before the read: a process that has ended has written everything
+        over = code is not None or is_ready()
+        for line in process.lines(last=code is not None):
+            say(line)
+        if over:
+            return code
+        time.sleep(POLL_S)
+
+
+def main(folder: str, words: Sequence[str]) -> int:
+    """On the head of a Ray cluster: 0 once the run has begun there, else its exit code."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        submitted = _submit(Folder(Path(folder)), words, None)
+        return submitted.wait_until_begun(partial(print, flush=True)) or 0
+    except Problems as problems:
+        print("\n".join(problems.lines))
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,262 @@
+"""Runs as processes of this machine: each is an `rlrun train` in a session of its own, started when there is room.
+
+Sweeps, detached runs and programs that start many runs share this. Nothing here owns a thread or a signal: the caller
+decides when to look (`Queue.advance`), and passes signals on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.core import machine
+from launcher.core.files import NewLines
+from launcher.models import size
+from launcher.spec.run import RunSpec
+
+LIFELINE = "RLRUN_POINT"  # set where standard input of `rlrun train` is a pipe that only its parent holds
+PROCESS_BYTES = 2**30  # libraries, buffers and small activations of one process
+PROBLEM_MARK = "✗ "  # begins a line with a problem
+
+
+def watch_lifeline() -> None:
+    """If this process has a lifeline, have it save and end when the process at the other end is gone."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(LIFELINE, ""):  # its children have another standard input
+        threading.Thread(target=watch, daemon=True).start()
+
+
+# ---- room
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run needs of this machine."""
+
+    cores: int
+    """0 means all: the run sets no number."""
+    memory_bytes: int
+    gpus: int
+    nodes: int = 1
+    """A run on several machines uses this one exclusively."""
+
+
+def needs(run: RunSpec) -> Needs:
+    """Rough, for memory: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
+    hardware, threads = run.taken, run.engine.cores()
+    processes = hardware.processes_per_node
+    if not hardware.is_cpu:
+        return Needs(processes, processes * PROCESS_BYTES, hardware.n_gpus_per_node, hardware.nnodes)
+    copies = 4 + ("reference" in run.algorithm.needs) + 4 * ("critic" in run.algorithm.needs)
+    weights = size.parameters(run.model.shape) * size.BYTES[run.model.dtype] if run.model.shape else 0
+    return Needs(processes * threads, processes * (PROCESS_BYTES + copies * weights), 0, hardware.nnodes)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Resources assigned to one run."""
+
+    needs: Needs
+    gpus: tuple[str, ...] | None
+    """For CUDA_VISIBLE_DEVICES; None leaves it as it is."""
+
+
+@dataclass
+class ResourcePool:
+    """At most `parallel` runs; with None as many as have cores and memory. A GPU is never shared."""
+
+    parallel: int | None
+    cores: int = field(default_factory=machine.cpu_count)
+    memory_bytes: int = field(default_factory=machine.free_memory_bytes)
+    gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
+    taken: list[Allocation] = field(default_factory=list)
+
+    def acquire(self, wanted: Needs) -> Allocation | None:
+        """Resources for a run, None while there are not enough. A single run always gets them."""
+        busy = {gpu for place in self.taken for gpu in place.gpus or ()}
+        free = [gpu for gpu in self.gpus if gpu not in busy]
+        if self.taken and not self._fits(wanted, len(free)):
+            return None
+        known = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
+        place = Allocation(wanted, tuple(free[: wanted.gpus]) if known else None)
+        self.taken.append(place)
+        return place
+
+    def release(self, place: Allocation) -> None:
+        self.taken.remove(place)
+
+    def _fits(self, wanted: Needs, free_gpus: int) -> bool:
+        together = [wanted, *(place.needs for place in self.taken)]
+        unknown_gpus = any(place.needs.gpus and place.gpus is None for place in self.taken)  # takes what there is
+        if any(each.nodes > 1 for each in together) or wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
+            return False
+        if self.parallel is not None:
+            return len(self.taken) < self.parallel
+        cores = sum(each.cores or self.cores for each in together)
+        return cores <= self.cores and sum(each.memory_bytes for each in together) <= self.memory_bytes
+
+
+# ---- processes
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """A run to start: what follows `rlrun train`, where its output goes, and in which folder it works."""
+
+    words: tuple[str, ...]
+    log: Path
+    folder: str | None = None
+    needs: Needs = Needs(0, 0, 0)
+
+
+class RunProcess:
+    """An `rlrun train` in its own session, so that Ctrl-C in a terminal does not reach it.
+
+    With `lifeline` its standard input is a pipe that only this process holds: when that is killed, the run saves and
+    ends. `shared` are descriptors, such as locks, that stay open until it ends.
+    """
+
+    def __init__(
+        self,
+        command: RunCommand,
+        *,
+        gpus: Sequence[str] | None = None,
+        lifeline: bool = False,
+        shared: Sequence[int] = (),
+    ) -> None:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus is not None else {}
+        environment |= {LIFELINE: "1"} if lifeline else {}
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        with os.fdopen(os.open(command.log, flags, 0o600), "wb") as log:
+            self._new_lines = NewLines(command.log, log.seek(0, os.SEEK_END))
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "launcher", "train", *command.words], cwd=command.folder, env=environment,
+                stdin=subprocess.PIPE if lifeline else subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, pass_fds=shared,
+            )  # fmt: skip
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs. After that `lines(last=True)` gives all of its output."""
+        code = self._process.poll()
+        if code is not None and self._process.stdin:
+            self._process.stdin.close()
+        return code
+
+    def lines(self, *, last: bool) -> list[str]:
+        """Those printed since the last call; `last`: also one that is not ended."""
+        return list(self._new_lines.read(last=last))
+
+    def signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+# ---- the queue
+
+
+@dataclass
+class QueuedRun:
+    """A run in the queue."""
+
+    command: RunCommand
+    process: RunProcess | None = None
+    """None while it waits."""
+    place: Allocation | None = None
+    exit_code: int | None = None
+    """None until it has ended."""
+    problem: str = ""
+    """The last problem that it printed."""
+    new_lines: list[str] = field(default_factory=list)
+    """What it printed between the last two calls of `advance`."""
+    delivered: int = 0
+    """How many of the queue's requests to stop it has been sent."""
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.exit_code is None
+
+
+class Queue:
+    """Runs that wait for room on this machine, and those that have it; they end when this process is killed.
+
+    Methods may be called from any thread, and from a signal handler.
+    """
+
+    def __init__(self, pool: ResourcePool, shared: Sequence[int] = ()) -> None:
+        self.pool, self._shared = pool, shared
+        self.runs: list[QueuedRun] = []
+        self._requests: list[int] = []
+        self._lock = threading.RLock()  # a signal handler may interrupt its holder
+
+    def add(self, command: RunCommand) -> QueuedRun:
+        run = QueuedRun(command)
+        with self._lock:
+            self.runs.append(run)
+        return run
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing runs, and nothing waits that would still be started."""
+        with self._lock:
+            waiting = not self._requests and any(run.process is None for run in self.runs)
+            return not waiting and not any(run.is_running for run in self.runs)
+
+    def advance(self) -> list[QueuedRun]:
+        """Start what there is room for, read what was printed, and return the runs that began or ended."""
+        with self._lock:
+            changed = [run for run in self.runs if run.process is None and self._start(run)]
+            for run in self.runs:
+                run.new_lines = []
+                if run.is_running and self._read(run) and run not in changed:
+                    changed.append(run)
+            return changed
+
+    def _start(self, run: QueuedRun) -> bool:
+        place = None if self._requests else self.pool.acquire(run.command.needs)
+        if place is None:
+            return False
+        run.place = place
+        run.process = RunProcess(run.command, gpus=place.gpus, lifeline=True, shared=self._shared)
+        self._deliver(run)  # what arrived while the process was started
+        return True
+
+    def _read(self, run: QueuedRun) -> bool:
+        """Whether it has ended."""
+        assert run.process and run.place
+        code = run.process.poll()
+        run.new_lines = run.process.lines(last=code is not None)
+        problems = [line for line in run.new_lines if line.startswith(PROBLEM_MARK)]
+        run.problem = problems[-1].removeprefix(PROBLEM_MARK) if problems else run.problem
+        if code is None:
+            return False
+        run.exit_code = code
+        self.pool.release(run.place)
+        return True
+
+    def stop(self, number: int) -> None:
+        """Ask all that run to save and end, by this signal, and start no other."""
+        self._requests.append(number)
+        for run in self.runs:
+            self._deliver(run)
+
+    def kill(self) -> None:
+        """A second signal has a run end its processes at once."""
+        self.stop(signal.SIGTERM)
+
+    def _deliver(self, run: QueuedRun) -> None:
+        while run.process and run.exit_code is None and run.delivered < len(self._requests):
+            run.delivered += 1
+            run.process.signal(self._requests[run.delivered - 1])
