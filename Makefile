@@ -96,7 +96,7 @@ $(TRACKERS)/ready: $(VENV)/ready-dev
 	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio, SwanLab (and Prometheus, where it is installed) read back
+test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and SwanLab read back
 	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
 
 equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) and with this working tree: equal events and weights

@@ -61,7 +61,9 @@ def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
 def error_groups(record: RunRecord) -> list[ErrorGroup]:
     """The low answers of the last validation, the largest group first."""
     reward = reward_of(record.settings)
-    longest = _longest(record.settings)
+    data = record.settings.get("data")
+    limit = data.get("max_response_length") if isinstance(data, dict) else None
+    longest = limit if isinstance(limit, int) and limit > 0 else None
     found: dict[tuple[str, str], ErrorGroup] = {}
     for sample in record.samples:
         if sample.score >= LOW:
@@ -93,26 +95,17 @@ def may_be_cut(response: str, longest: int | None) -> bool:
     return longest is not None and len(response.encode("utf-8", "replace")) >= longest
 
 
-def _longest(settings: Mapping[str, Any]) -> int | None:
-    data = settings.get("data")
-    value = data.get("max_response_length") if isinstance(data, dict) else None
-    return value if isinstance(value, int) and value > 0 else None
-
-
 def reward_of(settings: Mapping[str, Any]) -> Reward | None:
     """The reward that spec.yaml names, only of this project's own rules: a copied folder must not run code here. None
     for others, and where it cannot be built."""
     node = settings.get("reward")
-    if not isinstance(node, dict) or not all(map(_is_rule, _targets(node))):
+    if not isinstance(node, dict):
         return None
+    ours = (isinstance(name, str) and name.startswith(_OURS) and not name.startswith(_CODE) for name in _targets(node))
     try:
-        return from_node(_RewardHolder, {"reward": node}).reward
+        return from_node(_RewardHolder, {"reward": node}).reward if all(ours) else None
     except (ValidationError, ValueError, ImportError):
         return None
-
-
-def _is_rule(target: object) -> bool:
-    return isinstance(target, str) and target.startswith(_OURS) and not target.startswith(_CODE)
 
 
 def _targets(node: object) -> list[object]:

@@ -31,6 +31,7 @@ from launcher.reports.text import setting_text
 from launcher.runs import store
 from launcher.views.read import read_record
 from launcher.views.record import RunRecord
+from launcher.views.runs import status_word
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 26, 20, 300
 ENOUGH = 0.5  # of the held-out prompts: with fewer the test is not paired
@@ -251,20 +252,20 @@ def common_validations(a: RunRecord, b: RunRecord) -> list[tuple[HeldOut, HeldOu
 
 def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
     records = [side.record for side in sides]
-    states = [record.state for record in records]
-    yield "status", *("doubtful" if state.doubtful else state.status for state in states)
-    yield "steps", *(f"{state.step} of {state.steps}" for state in states)
-    yield "held out, last", *(_held_out(state.last) for state in states)
-    yield "held out, best", *(_held_out(state.best) for state in states)
-    yield "held out, first", *(_held_out(state.first) for state in states)
+    columns = {
+        "status": status_word,
+        "steps": lambda state: f"{state.step} of {state.steps}",
+        "held out, last": lambda state: _held_out(state.last),
+        "held out, best": lambda state: _held_out(state.best),
+        "held out, first": lambda state: _held_out(state.first),
+    }
+    for name, text in columns.items():
+        yield name, *(text(record.state) for record in records)
     yield "training score, last steps", *_training_scores(records)
     yield "duration", *(clock(record.active_s) for record in records)
-    yield (
-        "seconds per step",
-        *(ABSENT if not record.step_seconds else f"{record.step_seconds:.3g}" for record in records),
-    )
+    yield "seconds per step", *(f"{record.step_seconds:.3g}" if record.step_seconds else ABSENT for record in records)
     yield "tokens", *(f"{record.tokens:,.0f}" if record.tokens else ABSENT for record in records)
-    yield "restarts", *(str(state.restarts) for state in states)
+    yield "restarts", *(str(record.state.restarts) for record in records)
     yield "findings", *(str(record.alert_count) for record in records)
 
 
@@ -272,10 +273,8 @@ def _training_scores(records: Sequence[RunRecord]) -> list[str]:
     """With their names where the runs measure different things, which are not to be compared."""
     scores = [score_trace(record) for record in records]
     mixed = len({found[0] for found in scores if found}) > 1
-    return [
-        ABSENT if not found else f"{label(found[0])} {compact(found[1].late())}" if mixed else compact(found[1].late())
-        for found in scores
-    ]
+    late = [(f"{label(found[0])} " if mixed else "", found[1].late()) if found else None for found in scores]
+    return [f"{each[0]}{compact(each[1])}" if each else ABSENT for each in late]
 
 
 def _held_out(measured: HeldOut | None) -> str:

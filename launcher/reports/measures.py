@@ -6,6 +6,7 @@ Whether a value is healthy is judged by the rules of the run's health profile al
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -100,43 +101,32 @@ def _steps(record: RunRecord) -> ReportRow:
     return ReportRow("steps", "pass" if done else "fail", f"{state.step} of {state.steps}", note)
 
 
-def swing(record: RunRecord) -> tuple[float, float, float] | None:
-    """Median, longest, and their ratio; None of fewer than 3 steps. The first step compiles and warms up: it is left
-    out."""
-    times = list(record.step_times)[1:]
-    if len(times) < 2 or not median(times):
-        return None
-    return median(times), max(times), max(times) / median(times)
-
-
 def _pace(record: RunRecord) -> ReportRow:
-    found = swing(record)
-    if not found:
+    times = list(record.step_times)[1:]  # the first compiles and warms up
+    if len(times) < 2 or not (middle := median(times)):
         return ReportRow("seconds per step", "not measured", "")
-    mean = sum(record.step_times) / len(record.step_times)
-    note = (
-        f"median {found[0]:.3g}, longest after the first {found[1]:.3g}: {found[2]:.1f}x the median; bound {SWING:g}x"
-    )
-    return ReportRow("seconds per step", "pass" if found[2] <= SWING else "fail", f"mean {mean:.3g} s", note)
+    longest, mean = max(times), sum(record.step_times) / len(record.step_times)
+    note = f"median {middle:.3g}, longest after the first {longest:.3g}: {longest / middle:.1f}x the median"
+    status: Status = "pass" if longest / middle <= SWING else "fail"
+    return ReportRow("seconds per step", status, f"mean {mean:.3g} s", f"{note}; bound {SWING:g}x")
 
 
 def _tokens(record: RunRecord) -> ReportRow | None:
     seconds = sum(record.step_times)
     if not record.tokens or not seconds:
         return None
-    processes = max(record.processes, 1)
-    each = f"{record.tokens / seconds / processes:,.0f} per process" if processes > 1 else "within steps"
-    return ReportRow("tokens per second", "no bound", f"{record.tokens / seconds:,.0f}",
-                     f"{each}; {record.tokens:,.0f} tokens in all")  # fmt: skip
+    processes, speed = max(record.processes, 1), record.tokens / seconds
+    each = f"{speed / processes:,.0f} per process" if processes > 1 else "within steps"
+    note = f"{each}; {record.tokens:,.0f} tokens in all"
+    return ReportRow("tokens per second", "no bound", f"{speed:,.0f}", note)
 
 
 def _lost(record: RunRecord) -> ReportRow:
     lost = sum(gap.lost_s for gap in record.gaps) + record.stalled_s
-    restarts = record.state.restarts
-    share = lost / record.active_s if record.active_s else 0.0
-    paused = sum(gap.paused_s for gap in record.gaps)
-    parts = [f"{share:.0%} of the duration", *([f"{record.stalls} stalls"] if record.stalls else []),
-             *([f"{clock(paused)} paused besides"] if paused else [])]  # fmt: skip
+    paused, restarts = sum(gap.paused_s for gap in record.gaps), record.state.restarts
+    parts = [f"{lost / record.active_s if record.active_s else 0.0:.0%} of the duration"]
+    parts += [f"{record.stalls} stalls"] if record.stalls else []
+    parts += [f"{clock(paused)} paused besides"] if paused else []
     figure = f"{restarts} restart{'s' * (restarts != 1)}, {clock(lost)} lost"
     return ReportRow("restarts", "no bound", figure, "; ".join(parts))
 
@@ -145,36 +135,40 @@ def _gpu_use(record: RunRecord) -> ReportRow:
     busy = record.used.gpu_busy
     if busy is None:
         return ReportRow("GPU use", "not measured", "", "no GPU, or no Usage event: cluster.usage_s")
+    note = "well used" if busy > BUSY else "moderate"
     if busy < IDLE:
         note = "use a larger trainer.micro_batch_size_per_gpu or engine.mixed_precision=true"
-    else:
-        note = "well used" if busy > BUSY else "moderate"
     return ReportRow("GPU use", "fail" if busy < IDLE else "pass", f"mean {busy:.0f} %", note)
 
 
 def _gpu_memory(record: RunRecord) -> ReportRow:
     share, used = record.used.gpu_share, record.used
-    allocated = record.trace("perf/max_memory_allocated_gb")
-    tensors = f"; tensors at most {allocated[1].high:.3g} GiB" if allocated and allocated[1].count else ""
+    tensors = _highest(record, "perf/max_memory_allocated_gb")
+    at_most = "" if tensors is None else f"tensors at most {tensors:.3g} GiB"
     if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
-        return ReportRow("GPU memory", "not measured", tensors.removeprefix("; "), "no Usage event with GPU memory")
-    figure = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%}){tensors}"
-    note = "use a smaller trainer.micro_batch_size_per_gpu" if share >= FULL else ""
-    if NEAR < share < FULL:
-        note = "near its limit"
+        return ReportRow("GPU memory", "not measured", at_most, "no Usage event with GPU memory")
+    peak = f"peak {used.gpu_peak_bytes / 2**30:.3g} of {used.gpu_total_bytes / 2**30:.3g} GiB ({share:.0%})"
+    note = "near its limit" if share > NEAR else ""
+    if share >= FULL:
+        note = "use a smaller trainer.micro_batch_size_per_gpu"
+    figure = "; ".join(filter(None, (peak, at_most)))
     return ReportRow("GPU memory", "fail" if share >= FULL else "pass", figure, note)
 
 
 def _memory(record: RunRecord) -> ReportRow | None:
-    own, used = record.trace("perf/cpu_memory_used_gb"), record.used
-    each = f"{own[1].high:.3g} GiB in one process" if own and own[1].count else ""
+    own, used = _highest(record, "perf/cpu_memory_used_gb"), record.used
+    note = "" if own is None else f"{own:.3g} GiB in one process"
     if not used.memory_peak_bytes:
-        return ReportRow("CPU memory", "no bound", each) if each else None
-    own_peak = own[1].high * 2**30 if own and own[1].count else 0.0  # its true peak; usage is a sample now and then
-    peak = max(used.memory_peak_bytes, own_peak)
+        return ReportRow("CPU memory", "no bound", note) if note else None
+    peak = max(used.memory_peak_bytes, (own or 0.0) * 2**30)  # usage is a sample now and then: it may miss the peak
     share = peak / used.machine_total_bytes if used.machine_total_bytes else 0.0
     figure = f"peak {peak / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
-    return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, each)
+    return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, note)
+
+
+def _highest(record: RunRecord, name: str) -> float | None:
+    found = record.trace(name)
+    return found[1].high if found and found[1].count else None
 
 
 # ---- the reward's parts
@@ -193,16 +187,10 @@ class PartRow:
 
 def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
     """Parts of the score, and the sums of rules and of reward models."""
-    names = [name for name in record.traces
-             if (name.startswith("critic/score/") and name.count("/") == 3 and name.endswith("/mean"))
-             or name.startswith("train/core/reward/")]  # fmt: skip
-    rows = []
-    for name in names[:most]:
-        trace = record.traces[name]
-        if trace.count:
-            early, late = trace.ends()
-            rows.append(PartRow(label(name), name, early, late, trace.mean))
-    return rows
+    part = re.compile(r"critic/score/[^/]+/mean|train/core/reward/.+")
+    names = [name for name, trace in record.traces.items() if part.fullmatch(name) and trace.count]
+    found = [(name, record.traces[name]) for name in names[:most]]
+    return [PartRow(label(name), name, *trace.ends(), trace.mean) for name, trace in found]
 
 
 # ---- the checklist

@@ -35,6 +35,7 @@ from launcher.reports.text import one_line, setting_text
 from launcher.runs.folder import Folder
 from launcher.views.read import read_record
 from launcher.views.record import Gap, RunRecord
+from launcher.views.runs import status_word
 from launcher.views.trace import Trace
 
 MOST_SOURCES, MOST_SETTINGS, MOST_PACKAGES = 60, 300, 250
@@ -166,7 +167,7 @@ def _problems(record: RunRecord) -> list[str]:
 
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     state, final = record.state, record.final
-    yield "status", "doubtful" if state.doubtful else state.status
+    yield "status", status_word(state)
     yield "steps", f"{state.step} of {state.steps}"
     yield "duration", clock(record.active_s)
     if final:

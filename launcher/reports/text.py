@@ -7,24 +7,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from launcher.core.redaction import MARK, is_secret_setting, redact
+from launcher.core.redaction import MARK, is_secret_setting, printable
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|^[-+=](?=\s|$))")
 _NUMBERED = re.compile(r"^([0-9]+)([.)])(?=\s|$)")  # would begin a list
+LAYOUT = "\n\t"
 _FENCE = re.compile(r"`{3,}")
-
-
-def visible(text: str) -> str:
-    """Without secrets; control and direction characters, and lone surrogates, as escapes."""
-    safe = redact(text).encode("utf-8", "backslashreplace").decode()
-    if safe.replace("\n", "").replace("\t", "").isprintable():  # nearly all
-        return safe
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in safe)
 
 
 def cut(text: object, most: int) -> str:
     """At most so many characters: the first two thirds and the last third, and between how many are left out."""
-    shown = visible(str(text))
+    shown = printable(str(text), LAYOUT)
     if len(shown) <= most:
         return shown
     begin = most * 2 // 3
@@ -48,14 +41,13 @@ class Plain(str):
 
 def for_page(value: Any) -> Any:
     """What a template prints into HTML, before it is escaped."""
-    return value if value is None or isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+    plain = value is None or isinstance(value, Markup) or not isinstance(value, str)
+    return value if plain else printable(value, LAYOUT)
 
 
 def for_markdown(value: Any) -> Any:
     """What a template prints into Markdown: text on one line, with every mark escaped."""
-    if isinstance(value, Plain):
-        return value
-    if not isinstance(value, str):
+    if isinstance(value, Plain) or not isinstance(value, str):
         return value
     return _NUMBERED.sub(r"\1\\\2", _SPECIAL.sub(r"\\\1", one_line(value, 600)))
 

@@ -6,6 +6,7 @@ from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from launcher.core.events import (
     GOES_BACK,
@@ -114,24 +115,28 @@ class Feed:
     def _finish(self, last: Event) -> TrackedStep | None:
         """What waits, as one step. What a history holds beside metrics takes a row of its own without them."""
         events, self._waiting = self._waiting, []
-        samples = [event for event in events if isinstance(event, Sample)]
-        spread = [event for event in events if isinstance(event, Distribution)]
-        alerts = [event if isinstance(event, Alert) else _stall_alert(event)
-                  for event in events if isinstance(event, Alert | Stalled)]  # fmt: skip
-        usage = {event.rank: event for event in events if isinstance(event, Usage)}
-        back = [event.step for event in events if isinstance(event, GOES_BACK)]
+        samples, spread = _of(events, Sample), _of(events, Distribution)
+        alerts = list(map(_alert, _of(events, Alert | Stalled)))
+        back = [event.step for event in _of(events, GOES_BACK)]
         if not isinstance(last, Step):
             if not (samples or spread or alerts or back):
                 return None
-            row = self.position.row + bool(samples or spread)
-            self.position = replace(self.position, row=row)
-        steps = [event.step for event in events if isinstance(event, Step | Sample | Distribution | Alert | Stalled)]
+            self.position = replace(self.position, row=self.position.row + bool(samples or spread))
+        steps = [event.step for event in _of(events, Step | Sample | Distribution | Alert | Stalled)]
         return TrackedStep(
-            row=self.position.row, step=steps[-1] if steps else back[-1], at=last.at, after=self.position,
+            row=self.position.row, step=[*back, *steps][-1], at=last.at, after=self.position,
             metrics=last.metrics if isinstance(last, Step) else {}, alerts=alerts, samples=samples,
-            distributions=spread, usage=usage, went_back=min(back) if back else None,
+            distributions=spread, usage={event.rank: event for event in _of(events, Usage)},
+            went_back=min(back, default=None),
         )  # fmt: skip
 
 
-def _stall_alert(event: Stalled) -> Alert:
+def _of(events: Sequence[Event], kind: Any) -> list[Any]:
+    """Those of a class, or of several."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def _alert(event: Alert | Stalled) -> Alert:
+    if isinstance(event, Alert):
+        return event
     return Alert(at=event.at, step=event.step, text=f"stalled: {event.why}", rule="stalled")

@@ -136,12 +136,3 @@ def test_words_that_make_no_sense(words: list[str], lines: list[str], trained: P
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert ran.stderr.splitlines() == [f"✗ {line.format(best_of(trained))}" for line in lines]
     assert not (trained / "o").exists()
-
-
-def test_a_run_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "p" / "r").mkdir(parents=True)
-    (tmp_path / "runs" / "p" / "r" / "spec.yaml").write_text("")
-    ran = CliRunner().invoke(app, ["checkpoints", "r"])
-    assert (ran.exit_code, ran.stdout) == (0, "no checkpoints in p/r\n")
-    assert json.loads(CliRunner().invoke(app, ["checkpoints", "r", "--json"]).stdout) == []

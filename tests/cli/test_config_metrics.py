@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,31 +52,6 @@ def test_a_name_that_is_part_of_others_is_listed_first_where_it_is_an_alias() ->
     """`clip_ratio` is what TRL calls actor/pg_clipfrac, and a part of response_length/clip_ratio."""
     names = [entry["metric"] for entry in as_json("clip_ratio")]
     assert names[0] == "actor/pg_clipfrac" and "response_length/clip_ratio" in names
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("training/global_step", "S0-07"), ("training/epoch", "S0-08"), ("critic/score/mean", "S0-10"),
-        ("critic/rewards/mean", "S0-11"), ("response_length/mean", "S0-12"), ("perf/throughput", "S0-13"),
-        ("actor/pg_loss", "S0-14"), ("actor/entropy", "S0-15"), ("critic/vf_loss", "S0-16"),
-        ("actor/ppo_kl", "S0-17"), ("timing_s/gen", "S0-18"), ("timing_s/update_critic", "S0-19"),
-        ("timing_s/update_actor", "S0-20"), ("timing_s/step", "S0-21"), ("actor/grad_norm", "S0-22"),
-        ("critic/grad_norm", "S0-23"), ("perf/max_memory_allocated_gb", "S0-25"),
-    ],
-)  # fmt: skip
-def test_each_metric_of_the_ppo_guide_is_explained_and_read_from_a_log(name: str, number: str, tmp_path: Path) -> None:
-    (entry,) = as_json(name)
-    assert entry["metric"] == name and entry["meaning"], number
-    log = tmp_path / "train.log"
-    log.write_text(f"step:5 - {name}:0.25\nstep:6 - {name}:np.float64(-1.5e-07)\n")
-    ran = CliRunner().invoke(app, ["metrics", str(log), "--keys", name, "--csv"])
-    assert ran.stdout.splitlines() == [f"step,{name}", "5,0.25", "6,-1.5e-07"]
-
-
-def test_verls_older_name_of_a_held_out_score() -> None:  # S0-24
-    (entry,) = as_json("val/test_score/openai/gsm8k")
-    assert entry["metric"] == "val/test_score/openai/gsm8k" and entry["better"] == "up"
 
 
 @pytest.mark.parametrize("pattern", ["no/such", "\x1b[2J", "[bold]x"])

@@ -38,15 +38,6 @@ def node(*words: str, code: int = 0) -> Any:
     return json.loads(rlrun(*words, "--json", code=code).stdout)
 
 
-def test_list_names_the_recipes() -> None:
-    found = {known["name"]: known for known in node("list")}
-    assert {"gsm8k", "math", "full-hh-rlhf", "ultrafeedback"} <= found.keys()
-    assert found["gsm8k"] == {
-        "name": "gsm8k", "repo": "openai/gsm8k", "holds": "prompts", "format": "gsm8k", "prepared": [],
-    }  # fmt: skip
-    assert "Dahoas/full-hh-rlhf" in rlrun("list").stdout
-
-
 @pytest.mark.parametrize(
     ("words", "kind", "columns"),
     [
@@ -68,14 +59,6 @@ def test_prepare_takes_patterns_and_both_splits() -> None:
     made = node("prepare", "[sp]*.jsonl", "data.val_files=sums.jsonl", "data.on_bad_row=skip", "--for", "answers")
     assert made["rows"] == {"train": 20, "val": 20}
     assert made["refused"] == 20  # the pairs
-
-
-def test_prepared_rows_are_trained_on_by_name_of_their_files(place: Path) -> None:
-    folder = node("prepare", "sums.jsonl", "--out", "mine")["folder"]
-    assert Path(folder) == Path("mine")
-    assert node("show", "mine/train.parquet", "-n", "1")[0]["prompt"] == [
-        {"role": "user", "content": "0+1?"}, {"role": "assistant", "content": "1"},
-    ]  # fmt: skip
 
 
 def test_bad_rows_are_named_and_end_with_2() -> None:
@@ -102,11 +85,6 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
 )
 def test_what_is_not_understood_is_said(words: list[str], printed: str) -> None:
     assert printed in rlrun(*words, code=2).stderr
-
-
-def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "HF_HUB_OFFLINE" in rlrun("prepare", "gsm8k", code=2).stderr
 
 
 def test_check_passes_good_rows() -> None:

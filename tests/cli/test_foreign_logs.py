@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.log_view import LogState, see_new, with_our_names
+from launcher.cli.log_view import LogState, see_new
 from launcher.cli.main import app
 from launcher.logs.sources import GrowingLog
 
@@ -122,20 +122,6 @@ def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(tmp_path, more):
     assert "0.5" in rlrun("metrics", str(path), "--keys", "policy_loss", "--csv")[1]
 
 
-def test_columns_stand_in_the_order_of_the_keys(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("Step 1/2 | policy_loss: 0.75 | pg_loss: 0.5\n")
-    text = rlrun("metrics", str(path), "--keys", "policy_loss,pg_loss", "--csv")[1]
-    assert text == "step,policy_loss,pg_loss\n1,0.75,0.5\n"
-
-
-def test_s2_20_of_two_spellings_the_nearer_one_counts():
-    """policy_loss is there the loss with its KL and entropy terms, and pg_loss the policy gradient's."""
-    assert with_our_names({"policy_loss": -0.1249, "pg_loss": -0.125}) == {"actor/pg_loss": -0.125}
-    assert with_our_names({"actor/pg_loss": 1.0, "pg_loss": 2.0}) == {"actor/pg_loss": 1.0}
-    assert with_our_names({"policy_loss": 0.5, "x": 1.0}) == {"actor/pg_loss": 0.5, "x": 1.0}
-
-
 def test_watch_shows_an_error_until_a_step_follows(log):
     reader, state = GrowingLog(Path(log), lambda: 5.0), LogState("verl.log")
 
@@ -156,13 +142,6 @@ def test_watch_shows_an_error_until_a_step_follows(log):
 def test_what_is_piped_in_and_cannot_be_read():
     ran = CliRunner().invoke(app, ["metrics", "-"], input=gzip.compress(b"step:1 - a:1\n"))
     assert ran.exit_code == 2 and "standard input: is compressed" in ran.output and "use zcat | rlrun" in ran.output
-
-
-def test_watch_takes_a_folder_with_a_trainer_state(tmp_path, monkeypatch):
-    (tmp_path / "trainer_state.json").write_text('{"log_history": [{"loss": 0.5, "step": 5}]}')
-    seen = list[Path]()
-    monkeypatch.setattr("launcher.cli.commands.runs.watch_log", seen.append)
-    assert rlrun("watch", str(tmp_path))[0] == 0 and seen == [tmp_path / "trainer_state.json"]
 
 
 def test_watch_counts_no_step_of_prints_before_the_first_line(tmp_path):

@@ -100,22 +100,6 @@ def test_without_a_template_each_line_stands_alone(home: Path) -> None:
     assert ran.stdout == "".join(greedy(home / "plain", text) + "\n" for text in ("abc", "de"))
 
 
-def test_seeds_draw_several_answers(home: Path) -> None:
-    drawn = ["r", "abc", "de", "-n", "3", "--temperature", "1", "--seed", "5"]
-    found = replies(*drawn)
-    assert [node["prompt"] for node in found] == ["abc"] * 3 + ["de"] * 3
-    assert len({node["response"] for node in found}) > 2
-    assert replies(*drawn) == found
-    assert replies(*drawn[:-1], "6") != found
-
-
-def test_a_long_prompt_costs_the_others_nothing(home: Path) -> None:
-    long = "a" * 50
-    found = json.loads(ask("m", long, "abc", "--json").stdout)
-    assert found[0]["tokens"] <= 9
-    assert found[1:] == json.loads(ask("m", "abc", "--json").stdout)
-
-
 def test_what_is_wrong_is_said_before_the_first_answer_and_no_file_is_replaced(home: Path) -> None:
     (home / "asked.jsonl").write_text(json.dumps({"prompt": "abc"}) + "\n" + json.dumps({"prompt": "a" * 99}) + "\n")
     ran = ask("m", "--file", "asked.jsonl", "--out", "answers.jsonl")

@@ -24,12 +24,9 @@ print("loaded", sorted(name for name in sys.modules if name.startswith("launcher
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_its_help_begins_with_what_the_group_says(entry: CommandEntry) -> None:
-    assert load(entry).help.replace("\n", " ").startswith(entry.help)
-    ran = CliRunner().invoke(app, [entry.name, "--help"], prog_name="rlrun")
-    assert ran.exit_code == 0 and f"rlrun {entry.name}" in ran.output, ran.output
-    assert "--install-completion" not in ran.output  # which is the whole program's
-    assert all(f" {example} " in ran.output for example in entry.examples)
+def test_its_help_begins_with_what_the_group_says_and_its_examples_are_arguments(entry: CommandEntry) -> None:
+    assert load(entry).help.startswith(entry.help)
+    assert entry.help not in (getattr(load(entry).callback, "__doc__", "") or ""), "it stands once"
     for words in (example.split()[2:] for example in entry.examples):
         named = words[-1] in ("RUN", *recipe.known()) or words[-1].endswith(".sh")
         assert resolve(words) if "=" in words[0] else named

@@ -71,25 +71,9 @@ def test_s0_03_and_s0_36_the_last_steps_with_chosen_metrics(log):
     assert rows[-1] == ["20", "20", "0.5", "60"]
 
 
-def test_s0_05_one_step_with_all_its_metrics(log):
-    code, text = rlrun("metrics", log, "--step", "1")
-    values = {line.split()[0]: line.split()[1] for line in text.splitlines()[1:]}
-    assert code == 0 and values["critic/score/mean"] == "-0.45" and values["timing_s/step"] == "41"
-    code, text = rlrun("metrics", log, "--step", "200")
-    assert code == 2 and "the steps are 1 to 20" in text
-
-
 def test_s0_06_evaluation_results_by_a_pattern(log):
     code, text = rlrun("metrics", log, "--keys", "val/test_score/*", "--csv")
     assert code == 0 and text == "step,val/test_score/openai/gsm8k\n20,0.567\n"
-
-
-def test_json_has_every_value_and_nan_as_text(log):
-    code, text = rlrun("metrics", log, "--json")
-    found = json.loads(text)
-    assert code == 0 and len(found) == 21 and sum(len(each["metrics"]) for each in found) == 81
-    assert found[2]["metrics"]["actor/entropy"] == "NaN"
-    assert json.loads(rlrun("metrics", log, "--json", "--last", "1")[1])[0]["step"] == 20
 
 
 def test_one_key_is_drawn_as_a_plot_with_nan_marked(log):
@@ -104,12 +88,6 @@ def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path, more):
                             for step in (1, 2, 3) for pid in (1, 2)))  # fmt: skip
     text = rlrun("metrics", str(path), *more)[1]
     assert text.count("those of (TaskRunner pid=2) are left out") == 1
-
-
-def test_a_run_is_read_like_a_log(run_root):
-    code, text = rlrun("metrics", "r", "--root", str(run_root), "--keys", "reward", "--csv")
-    assert code == 0 and text.splitlines() == ["step,critic/score/mean", *(f"{n},{n / 10}" for n in range(1, 6))]
-    assert [event.step for event in find("p/r", run_root).events()] == [1, 2, 3, 4, 5]
 
 
 def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
@@ -160,14 +138,6 @@ def sampled(tmp_path: Path) -> str:
     path = tmp_path / "samples.log"
     path.write_text(SAMPLES.format(answer=3, score=0.0, step=10) + SAMPLES.format(answer=2, score=1.0, step=20))
     return str(path)
-
-
-def test_samples_are_those_of_the_latest_step_unless_asked(sampled):
-    code, text = rlrun("samples", sampled)
-    assert code == 0 and "step 20  score 1" in text and "step 10" not in text
-    assert "It is 3." in rlrun("samples", sampled, "--step", "10")[1]
-    code, text = rlrun("samples", sampled, "--step", "15")
-    assert code == 2 and "use 10 or 20" in text
 
 
 def test_samples_by_text_and_score_stand_side_by_side_by_prompt(sampled):

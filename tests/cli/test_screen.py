@@ -15,7 +15,6 @@ from rich.console import Console
 
 from launcher.cli import live_view
 from launcher.cli.live_view import picture, watching
-from launcher.cli.output import printable
 from launcher.cli.plot import sparkline
 from launcher.core.events import Ended, Event, Step, Usage
 from launcher.core.metrics import HeldOut
@@ -109,7 +108,7 @@ def test_a_run_at_any_time(state: RunState, parts: list[str]) -> None:
     assert bool(re.search(r"\d left", printed)) == (state.status == "running" and len(state.marks) > 1)
 
 
-@pytest.mark.parametrize("width", [10, 40, 80, 200])
+@pytest.mark.parametrize("width", [10, 200])
 def test_it_fits_the_terminal(width: int) -> None:
     long = replace(RUNNING, run="p" * 128 + "/" + "e" * 128, why="w" * 500, alert="a " * 500, status="failed")
     assert max(len(line) for line in drawn(long, width=width).splitlines()) <= width
@@ -158,38 +157,12 @@ def test_no_name_and_no_text_reaches_the_terminal_as_a_command(state: RunState) 
     text.encode()
 
 
-@pytest.mark.parametrize(
-    ("text", "safe"),
-    [
-        ("ok é 数 ✗", "ok é 数 ✗"),
-        ("two\nlines", "two\nlines"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("a\tb\rc\x7f", "a\\x09b\\x0dc\\x7f"),
-        ("\udcff", "\\udcff"),
-    ],
-)
-def test_printable(text: str, safe: str) -> None:
-    assert printable(text) == safe
-
-
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
-        ((), ""),
-        ((5.0,), "▁"),
-        ((5.0, 5.0), "▁▁"),
-        ((0.0, 1.0), "▁█"),
-        ((1.0, 0.0), "█▁"),
-        (tuple(map(float, range(8))), "▁▂▃▄▅▆▇█"),
-        ((-3.0, -2.5, -2.0), "▁▄█"),
-        ((0.0, math.nan, 1.0), "▁ █"),
-        ((math.nan,), " "),
-        ((math.inf, 0.0, 1.0, -math.inf), " ▁█ "),
-        ((-1.7e308, 0.0, 1.7e308), "▁▄█"),  # their difference is no number any more
-        ((0.0, 1e-300), "▁█"),
-        ((0.1, 0.1 + 1e-17, 0.30000000000000004 / 3, 0.1), "▁▁▁▁"),  # equal but for rounding
-    ],
-)
+@pytest.mark.parametrize(("values", "line"), [
+    ((), ""), ((5.0, 5.0), "▁▁"), (tuple(map(float, range(8))), "▁▂▃▄▅▆▇█"), ((math.nan,), " "),
+    ((math.inf, 0.0, 1.0, -math.inf), " ▁█ "),
+    ((-1.7e308, 0.0, 1.7e308), "▁▄█"),  # their difference is no number any more
+    ((0.1, 0.1 + 1e-17, 0.30000000000000004 / 3, 0.1), "▁▁▁▁"),  # equal but for rounding
+])  # fmt: skip
 def test_sparkline(values: tuple[float, ...], line: str) -> None:
     assert sparkline(values) == line
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.core.events import (
     Event,
     HeldOutScores,
@@ -92,14 +96,22 @@ def logged() -> SimpleNamespace:
     )
 
 
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line inside this process, where `make_run` puts its runs."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, words, catch_exceptions=False)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, commands: Any, small: list[str]) -> Any:
-    """`rlrun` in a folder with two runs, `one` and `two`, that differ in a seed; each logs all held-out answers."""
+    """`rlrun` in a folder with the run `one`, which logs all held-out answers, and `two`, its copy of another seed."""
     rlrun = commands(tmp_path_factory.mktemp("reports"))
     words = ["algorithm=grpo", *small, "reward=weighted", "reward.parts={exact:1.0,format:0.2}",
              "trainer.total_training_steps=12", "trainer.test_freq=4", "trainer.log_val_generations=8",
              "trainer.save_freq=-1", "algorithm.kl_loss_coef=0.001", "cluster.usage_s=1"]  # fmt: skip
-    for name, seed in (("one", 0), ("two", 1)):
-        ran = rlrun("train", *words, f"seed={seed}", f"trainer.experiment_name={name}")
-        assert rlrun.run(name).is_dir(), ran.stderr
+    ran = rlrun("train", *words, "trainer.experiment_name=one")
+    assert rlrun.run("one").is_dir(), ran.stderr
+    two = Folder(shutil.copytree(rlrun.run("one"), rlrun.run("one").with_name("two")))
+    two.spec.write_text(two.spec.read_text().replace("seed: 0", "seed: 1").replace("name: one", "name: two"))
     return rlrun

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.core.events import Restarted, Step
 from launcher.core.problems import Problems
-from launcher.reports.comparison import compare_runs, to_json, write_comparison
+from launcher.reports.comparison import compare_runs, write_comparison
 from launcher.runs.folder import Folder
 
 SPEC = """
@@ -52,16 +52,16 @@ def test_two_real_runs(trained: Any) -> None:
     assert "B - A at step 12: " in text and "seed" in text
 
 
-@pytest.mark.slow
-def test_what_cannot_be_compared_is_a_problem(trained: Any) -> None:
+def test_what_cannot_be_compared_is_a_problem(make_run: Any, look: Any) -> None:
+    make_run([], "one"), make_run([], "two")
     for words, problem in (
         (["one"], "compare: 1 run was given; use two or more"),
-        (["one", "runs/rlrun/one"], "a run was given twice"),
+        (["one", "runs/p/one"], "a run was given twice"),
         (["one", "three"], "no run of that name"),
         (["one", "two", "--out", "x.pdf"], "use a name that ends with .html"),
     ):
-        ran = trained("compare", *words)
-        assert ran.returncode == 2 and problem in ran.stderr, ran.stderr
+        ran = look("compare", *words)
+        assert ran.exit_code == 2 and problem in ran.stderr, ran.stderr
 
 
 def test_a_difference_on_the_same_items(pair: Any) -> None:
@@ -187,7 +187,7 @@ def test_losses_have_no_interval_and_are_not_tested(make_run: Any, logged: Any) 
     ]
     found = compare(*runs)
     assert found.tests[0].p_adjusted is None and "not tested, as no interval is known" in found.tests[0].text
-    assert json.loads(json.dumps(to_json(found)))["tests"][0]["significant"] is False
+    assert json.loads(json.dumps(found.node))["tests"][0]["significant"] is False
 
 
 @pytest.mark.parametrize("other", ["nothing", "another metric", "no spec"])

@@ -117,48 +117,31 @@ def test_a_plan_says_nothing_without_trackers():
     assert results() == [] and results("file") == ["OK trainer.logger: file"]
 
 
-def test_a_plan_warns_where_wandb_has_no_key(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-
-    def warned() -> bool:
-        return any("WANDB_API_KEY is not set" in line and line.startswith("WARN") for line in results("wandb"))
-
-    assert warned()
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password 0123456789\n")
-    (tmp_path / ".netrc").chmod(0o600)
-    assert not warned()
-    (tmp_path / ".netrc").write_text("damaged")
-    assert warned()
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert not warned()
-    monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.setenv("WANDB_API_KEY", "0123456789")
-    assert not warned()
-
-
-def test_a_plan_warns_where_swanlab_has_no_key(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("name", "place", "machine"), [
+    ("wandb", ".netrc", "api.wandb.ai"), ("swanlab", ".swanlab/.netrc", "https://api.swanlab.cn"),
+])  # fmt: skip
+def test_a_plan_warns_where_there_is_no_key(monkeypatch, tmp_path, name, place, machine):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    for name in ("SWANLAB_API_KEY", "SWANLAB_MODE", "SWANLAB_ROOT", "SWANLAB_SAVE_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    for variable in ("API_KEY", "MODE", "BASE_URL", "ROOT", "SAVE_DIR"):
+        monkeypatch.delenv(f"{name.upper()}_{variable}", raising=False)
+    monkeypatch.delenv("NETRC", raising=False)
 
     def warned() -> bool:
-        return any("SWANLAB_API_KEY is not set" in line and line.startswith("WARN") for line in results("swanlab"))
+        return any("API_KEY is not set" in line and line.startswith("WARN") for line in results(name))
 
     assert warned()
-    (tmp_path / ".swanlab").mkdir()
-    (tmp_path / ".swanlab" / ".netrc").write_text("machine https://api.swanlab.cn login x password 0123456789\n")
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(f"machine {machine} login user password 0123456789\n")
+    file.chmod(0o600)
     assert not warned()
-    monkeypatch.setenv("HOME", str(tmp_path / "other"))
-    monkeypatch.chdir("/")
+    file.write_text("damaged")
     assert warned()
-    monkeypatch.setenv("SWANLAB_MODE", "offline")
-    assert not warned()
-    monkeypatch.delenv("SWANLAB_MODE")
-    monkeypatch.setenv("SWANLAB_API_KEY", "0123456789")
-    assert not warned()
+    for variable, value in (("MODE", "offline"), ("API_KEY", "0123456789")):
+        monkeypatch.setenv(f"{name.upper()}_{variable}", value)
+        assert not warned()
+        monkeypatch.delenv(f"{name.upper()}_{variable}")
 
 
 @pytest.mark.parametrize(

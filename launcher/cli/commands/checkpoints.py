@@ -67,9 +67,7 @@ def of_run(
              "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
     with problems_named():
         action, name = _action_and_run(words)
-        alien = [word for word, value in given.items() if value and word not in BELONGS[action]]
-        if alien:
-            raise Problems([Problem(word, f"is not an option of {action}", "leave it out") for word in alien])
+        _check_options(action, [option for option, value in given.items() if value])
         if verl_checkpoints.is_folder(name):
             return _of_verl(action, Path(name).expanduser(), as_json, (step, folder, python))
         if action == "repair" or python:
@@ -77,17 +75,24 @@ def of_run(
             raise Problems(Problem("--python" if python else "repair", got, "leave it out", "not-supported"))
         run = store.find(name, root)
         if action == "list":
-            return _list(run, metric, verify, as_json)
+            with err.status("hashing"):
+                found = keeping.kept(run, metric, verify=verify)
+            return write([_node(each) for each in found], as_json, lambda: _show(run, found))
         if action == "best":
-            found = keeping.best(run, metric)
-            return write(_node(found), as_json, lambda: typer.echo(os.fspath(found.path)))
+            chosen = keeping.best(run, metric)
+            return write(_node(chosen), as_json, lambda: typer.echo(os.fspath(chosen.path)))
         if problems := _export_problems(to, folder, [step is not None, best, newest], metric, best):
             raise Problems(problems)
         assert folder is not None
-        chosen = (
-            keeping.best(run, metric) if best else keeping.newest(run) if step is None else keeping.of_step(run, step)
+        kept = keeping.of_step(run, step) if step is not None else None
+        return _export(
+            run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), folder, fold, base, as_json
         )
-        return _export(run, chosen, folder, fold, base, as_json)
+
+
+def _check_options(action: Action, given: list[str]) -> None:
+    if alien := [option for option in given if option not in BELONGS[action]]:
+        raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in alien])
 
 
 def _of_verl(action: Action, folder: Path, as_json: bool, to: tuple[int | None, Path | None, str | None]) -> None:
@@ -135,49 +140,39 @@ def _export_problems(
     return found
 
 
-def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
-    with err.status("hashing"):
-        found = keeping.kept(run, metric, verify=verify)
-    write([_node(one) for one in found], as_json, lambda: _show(run, found))
-
-
 def _show(run: Folder, found: list[Kept]) -> None:
     if not found:
         return say(f"no checkpoints in {run.name}", "dim")
-    judged = next((one.judged[0] for one in found if one.judged), "")
+    judged = next((each.judged[0] for each in found if each.judged), "")
     head = ["step", "written", "MB", "files", *([label(judged)] if judged else []), ""]
-    rows = list[list[Cell]]()
-    for one in found:
-        state = ("not looked at", "dim") if one.faults is None else ("damaged", "red") if one.faults else "verified"
-        value = [compact(one.judged[1]) if one.judged else ""] if judged else []
-        marks = ", ".join(word for word, true in (("best", one.best), ("newest", one.newest)) if true)
-        rows.append([str(one.step), date(one.at), f"{one.bytes / 1e6:,.1f}", state, *value, (marks, "green")])
-    say_table(make_table(head, rows, right=["step", "MB"]))
-    for fault in (fault for one in found for fault in one.faults or ()):
+    say_table(make_table(head, [_row(each, bool(judged)) for each in found], right=["step", "MB"]))
+    for fault in (fault for each in found for fault in each.faults or ()):
         out.print(Text.assemble(("damaged  ", "bold red"), printable(str(fault))), soft_wrap=True)
     if judged:
         say(f"best by {judged}", "dim")
     return None
 
 
-def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
+def _row(of: Kept, judged: bool) -> list[Cell]:
+    state = ("not looked at", "dim") if of.faults is None else ("damaged", "red") if of.faults else "verified"
+    value = [compact(of.judged[1]) if of.judged else ""] if judged else []
+    marks = ", ".join(word for word, true in (("best", of.best), ("newest", of.newest)) if true)
+    return [str(of.step), date(of.at), f"{of.bytes / 1e6:,.1f}", state, *value, (marks, "green")]
+
+
+def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
     from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
 
     with show_bytes() as show:
-        made = export.export(run, one, folder, show, fold=fold, base=base)
+        made = export.export(run, of, folder, show, fold=fold, base=base)
     what = "LoRA adapter" if made.adapter else "model"
     size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
     write(made, as_json, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
 
 
-def _node(one: Kept) -> dict[str, Any]:
-    name, score = one.judged or (None, None)
-    faults = None if one.faults is None else list(map(str, one.faults))
-    node = {
-        **asdict(one),
-        "path": os.fspath(one.path),
-        "faults": faults,
-        "verified": None if faults is None else not faults,
-    }
+def _node(of: Kept) -> dict[str, Any]:
+    name, score = of.judged or (None, None)
+    faults = None if of.faults is None else list(map(str, of.faults))
+    node = {**asdict(of), "path": of.path, "faults": faults, "verified": None if faults is None else not faults}
     del node["judged"]
     return {**node, "judged_by": name, "score": score}

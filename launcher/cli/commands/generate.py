@@ -80,29 +80,27 @@ def generate(
         rows = asking.open_rows(out) if out else None
         answerer = _load(name, root, step, best, trust, template_args, (n, temperature, top_p, top_k, max_tokens, seed))
         answerer.check(asked)
-        if len(asked) == n == 1 and not as_json and rows is None:
-            answerer.stream(asked[0], 0, _show)
-            return typer.echo()
-        nodes = []
-        for row, replies in _answered(answerer, asked):
-            prompt = row.prompt
-            if rows:
-                rows.writelines(asking.as_line(row, reply.text) for reply in replies)
-                rows.flush()
-            elif as_json:
-                nodes += [_node(prompt, reply) for reply in replies]
-            else:
-                say(f"> {prompt if isinstance(prompt, str) else prompt[-1].content}", "dim")
-                for reply in replies:
-                    _show(reply.text)
-                    typer.echo()
         if rows:
-            rows.close()
-    if out:
-        say(f"{out}  {len(asked) * n} answers")
-    elif as_json:
-        write_json(nodes)
-    return None
+            with rows:
+                for row, replies in _answered(answerer, asked):
+                    rows.writelines(asking.as_line(row, reply.text) for reply in replies)
+                    rows.flush()
+            say(f"{out}  {len(asked) * n} answers")
+        elif as_json:
+            write_json([_node(row.prompt, each) for row, replies in _answered(answerer, asked) for each in replies])
+        elif len(asked) == n == 1:
+            answerer.stream(asked[0], 0, _show)
+            typer.echo()
+        else:
+            _say_answers(_answered(answerer, asked))
+
+
+def _say_answers(answered: Iterator[tuple[Row, list[Reply]]]) -> None:
+    for row, replies in answered:
+        say(f"> {row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content}", "dim")
+        for reply in replies:
+            _show(reply.text)
+            typer.echo()
 
 
 def chat(
