@@ -48,7 +48,7 @@ BELOW = {
     "cli": "core hubs logs monitor config.reference views",
     "engines": "core clusters.local",
     "engines.torch": (
-        "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
+        "core spec data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train engines"
     ),
     "preflight": "core spec runs config preflight.checks",
@@ -71,7 +71,7 @@ BELOW = {
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
-        "launch"
+        "launch preflight.checks"
     ),
     "": "runs core monitor preflight launch",
 }
