@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm logs import-scripts labelled step-overhead
+	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,15 +63,6 @@ node-runs: $(VENV)/ready-dev  ## runs over 4 simulated nodes (root): equality wi
 
 node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this machine (root); each must end as an undisturbed run does
 	$(VENV)/bin/python benchmarks/node_chaos.py $(ROUNDS) $(SEED)
-
-node-storm: $(VENV)/ready-dev  ## train for SECONDS (1800) while a part is killed every 120 s (root): share of the time that counts, at least 80 %
-	$(VENV)/bin/python benchmarks/node_storm.py $(SECONDS) $(SEED)
-
-ray-overhead: $(VENV)/ready-dev  ## overhead of Ray on a training step of 200 ms
-	$(VENV)/bin/python benchmarks/ray_overhead.py $(RUNS)
-
-quickstart-ray: $(VENV)/ready-dev  ## the quickstart with plain processes and with Ray: identical results
-	$(VENV)/bin/python benchmarks/quickstart_on_ray.py
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py

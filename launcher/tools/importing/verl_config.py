@@ -60,8 +60,3 @@ def _is_free(key: str, value: Any, wanted: Mapping[str, Any]) -> bool:
 def argument_of(key: str, value: Any) -> str:
     """`key=value` as Hydra reads it."""
     return words.to_word(key, value) if not isinstance(value, dict) else f"{key}={literal(value, quoted)}"
-
-
-def as_typed(arguments: Sequence[str], program: Program) -> dict[str, Any]:
-    """The values that verl's config has of these arguments, by key."""
-    return dict(walk(compose(arguments, program).config, lists=False))
