@@ -88,13 +88,7 @@ class Python(DetailedReward):
         except Problems as error:
             return [problem.within("reward.path") for problem in error.problems]
         except OSError as error:
-            got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
-            path = Path(self.path)
-            beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
-            before = f"reward.path={self.path.removesuffix(path.name)}"
-            near = nearest(path.name, beside)
-            fix = suggest(path.name, beside, before=before) if near else "use a Python file"
-            return [Problem("reward.path", got, fix, "bad-file")]
+            return [self._unreadable(error)]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -112,6 +106,16 @@ class Python(DetailedReward):
                 suggest(self.name, known, before="reward.name="),
             )
         ]
+
+    def _unreadable(self, error: OSError) -> Problem:
+        """With the file beside it that has nearly this name."""
+        got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
+        path = Path(self.path)
+        beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
+        fix = "use a Python file"
+        if nearest(path.name, beside):
+            fix = suggest(path.name, beside, before=f"reward.path={self.path.removesuffix(path.name)}")
+        return Problem("reward.path", got, fix, "bad-file")
 
     def with_absolute_paths(self) -> Self:
         return replace(self, path=str(expand_user(self.path).resolve()))

@@ -84,9 +84,13 @@ class Remote(DetailedReward):
         if not _sendable(self._token):
             got = f"{self.token_env} holds characters that a header cannot carry"
             found.append(Problem("reward.token_env", got, PRINTABLE))
+        return [*found, *self._unusable_fields()]
+
+    def _unusable_fields(self) -> list[Problem]:
+        """Of an answer, and of the headers."""
         fields = list(Answer.__dataclass_fields__)
         unknown, fix = [name for name in self.send if name not in fields], f"it has {', '.join(fields)}"
-        found += [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown]
+        found = [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown]
         for name, value in self.headers.items():
             if is_secret_name(name, key=True):
                 found.append(Problem("reward.headers", f"{name} {KEPT}", "use token_env"))

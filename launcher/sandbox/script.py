@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from launcher.core.problems import shortened
@@ -191,24 +192,15 @@ class _Sandbox:
     def _copy(self, folder: str, *, shallow: bool) -> list[str]:
         """Copies a folder; of one in which a person's whole home lies, the visible files alone. Returns what may be
         read in place."""
-        seen, found = 0, list[str]()
-        for place, names, files in os.walk(folder):
+        files = list[str]()
+        for place, names in islice(_folders_below(folder, shallow), ENTRIES):
             target = Path(f"{self.files}{place}")
             target.mkdir(parents=True, exist_ok=True)
-            deep = place[len(folder) :].count("/") >= DEPTH
-            names[:] = [] if shallow or deep else [each for each in names if each[0] != "." and each != "node_modules"]
-            for each in files:
-                seen += 1
-                source = os.path.join(place, each)
-                if seen > ENTRIES or (target / each).is_symlink() or (target / each).exists():
-                    continue
-                if shallow and (each.startswith(".") or not os.path.isfile(source)):
-                    continue
-                found += [source] if shallow else []
-                self._copy_file(source, target / each)
-            if seen > ENTRIES:
-                break
-        return found if shallow else [folder]
+            for name in names[: ENTRIES - len(files)]:
+                files.append(os.path.join(place, name))
+                if not os.path.lexists(target / name):
+                    self._copy_file(files[-1], target / name)
+        return files if shallow else [folder]
 
     def _copy_file(self, source: str, target: Path) -> None:
         with suppress(OSError):
@@ -318,6 +310,15 @@ class _Sandbox:
                     if text and not os.path.exists(real):
                         found[real] = self._shown(text)
         return found
+
+
+def _folders_below(folder: str, shallow: bool) -> Iterator[tuple[str, list[str]]]:
+    """Each folder with its files, without hidden folders; where `shallow`, one folder with its visible files."""
+    for place, names, files in os.walk(folder):
+        if shallow or place[len(folder) :].count("/") >= DEPTH:
+            names.clear()
+        names[:] = [name for name in names if not name.startswith(".") and name != "node_modules"]
+        yield place, [name for name in files if not (shallow and name.startswith("."))]
 
 
 def missing_paths(run: Run) -> list[StandIn]:

@@ -29,13 +29,15 @@ _PICKY = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)  # they
 
 def packed(value: Any, keep: Pack) -> Any:
     """`value` as JSON; what is no plain data becomes what `keep` makes of it. Subclasses count as what they extend."""
-    if value is None or isinstance(value, bool | str):
-        return value if value is None or isinstance(value, bool) else str.__str__(value)
-    if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":  # what comparisons give there
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if f"{type(value).__module__}.{type(value).__name__}" in _NUMPY_TRUTHS:
         return bool(value)
     if isinstance(value, numbers.Integral):
         return int(value)
-    if isinstance(value, float) or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)):
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational):
         return float(value)
     for tag, kind in _LISTS.items():
         if isinstance(value, kind):
@@ -48,6 +50,8 @@ def packed(value: Any, keep: Pack) -> Any:
     return ["handle", keep(value)]
 
 
+_NUMPY_TRUTHS = ("numpy.bool", "numpy.bool_")
+"""What comparisons give there; by name, as NumPy may not be installed."""
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 _VALUES: dict[str, tuple[type, Callable[[Any], Sequence[Any]], Callable[..., Any]]] = {
     "bytes": (bytes, lambda value: [bytes.decode(value, "latin-1")], lambda text: text.encode("latin-1")),

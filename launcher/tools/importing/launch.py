@@ -110,47 +110,69 @@ def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
     made.changes += [Replacement(one.typed.text, one.message) for one in found.taken]
 
 
+@dataclass(frozen=True)
+class _Composed:
+    """A launch's words, and the config that verl composes of them."""
+
+    words: list[str]
+    """For `rlrun train`, without verl's defaults."""
+    given: set[str]
+    """Keys that the words set, by today's names too."""
+    implied: list[str]
+    """Verl's values of what is not given, where they have to be said."""
+    config: Mapping[str, Any]
+    known: Set[str]
+    """Keys of verl's own files."""
+
+
 def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
-    typed = _with_processes(made, _known(made, _without_flags(made, program), placeholders), program)
-    if program == "ppo" and SERVER not in map(key_of, typed):
-        typed.append(f"{SERVER}=vllm")
-        made.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
-    chosen, typed = _groups(made, typed, program)
-    flags = [word for word in typed if word.startswith("-")]
-    base_config = dict(walk(compose([*flags, *chosen], program).config, lists=False))
-    settings = _without_plus(made, [word for word in typed if not word.startswith("-")], base_config)
-    now, problems = as_passed_on(settings, program, chosen)
-    made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
-    todays = dict(zip(settings, now, strict=True))
-    known = [word for word, new in todays.items() if new or key_of(word) in table().named]
-    composed = compose([*flags, *chosen, *filter(None, now)], program)
-    made.problems += [
-        problem.within(made.name) for problem in composed.problems if problem.code not in ("conflicting-settings",)
-    ]
-    beside = _reward_model_beside(composed.config, todays)
-    words = [*_strategy(chosen, program), *(word for word in known if word not in beside)]
-    words += [f"{EXTRA}={literal([*beside.values()])}"] if beside else []
-    given = {key_of(word) for word in [*words, *now]}
-    implied = [
-        argument_of(key, value)
-        for key, value in walk(composed.config, lists=False)
-        if key not in given and _stands_for_ours(key, value) and not (beside and key.startswith(REWARD_MODEL))
-    ]
-    base = ["engine=verl", *_choices(program, given, composed.config), *_environment(made, placeholders)]
-    typed_words = [_sourced(word, made) for word in [*base, *words]]
-    found, implied = _with_defaults(typed_words, implied)
-    found = _exactly(made, found, composed.config, base_config.keys())
+    composed = _compose_launch(made, program, placeholders)
+    choices = ["engine=verl", *_choices(program, composed.given, composed.config), *_environment(made, placeholders)]
+    typed = [_sourced(word, made) for word in [*choices, *composed.words]]
+    found, implied = _with_defaults(typed, composed.implied)
+    found = _exactly(made, found, composed.config, composed.known)
     made.run = found.run
     made.problems = [*dict.fromkeys([*made.problems, *(problem.within(made.name) for problem in found.problems)])]
     without_defaults = [word for word in found.request.overrides if not word.where.startswith(DEFAULT)]
-    kept = _recipe_arguments(found, resolve_request(RunRequest(without_defaults)).run)
-    made.arguments = [word.text for word in kept]
-    defaults = {*implied}
-    made.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in defaults]
+    arguments = _recipe_arguments(found, resolve_request(RunRequest(without_defaults)).run)
+    made.arguments = [word.text for word in arguments]
+    made.changes += [Replacement(one.typed.text, one.message) for one in found.taken if one.typed.text not in implied]
     made.changes += [
         Replacement(word.where.removeprefix(f"{DEFAULT}: "), f"{DEFAULT}, said as {word.text}")
-        for word in kept if word.where.startswith(DEFAULT)
+        for word in arguments if word.where.startswith(DEFAULT)
     ]  # fmt: skip
+
+
+def _compose_launch(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> _Composed:
+    typed = _with_processes(made, _known(made, _without_flags(made, program), placeholders), program)
+    chosen, typed = _groups(made, _with_server(made, typed, program), program)
+    flags = [word for word in typed if word.startswith("-")]
+    base_config = dict(walk(compose([*flags, *chosen], program).config, lists=False))
+    settings = _without_plus(made, [word for word in typed if word not in flags], base_config)
+    now, problems = as_passed_on(settings, program, chosen)
+    found = compose([*flags, *chosen, *filter(None, now)], program)
+    made.problems += [problem.within(made.name) for problem in problems if not table().named.get(problem.where)]
+    made.problems += [problem.within(made.name) for problem in found.problems if problem.code != "conflicting-settings"]
+    todays = dict(zip(settings, now, strict=True))
+    beside = _reward_model_beside(found.config, todays)
+    words = [*_strategy(chosen, program), *(word for word in todays if word not in beside and _is_known(word, todays))]
+    words += [f"{EXTRA}={literal([*beside.values()])}"] if beside else []
+    given = {key_of(word) for word in [*words, *now]}
+    return _Composed(words, given, _implied(found.config, given, bool(beside)), found.config, base_config.keys())
+
+
+def _is_known(word: str, todays: Mapping[str, str]) -> bool:
+    """Whether verl has it today, or we have a word for it."""
+    return bool(todays[word]) or key_of(word) in table().named
+
+
+def _implied(config: Mapping[str, Any], given: Set[str], beside: bool) -> list[str]:
+    """Verl's values of what is not given, as arguments; those of a reward model that stands `beside` are said there."""
+    return [
+        argument_of(key, value)
+        for key, value in walk(config, lists=False)
+        if key not in given and _stands_for_ours(key, value) and not (beside and key.startswith(REWARD_MODEL))
+    ]
 
 
 def _reward_model_beside(config: Mapping[str, Any], todays: Mapping[str, str]) -> dict[str, str]:
@@ -214,37 +236,48 @@ def _sourced(word: str, made: ImportedLaunch) -> SourcedOverride:
 
 
 def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[str]) -> list[str]:
-    """The words without those of which only running could tell the value, each of them named; a name is kept as far
-    as it is known."""
+    """The words without those of which only running could tell the value, each of them named; a name stays as far as
+    it is known."""
     found = []
     for word in words:
-        key, _, value = word.partition("=")
-        parts = [part for part in placeholders if part and part in value]
-        if key in ("trainer.project_name", "trainer.experiment_name"):
-            for part in parts:
-                value = value.replace(part, "")
-            plain = _NAME.sub("-", value.strip("'\" ")).strip("-._")[:128]
-            if plain and plain != value.strip("'\""):
-                made.changes.append(Replacement(word, f"taken as {key}={plain}; it is the name of a folder"))
-            elif not plain:
-                made.notes.append(f"{made.name}: {word} is left out; a run gets a name of its own")
-            found += [f"{key}={plain}"] if plain else []
-        elif (
-            is_secret_setting(key)
-            and key not in table().named
-            and not re.fullmatch(r"[\d.]*|true|false|null", value.lower())
-        ):
-            made.notes.append(f"{made.name}: {key} is left out, as it is a secret")
-        elif parts:
-            unknown = ", ".join(parts)
-            made.notes.append(f"{made.name}: {word} is left out; only running the script tells {unknown}")
-        elif not value.strip("'\"") and "=" in word and (key in table().named or key in TAKEN):
-            made.notes.append(f"{made.name}: {word} is left out; it is empty: not set, or known only when it runs")
-        elif key.lstrip("+~").startswith(("hydra.", "hydra/")):
-            made.notes.append(f"{made.name}: {word} is left out; no files of Hydra are written")
+        parts = [part for part in placeholders if part and part in word.partition("=")[2]]
+        if key_of(word) in ("trainer.project_name", "trainer.experiment_name"):
+            found += _known_name(made, word, parts)
+        elif reason := _why_left_out(word, parts):
+            made.notes.append(f"{made.name}: {reason}")
         else:
             found.append(word)
     return found
+
+
+def _known_name(made: ImportedLaunch, word: str, parts: Sequence[str]) -> list[str]:
+    """A name of a run or project as the name of a folder; empty where nothing of it is known."""
+    key, _, value = word.partition("=")
+    known = value
+    for part in parts:
+        known = known.replace(part, "")
+    plain = _NAME.sub("-", known.strip("'\" ")).strip("-._")[:128]
+    if not plain:
+        made.notes.append(f"{made.name}: {word} is left out; a run gets a name of its own")
+        return []
+    if plain != value.strip("'\""):
+        made.changes.append(Replacement(word, f"taken as {key}={plain}; it is the name of a folder"))
+    return [f"{key}={plain}"]
+
+
+def _why_left_out(word: str, parts: Sequence[str]) -> str:
+    """Empty where the word is taken. `parts` of its value are known only when the script runs."""
+    key, equals, value = word.partition("=")
+    named = key in table().named
+    if is_secret_setting(key) and not named and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
+        return f"{key} is left out, as it is a secret"
+    if parts:
+        return f"{word} is left out; only running the script tells {', '.join(parts)}"
+    if equals and not value.strip("'\"") and (named or key in TAKEN):
+        return f"{word} is left out; it is empty: not set, or known only when it runs"
+    if key.lstrip("+~").startswith(("hydra.", "hydra/")):
+        return f"{word} is left out; no files of Hydra are written"
+    return ""
 
 
 def _without_flags(made: ImportedLaunch, program: Program) -> list[str]:
@@ -271,11 +304,10 @@ def _without_flags(made: ImportedLaunch, program: Program) -> list[str]:
 
 def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tuple[list[str], list[str]]:
     """verl's choices for its training backend, also where the script chooses it in another way; and the other words."""
-    own = ("engine", "optim") if program == "sft" else ("model_engine",)
-    chosen = {key_of(word): word for word in typed if key_of(word) in own}
-    if any("megatron" in word for word in typed if key_of(word) in _BACKEND or word.startswith("--config-name")):
+    chosen = {key_of(word): word for word in typed if key_of(word) in _CHOICES[program]}
+    if any("megatron" in word for word in typed if key_of(word) in _BACKEND):
         chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
-    backend = chosen.get("engine", "").partition("=")[2] or "fsdp"
+    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
     if backend not in ("fsdp", "megatron"):
         made.refuse(f"engine={backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them")
     for word in chosen.values():
@@ -292,7 +324,8 @@ def _strategy(chosen: Sequence[str], program: Program) -> list[str]:
     return list(chosen) if program == "ppo" else []
 
 
-_BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine")
+_CHOICES: Mapping[Program, Sequence[str]] = {"sft": ("engine", "optim"), "ppo": ("model_engine",)}
+_BACKEND = ("actor_rollout_ref.actor.strategy", "model_engine", "--config-name")
 
 
 def _without_plus(made: ImportedLaunch, words: Sequence[str], known: Mapping[str, Any]) -> list[str]:
@@ -306,6 +339,14 @@ def _without_plus(made: ImportedLaunch, words: Sequence[str], known: Mapping[str
             word = word[1:]
         found.append(word)
     return found
+
+
+def _with_server(made: ImportedLaunch, words: list[str], program: Program) -> list[str]:
+    """With an inference server, of which verl has no default."""
+    if program != "ppo" or SERVER in map(key_of, words):
+        return words
+    made.changes.append(Replacement(SERVER, "the script names no inference server, and verl has no default; vllm"))
+    return [*words, f"{SERVER}=vllm"]
 
 
 def _with_processes(made: ImportedLaunch, words: list[str], program: Program) -> list[str]:

@@ -15,11 +15,13 @@ OVERRIDE = re.compile(r"(?:\+\+|\+|~)?[A-Za-z_][\w./@:-]*=.*|~[\w./@-]+", re.DOT
 """An argument of Hydra."""
 TRAINERS = re.compile(r"(?:.*[./])?(?:main|train|run|sft|rl|ppo|grpo|dapo|fsdp)\w*(?:\.py)?|.*trainer.*")
 """Names of modules and files that are launches also without such arguments."""
-MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
-           "accelerate.commands.launch": "accelerate", "accelerate.commands.accelerate_cli": "accelerate",
-           "deepspeed.launcher.runner": "deepspeed"}  # fmt: skip
+PYTHON = re.compile(r"(.*/)?python[\d.]*")
+MODULE = re.compile(r"-[bBdEhiIOqsSuvVxP]*m|--module")
+VALUED = ("-W", "-X", "-H", "-i", "-e")
+"""Short options of Python and of launchers that take the next word as a value."""
+MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch",
+           "accelerate.commands.accelerate_cli", "deepspeed.launcher.runner")  # fmt: skip
 """Modules that are launchers of processes."""
-APART = ("ray", "docker", "podman", "nerdctl", "kubectl", "ssh", "pdsh", "clush")
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,32 @@ class Launch:
 
 def launch_of(started: Started, written: Mapping[str, str]) -> Launch | None:
     """None where it names no program. `written` are files of the script, which may hold Ray's runtime environment."""
-    name, words, options = started.name, list(started.words), dict[str, str]()
-    program = ""
-    while words and not program:
-        word = words.pop(0)
-        if (found := re.fullmatch(r"-[bBdEhiIOqsSuvVxP]*m|--module", word)) and words:
-            program = words.pop(0)
-        elif not word.startswith("-") and not (name == "accelerate" and word == "launch"):
-            program = word
-        elif name in LAUNCHERS and word.startswith("--"):
-            key, equals, value = word.partition("=")
-            if not equals and words and not words[0].startswith("-") and not words[0].endswith(".py"):
-                value = words.pop(0)
-            options[key.lstrip("-").replace("_", "-")] = value
-        elif word in ("-W", "-X", "-H", "-i", "-e") and words:
-            words.pop(0)
-        if launcher := MODULES.get(program):
-            name, program = launcher, ""
-        elif found is None and name in LAUNCHERS and re.fullmatch(r"(.*/)?python[\d.]*", program):
-            name, program = "python", ""
+    words, options = list(started.words), dict[str, str]()
+    if started.name == "accelerate" and words[:1] == ["launch"]:
+        words.pop(0)
+    program = _take_program(words, options)
+    if program in MODULES or (started.name in LAUNCHERS and PYTHON.fullmatch(program)):
+        program = _take_program(words, options)
     if not program:
         return None
     environment = {**_of_ray(started, written), **started.environment}
     return Launch(started.place, program, tuple(words), environment, options, started.folder)
+
+
+def _take_program(words: list[str], options: dict[str, str]) -> str:
+    """The module or file that the words name. It is taken away from them, and so are the options before it."""
+    while words:
+        word = words.pop(0)
+        if MODULE.fullmatch(word):
+            return words.pop(0) if words else ""
+        if not word.startswith("-"):
+            return word
+        key, equals, value = word.partition("=")
+        takes_a_value = not equals and (word.startswith("--") or word in VALUED)
+        if takes_a_value and words and not words[0].startswith("-") and not words[0].endswith(".py"):
+            value = words.pop(0)
+        options[key.lstrip("-").replace("_", "-")] = value
+    return ""
 
 
 def _of_ray(started: Started, written: Mapping[str, str]) -> dict[str, str]:
