@@ -95,17 +95,6 @@ def test_torchrun_says_how_many_gpus(folder: Path) -> None:
     assert made.run and made.run.hardware.n_gpus_per_node == 4 and type(made.run.algorithm).__name__ == "SFT"
 
 
-def test_dpo_becomes_a_run_of_our_engine(folder: Path) -> None:
-    script = "python -m verl.trainer.dpo_trainer data.train_files=a.parquet data.max_length=4096 \\\n" \
-        "  algorithm.beta=0.1 model.partial_pretrain=a/b trainer.total_epochs=1 optim.lr=5e-7"  # fmt: skip
-    (made,) = of_text(folder, script).launches
-    assert not made.problems and made.notes == [
-        "verl.trainer.dpo_trainer: verl has no such program; the run is of engine=torch"
-    ]
-    run = resolve(made.arguments)
-    assert type(run.engine).__name__ == "Torch" and type(run.algorithm).__name__ == "DPO" and run.optim.lr == 5e-7
-
-
 def test_several_machines_need_a_cluster(folder: Path) -> None:
     (made,) = of_text(folder, GRPO.replace("trainer.nnodes=1", "trainer.nnodes=4")).launches
     assert made.run and made.run.hardware.nnodes == 4 and "cluster=ray" in made.arguments

@@ -35,7 +35,6 @@ PROGRAMS: Mapping[str, Program] = {
     "main_ppo": "ppo", "main_dapo": "ppo", "sft_trainer": "sft", "sft_trainer_ray": "sft", "fsdp_sft_trainer": "sft",
 }  # fmt: skip
 """Last names of verl's programs, also of older versions."""
-DPO = "dpo_trainer"
 OWN = (
     "reward", "trainer.project_name", "trainer.experiment_name",
     "trainer.run_root", "trainer.logger", "trainer.keep_last", "cluster", "engine.offload", "engine.mixed_precision",
@@ -89,25 +88,13 @@ def import_launch(launch: Launch, placeholders: Sequence[str] = ()) -> ImportedL
     """`placeholders` stand in the launch's words for what only running the script could tell."""
     made = ImportedLaunch(launch)
     last = launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
-    if last == DPO:
-        _import_dpo(made, placeholders)
-    elif last not in PROGRAMS:
+    if last not in PROGRAMS:
         got = f"{launch.program} is none of the programs of verl that are started here (main_ppo, sft_trainer)"
-        made.refuse(got, "write its run as rlrun train ... yourself")
+        how = "engine=torch algorithm=dpo" if last == "dpo_trainer" else "..."
+        made.refuse(got, f"write its run as rlrun train {how} yourself")
     else:
         _import_training(made, PROGRAMS[last], placeholders)
     return made
-
-
-def _import_dpo(made: ImportedLaunch, placeholders: Sequence[str]) -> None:
-    """verl has no DPO, and never had: its tutorial's command becomes a run of our engine."""
-    words = _known(made, made.launch.words, placeholders)
-    made.notes.append(f"{made.launch.program}: verl has no such program; the run is of engine=torch")
-    asked = [_sourced(word, made) for word in ["engine=torch", "algorithm=dpo", *words]]
-    found = resolve_request(RunRequest(asked))
-    made.run, made.arguments = found.run, found.request.texts
-    made.problems += [problem.within(made.name) for problem in found.problems]
-    made.changes += [Replacement(one.typed.text, one.message) for one in found.taken]
 
 
 @dataclass(frozen=True)
