@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from rich.console import Console
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.cli.progress import show_download
-from launcher.hubs.progress import FileProgress, Progress
 
 CONFIG = {
     "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
@@ -45,17 +42,6 @@ def files(hub: Any, noise: Any) -> dict[str, bytes]:
     hub.add("Qwen/Qwen3-0.6B", made)
     hub.add("o/m", made)
     return made
-
-
-def test_list(look: Look, files: Any, tmp_path: Path) -> None:
-    nodes = {node["name"]: node for node in json.loads(look("list", "--json").stdout)}
-    assert len(nodes) == 18
-    assert nodes["qwen3-235b-a22b"]["parameters"] == 235_093_634_560
-    assert (nodes["llama3-8b-instruct"]["gated"], nodes["llama3-8b-instruct"]["context"]) == (True, 8192)
-    assert {node["folder"] for node in nodes.values()} == {None}
-    assert look("download", "qwen3-0.6b").exit_code == 0
-    line = next(line for line in look("list").stdout.splitlines() if line.startswith("qwen3-0.6b"))
-    assert line.split() == ["qwen3-0.6b", "0.00", "B", "64", "Qwen/Qwen3-0.6B", str(tmp_path / "store/Qwen/Qwen3-0.6B")]
 
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
@@ -131,21 +117,6 @@ def test_ctrl_c_and_the_same_command_continues(
     assert (tmp_path / "store/o/m" / NAME).read_bytes() == files[NAME]
     assert hub.sent["tokenizer.json"] == len(files["tokenizer.json"])
     assert (hub.sent[NAME] < 1.1 * len(files[NAME]) + 100_000) == resumes
-
-
-def test_what_it_tells_a_file_and_a_terminal() -> None:
-    def told(terminal: bool) -> str:
-        console = Console(force_terminal=terminal, width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-        with show_download(console) as watch:
-            half = FileProgress("we[b]ird\x1b[2J.safetensors", 2_000_000, 1_000_000, "fetching")
-            watch(Progress((half,), 500_000.0, ("a note\x1b[2J",)))
-            done = FileProgress(half.path, 2_000_000, 2_000_000, "done")
-            watch(Progress((done,), 500_000.0, ()))
-        return console.export_text()
-
-    plain, drawn = told(False), told(True)
-    assert plain == "a note\\x1b[2J\n"  # lines about speed are seldom
-    assert "we[b]ird\\x1b[2J.safetensors" in drawn and "2.0/2.0 MB" in drawn
 
 
 def test_help_loads_no_hub(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
@@ -106,25 +105,6 @@ def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) 
     assert not any("socratic" in path for path in place.sent)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "counts", "source", "truth"),
-    [
-        ("math", "prompts", {"train": 3, "val": 1}, "DigitalLearningGmbH/MATH-lighteval", "1"),
-        ("full-hh-rlhf", "pairs", {"train": 2, "val": 1}, "Dahoas/full-hh-rlhf", None),
-        ("ultrafeedback", "pairs", {"train": 1, "val": 1}, "HuggingFaceH4/ultrafeedback_binarized", None),
-    ],
-)
-def test_the_other_recipes(name: str, kind: str, counts: dict[str, int], source: str, truth: str | None) -> None:
-    made = rlrun("prepare", name)
-    assert (made["kind"], made["rows"], made["refused"]) == (kind, counts, 0)
-    [row, *_] = rows(made["folder"], kind)
-    assert (row.data_source, row.ground_truth) == (source, truth)
-    if kind == "pairs":
-        assert (row.response, row.rejected) == ("Yes.", "No.")
-        assert isinstance(row.prompt, tuple)
-        assert row.prompt[-1].content in ("Hi", "Hi?")
-
-
 def test_it_is_fetched_and_prepared_once(place: Any) -> None:
     first = rlrun("prepare", "gsm8k")
     sent = place.total
@@ -134,14 +114,6 @@ def test_it_is_fetched_and_prepared_once(place: Any) -> None:
     assert place.total == sent  # the files are here
     [known] = [known for known in rlrun("list") if known["name"] == "gsm8k"]
     assert len(known["prepared"]) == 2
-
-
-def test_without_a_network_what_was_prepared_will_do(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = rlrun("prepare", "gsm8k")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert rlrun("prepare", "gsm8k")["folder"] == first["folder"]
-    for words in (["math"], ["gsm8k", "--for", "answers"], ["gsm8k", "data.instruction=''"]):
-        assert "HF_HUB_OFFLINE" in rlrun("prepare", *words, code=2).stderr
 
 
 @pytest.mark.parametrize(

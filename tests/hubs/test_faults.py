@@ -68,17 +68,6 @@ def test_a_fault_that_lasts(
     assert hub.sent["config.json"] == len(files["config.json"])
 
 
-@pytest.mark.parametrize(("seconds", "repeated"), [(60.0, True), (0.0, False)])
-def test_a_client_whose_own_retries_took_long_is_not_called_again(
-    seconds: float, repeated: bool, hub: Any, act: Any, download: Any, files: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch, "SILENT_S", seconds)
-    hub.misbehave(NAME, *[act("500")] * 100)
-    with pytest.raises(Problems, match=NAME):
-        download(source="modelscope")
-    assert any("trying again" in note for note in download.notes) == repeated
-
-
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
 def test_a_redirect_to_no_web_server(source: str, hub: Any, act: Any, download: Any, files: Any) -> None:
     hub.misbehave(NAME, *[act("redirect", to="file:///etc/passwd")] * 20)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -58,17 +56,6 @@ def test_xet(hub: Any, download: Any, files: Any, holds: Any, monkeypatch: pytes
     assert not any("secret" in str(asked.headers) for asked in at_storage)
 
 
-def test_a_part_of_it_and_then_the_rest(hub: Any, download: Any, files: Any, holds: Any) -> None:
-    found = list_files("model", "o/m", sources=["huggingface"])
-    config = [file for file in found.files if file.path == "config.json"]
-    download(wanted=config)
-    assert holds(download.folder, {"config.json": b"{}"})
-    download()
-    assert holds(download.folder, files) and set(manifest.read(download.folder).files) == set(files)  # type: ignore[union-attr]
-    download(wanted=config)  # the manifest still speaks of all
-    assert set(manifest.read(download.folder).files) == set(files)  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
 def test_a_new_commit_takes_the_old_ones_place(
     source: str, hub: Any, download: Any, files: Any, noise: Any, holds: Any
@@ -116,16 +103,6 @@ def test_a_link_that_leads_outside_is_refused(where: str, download: Any, files: 
     with pytest.raises(Problems, match="link"):
         download()
     assert list((tmp_path / "outside").iterdir()) == []
-
-
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_link_among_unfinished_files_is_refused(source: str, download: Any, files: Any, tmp_path: Path) -> None:
-    (tmp_path / "precious").write_bytes(b"precious")
-    found = list_files("model", "o/m", sources=[source])  # type: ignore[list-item]
-    (manifest.staging_folder(download.folder, found) / f"{NAME}.incomplete").symlink_to(tmp_path / "precious")
-    with pytest.raises(Problems, match="is a link"):
-        download(source=source)
-    assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
 def test_two_at_once_fetch_it_once(hub: Any, download: Any, files: Any, holds: Any) -> None:
@@ -216,17 +193,6 @@ def test_auto_takes_the_first_that_has_it(hub: Any, files: Any, monkeypatch: pyt
     assert list_files("model", "o/m", sources=["huggingface", "modelscope"]).source == "modelscope"
     (unreachable,) = refused("o/m", ["huggingface"])
     assert unreachable.code == "not-reachable" and "http://127.0.0.1:9" in unreachable.got
-
-
-def test_offline_asks_nobody(hub: Any, files: Any) -> None:
-    code = (
-        "from launcher.hubs.fetch import list_files\nlist_files('model', 'o/m', sources=['huggingface', 'modelscope'])"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
-    )
-    assert "o/m: not here, and HF_HUB_OFFLINE forbids to download it" in ran.stderr
-    assert hub.asked == []
 
 
 def test_a_manifest_that_was_tampered_with_is_none(download: Any, files: Any) -> None:

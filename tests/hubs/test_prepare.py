@@ -60,24 +60,6 @@ def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path)
     assert found == Auto(parts={"sum": Weighted(parts={"judge": here, "given": run.reward})})
 
 
-def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
-    run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
-    assert prepared(run, []) == run
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(WEIGHTS)
-    local = run_of(f"model.path={tmp_path}")
-    assert prepared(local, []) == local
-
-
-def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
-    words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-8b-instruct", "hardware=h100x8",
-             "model.lora_rank=16", "model.dtype=bfloat16", "data.max_prompt_length=64", "data.max_response_length=64",
-             "data.train_batch_size=64", "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
-    output = commands(tmp_path)("plan", "--json", *words)
-    assert output.returncode == 0 and hub.asked == []
-    assert json.loads(output.stdout)["run"]["model"]["architecture"]["num_hidden_layers"] == 32
-
-
 def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(Problems) as caught:

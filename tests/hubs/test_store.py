@@ -102,15 +102,6 @@ def test_what_any_tool_downloaded_counts(hub: Any, tmp_path: Path) -> None:
     assert store.find("o/m") is None  # it is not whole
 
 
-def test_offline_what_is_here_is_enough(hub: Any, download: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"w"})
-    folder = download()
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert download() == folder
-    with pytest.raises(Problems, match="not here, and HF_HUB_OFFLINE forbids"):
-        download(revision="v1")
-
-
 def test_a_store_that_lost_a_file_is_fetched_again(hub: Any, download: Any) -> None:
     hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"weights"})
     folder = download()

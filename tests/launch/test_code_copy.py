@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,27 +66,6 @@ def test_what_it_imports_from_its_folder_is_copied_with_it(mine: Path, folder: F
     assert names(mine) == sorted(MINE), "no bytecode is left beside the originals"
 
 
-def test_the_copies_are_read_where_originals_became_packages_or_lost_modules(mine: Path, folder: Folder) -> None:
-    (mine / "my.py").write_text(MINE["my.py"].replace("from rules.marks", "from pkg import sub\nfrom rules.marks"))
-    (mine / "pkg").mkdir()
-    (mine / "pkg" / "__init__.py").write_text("")
-    (mine / "pkg" / "sub.py").write_text("")
-    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
-    (mine / "pkg" / "sub.py").unlink()
-    (mine / "helpers").mkdir()
-    (mine / "helpers" / "__init__.py").write_text("def half(text):\n    return 100\n")
-    assert score_safely(reward, [WORDS]).total == [6.0]
-
-
-def test_another_file_is_no_copy(mine: Path, folder: Folder, tmp_path: Path) -> None:
-    stored = code_copy.keep(Python(path=str(mine / "my.py"), name="f"), None, folder)[0]
-    assert isinstance(stored, Python)
-    other = tmp_path / "other.py"
-    other.write_text("def f(data_source, solution_str, ground_truth, extra_info=None):\n    return 2.0\n")
-    reward = replace(stored, path=str(other))  # with copied_from as it was
-    assert reward.original == other and score_safely(reward, [WORDS]).total == [2.0]
-
-
 def test_the_copies_are_read_whatever_becomes_of_the_originals(
     mine: Path, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,13 +81,6 @@ def test_the_copies_are_read_whatever_becomes_of_the_originals(
     shutil.rmtree(folder.path)
     moved = Weighted(parts={"mine": Python(path="code/reward/my.py", name="f", copied_from=str(mine))})
     assert score_safely(moved.within(other / "moved"), [WORDS]).total == [6.0]
-
-
-def test_errors_name_the_original(mine: Path, folder: Folder) -> None:
-    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
-    (mine / "rules" / "full.txt").unlink()
-    fault = score_safely(reward, [WORDS]).faults[0]
-    assert f"'{mine}/rules/full.txt' (my.py:6)" in fault
 
 
 def test_an_equal_copy_is_made_once(mine: Path, folder: Folder) -> None:

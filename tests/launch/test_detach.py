@@ -20,9 +20,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.events import Step, events_of
-from launcher.core.problems import Problems
 from launcher.core.state import RunState, fold
-from launcher.launch import job
 from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
 
@@ -169,15 +167,6 @@ def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any, small: li
     assert rlrun("train", "-d", "--resume", "other").stderr == line, "and not what stood there before"
 
 
-def test_a_run_that_cannot_be_read_starts_nothing(rlrun: Any) -> None:
-    run = rlrun.run("broken")
-    run.mkdir(parents=True)
-    (run / "spec.yaml").write_text("[")
-    ran = rlrun("train", "-d", "--resume", "broken")
-    assert ran.returncode == 2 and not (run / "detached.log").exists()
-    assert ran.stderr == "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; start a new run\n"
-
-
 def test_a_log_that_leads_elsewhere_is_not_written(rlrun: Any) -> None:
     run = rlrun.run("linked")
     run.mkdir(parents=True)
@@ -204,23 +193,6 @@ def test_ctrl_c_before_it_is_taken_up_ends_it(rlrun: Any, small: list[str], unti
         assert process.wait(30) == 130
         assert not Path(f"/proc/{child}").exists()
     assert not (run / "spec.yaml").exists()
-
-
-def test_names_that_are_made_here_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"])
-    names = [job._new_folder(run).path.name for _ in range(2)]
-    assert names == [f"{run.label}-1", f"{run.label}-2"]
-    raced = iter([names[0], names[1], f"{run.label}-3"])
-    monkeypatch.setattr(job, "free_name", lambda *_: next(raced))  # others take what was free a moment ago
-    assert job._new_folder(run).path.name == f"{run.label}-3"
-
-
-def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "rlrun").symlink_to(tmp_path)
-    run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path / 'runs'}"])
-    with pytest.raises(Problems, match="is a link to another folder"):
-        job._new_folder(run)
 
 
 @pytest.mark.slow

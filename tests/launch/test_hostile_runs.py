@@ -104,14 +104,6 @@ def test_hostile_events_are_told_as_damaged(line: str, here: Path, within: Withi
         assert "damaged" in store.see(Folder(run)).state.alert
 
 
-@pytest.mark.parametrize("name", ["events.jsonl", ".lock"])
-def test_a_pipe_in_a_run_is_not_waited_for(name: str, here: Path) -> None:
-    run = a_run(here)
-    (run / name).unlink(missing_ok=True)
-    os.mkfifo(run / name)
-    assert store.see(Folder(run)).state.status == "failed"
-
-
 ENDED = to_line(Ended(how="finished"), seq=2) + "\n"
 FILES = {
     "spec.yaml": to_yaml(resolve([*BASE, "trainer.experiment_name=theirs"])), "lock.json": "{}", "words.txt": "rlrun x",
@@ -178,12 +170,6 @@ def test_a_new_run_follows_no_link(link: str, here: Path, refused: Refused) -> N
     assert "is a symbolic link" in str(plan.problems(resolve(words))[0])
     assert "is a link to another folder" in refused(lambda: take(here / "runs", "rlrun", "mine"))[0]  # made meanwhile
     assert not list((here / "elsewhere").iterdir())
-
-
-@pytest.mark.parametrize("name", ["../x", "/etc", "a\0b", "a" * 300, "\u202e", "~nobody-here/x", "theirs\n", ".."])
-def test_names_of_no_run(name: str, here: Path, refused: Refused) -> None:
-    a_run(here)
-    assert "no run of that name" in refused(lambda: store.find(name, here / "runs"))[0]
 
 
 def test_json_of_a_run_of_others_holds_no_secret(commands: Any, here: Path) -> None:

@@ -15,7 +15,6 @@ from launcher.core import checkpoints
 from launcher.core.problems import Problems
 from launcher.launch import provenance
 from launcher.models.pretrained import Pretrained
-from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
 
@@ -122,17 +121,6 @@ def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> N
     assert provenance.same_files(recorded, now) is same
 
 
-def test_a_reward_of_ones_own_is_told_by_its_file(tmp_path: Path) -> None:
-    (tmp_path / "my.py").write_text("def f(*a): return 1.0\n")
-    reward = Python(path=str(tmp_path / "my.py"), name="f")
-    before = provenance.reward_origin(reward)
-    (tmp_path / "my.py").write_text("def f(*a): return 2.0\n")
-    assert before and not provenance.same_files(before, provenance.reward_origin(reward))
-    (tmp_path / "my.py").unlink()
-    with pytest.raises(Problems, match=r"reward.path: "):
-        provenance.reward_origin(reward)
-
-
 # ---- which source
 
 
@@ -179,14 +167,3 @@ def test_no_program_that_the_repository_names_is_run(repository: Callable[..., s
     (tmp_path / "a.py").write_text("2\n")
     assert (provenance.folder_source(tmp_path, tmp_path / "runs") or {})["diff"]
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_package_inside_another_repository_has_no_source_of_its_own(
-    repository: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = tmp_path / ".venv" / "site-packages" / "launcher"
-    inside.mkdir(parents=True)
-    monkeypatch.setattr(provenance, "PACKAGE", inside)
-    assert provenance.own_source() is None
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "launcher")
-    assert provenance.own_source() == {"commit": repository("rev-parse", "HEAD")}

@@ -58,8 +58,3 @@ def test_what_is_no_such_value_is_refused(folder: Folder, text: str) -> None:
     folder.prepared.write_text(text)
     with pytest.raises(Problems, match=r"prepared\.json: "):
         run_of(folder, [])
-
-
-def test_a_run_that_was_not_prepared_is_as_it_was_asked(folder: Folder, asked: RunSpec) -> None:
-    folder.prepared.unlink()
-    assert run_of(folder, []) == asked

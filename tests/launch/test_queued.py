@@ -13,7 +13,7 @@ import pytest
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
-from launcher.launch import queued
+from launcher.launch import job, queued
 from launcher.launch.queued import QueueWatcher
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -95,9 +95,12 @@ def test_how_it_ended(tmp_path: Path, last: list[Event], stopped: bool, code: in
     assert shown.lines[0] == "slurm job 12: pending (Resources)", "a wait is told"
 
 
-def test_one_that_never_began(tmp_path: Path) -> None:
-    code, shown = watched(tmp_path, Queue(["pending (Priority)"]))
-    assert code == 1 and shown.events == []
+def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    assert job.tail(folder) == []
+    write(folder, BEGUN, ONE, SAVED, TWO)
+    assert [logged.event for logged in job.tail(folder)] == [BEGUN, ONE, SAVED, TWO]
+    assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
 
 
 def test_a_queue_that_does_not_answer_has_lost_nothing(tmp_path: Path) -> None:

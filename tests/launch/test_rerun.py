@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -155,20 +154,6 @@ def test_a_rerun_is_equal_to_the_last_digit(
     assert [each["what"] for each in node["differences"]] == ["seed"]
     assert fold(events_of(home / "p/moved-rerun-1/events.jsonl")).status == "finished"
     assert result(home / "p/moved-rerun-1", 3) != result(first, 3), "and the seed counts"
-
-
-@pytest.mark.slow
-def test_what_is_refused_ends_with_2(run: Folder, commands: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROWS.replace("ba", "bb"))
-    rlrun = commands(tmp_path)
-    ran = rlrun("rerun", "first")
-    assert ran.returncode == 2 and ran.stdout.startswith("data: ")
-    assert ran.stderr.startswith("✗ data: is not what the run began with, ")
-    assert not rlrun.run("first-rerun-1").exists()
-    node = json.loads(rlrun("rerun", "first", "--dry-run", "--json").stdout)
-    assert len(node["refused"]) == 1 and node["differences"][0]["decides"]
-    anyway: subprocess.CompletedProcess[str] = rlrun("rerun", "first", "--anyway", "trainer.total_training_steps=1")
-    assert anyway.returncode == 0, anyway.stderr
 
 
 def test_arguments_in_verls_spelling(run: Folder) -> None:

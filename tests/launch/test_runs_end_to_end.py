@@ -5,7 +5,6 @@ A run costs about five CPU seconds, because torch is loaded; so they are shared.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -347,35 +346,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert (damaged / "checkpoints" / "damaged-step_000006").is_dir(), "what was found damaged is kept to be looked at"
 
 
-def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, Path], rlrun: Any) -> None:
-    _, run = done
-    damaged = copy(run, "all-damaged")
-    for folder in (damaged / "checkpoints").iterdir():
-        flip(folder / "trainer.json")
-    ran = rlrun("train", "--resume", "all-damaged")
-    assert ran.returncode == 2 and "Traceback" not in ran.stderr
-    assert len(ran.stderr.splitlines()) == 4
-    assert ran.stderr.splitlines()[-1] == "✗ rlrun/all-damaged: no checkpoint verifies; start a new run"
-    assert (damaged / "events.jsonl").read_bytes() == (run / "events.jsonl").read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
-        ("spec.yaml", "seed: x\n", "✗ {run}/spec.yaml: algorithm: has no value; "),  # one line for each
-        ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; start a new run\n"),
-    ],
-)
-def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
-    done: tuple[Any, Path], rlrun: Any, tmp_path: Path, name: str, text: str | None, line: str
-) -> None:
-    run = copy(done[1], f"lost-{tmp_path.name}")
-    (run / name).unlink() if text is None else (run / name).write_text(text)
-    ran = rlrun("train", "--resume", str(run))
-    assert ran.returncode == 2 and "Traceback" not in ran.stderr
-    assert ran.stderr.startswith(line.format(run=run))
-
-
 def test_a_full_disk_does_not_end_the_run(
     rlrun: Any, small: list[str], small_disk: Callable[[int, Path], Path]
 ) -> None:
@@ -393,71 +363,3 @@ def test_a_full_disk_does_not_end_the_run(
     why = "the last step is not saved; checkpoints/step_000002 is the newest checkpoint"
     assert ran.stderr.endswith(f"✗ {why}\n") and console(run)[-1] == f"finished: {why}"
     assert steps_of(run) == list(range(STEPS + 1))
-
-
-def test_a_disk_that_is_full_before_anything_starts_is_told_in_words(
-    done: tuple[Any, Path], rlrun: Any, small: list[str], small_disk: Callable[[int, Path], Path], tmp_path: Path
-) -> None:
-    disk = small_disk(200, tmp_path / "disk")
-    finished = Path(shutil.copytree(done[1], disk / "done", ignore=shutil.ignore_patterns("step_00000[24]")))
-    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
-        while filler.write(b"x" * 4096):
-            pass
-    began = ["algorithm=sft", *small, f"trainer.run_root={disk}/runs"]
-    longer = ["--resume", str(finished), "trainer.total_training_steps=8"]
-    for words in (began, longer):
-        ran = rlrun("train", *words)
-        assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
-        assert re.fullmatch(r"✗ (.+: no space left on device|disk: .+ free); use a .+\n", ran.stderr)
-    assert not faults(finished / "checkpoints" / "step_000006"), "and nothing is harmed"
-
-
-@pytest.fixture(scope="module")
-def nowhere(rlrun: Any, small: list[str]) -> tuple[Any, Path]:
-    """A run that samples its answers, where a file stands in the place of the folder of checkpoints."""
-    run = rlrun.run("nowhere")
-    run.mkdir(parents=True)
-    (run / "checkpoints").write_text("")
-    return rlrun("train", "algorithm=grpo", *small, *SHORT, "trainer.experiment_name=nowhere"), run
-
-
-def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, Path]) -> None:
-    ran, run = nowhere
-    assert ran.returncode == 0, ran.stderr
-    found = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
-    (no_signal,) = [event for event in found if "File exists" not in event.text]
-    *alerts, last = [event for event in found if event is not no_signal]
-    assert [event.step for event in (*alerts, last)] == [2, 4, 6]
-    assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in (*alerts, last))
-    assert "✗ the last step is not saved; nothing is saved yet; answers to a prompt had the same" in ran.stderr
-    assert no_signal.text.startswith("answers to a prompt had the same score, 0, so nothing was learnt")
-
-
-# ---- wrong data, wrong models
-
-ROWS = [{"prompt": f"{letter}>", "response": letter} for letter in "abcdefghij"]
-
-
-def rows(path: Path) -> Path:
-    """Nine good rows, and one whose prompt is missing."""
-    bad = [*ROWS[:3], {"promt": "k>", "response": "k"}, *ROWS[3:9]]
-    path.write_text("".join(json.dumps(row) + "\n" for row in bad))
-    return path
-
-
-def without_data(small: list[str]) -> list[str]:
-    return [word for word in small if not word.startswith("data")]
-
-
-def test_bad_rows_are_skipped_where_that_is_asked_for(rlrun: Any, small: list[str], tmp_path: Path) -> None:
-    data = rows(tmp_path / "rows.jsonl")
-    words = ["algorithm=sft", *without_data(small), "data=files", f"data.train_files={data}", "data.train_batch_size=8",
-             "data.on_bad_row=skip", "data.max_prompt_length=16", "data.max_response_length=12"]  # fmt: skip
-    ran = rlrun("train", *words, "trainer.experiment_name=skip")
-    assert ran.returncode == 0, ran.stderr
-    assert "data: 9 rows, 1 refused; 1 steps" in ran.stdout.splitlines()
-    (kept,) = (rlrun.run("skip") / "refused.jsonl").read_text().splitlines()
-    assert json.loads(kept)["where"] == f"{data}:4"
-
-
-# ---- several processes

@@ -90,13 +90,6 @@ def test_what_would_come_again_is_not_retried(
     assert why in ran.outcome.state.why and ran.told(Restarted) == []
 
 
-def test_memory_is_tried_once_more(supervised: Callable[..., Any]) -> None:
-    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), cause="error")
-    ran = supervised([KILL, {"code": 1, "crash": out}, {"code": 1, "crash": out}])
-    assert ran.outcome.exit_code == 1 and ran.causes == ["killed", "gpu memory", "gpu memory"]
-    assert ran.outcome.state.why.endswith("; use a smaller trainer.micro_batch_size_per_gpu")
-
-
 ROW: list[tuple[Cause, list[Cause], int, bool]] = [
     (KILLED, [], 3, True),
     (KILLED, [KILLED, NODE], 3, True),
@@ -116,10 +109,3 @@ def test_who_may_restart(cause: Cause, row: list[Cause], most: int, may: bool) -
 
 def test_pauses_grow_to_a_minute() -> None:
     assert [pause_s(number) for number in range(9)] == [0, 0, 1, 2, 4, 8, 16, 32, 60]
-
-
-def test_a_fault_that_is_not_retried_says_nothing_of_restarts(supervised: Callable[..., Any]) -> None:
-    """There may have been a checkpoint since."""
-    bug = Crashed(lines=("ValueError: x",), cause="error")
-    ran = supervised([KILL, {"steps": 2, "saves": (1,), "code": 1, "crash": bug}])
-    assert ran.outcome.exit_code == 1 and "restarted" not in ran.outcome.state.why

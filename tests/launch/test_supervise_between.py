@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from launcher.core.events import Alert
-from launcher.core.problems import Problems
 from launcher.launch.supervise import Supervisor
 from launcher.runs.folder import read_attempts
 
@@ -30,11 +29,6 @@ def test_where_it_cannot_start_at_all_that_is_said(supervised: Callable[..., Any
     ran = supervised([KILL, *[{"refused": ["cluster: has 1 node of 2; use another"]}] * 2], most=2)
     assert (ran.outcome.exit_code, ran.outcome.state.status) == (2, "failed")
     assert ran.outcome.crash and ran.outcome.crash.lines == ("cluster: has 1 node of 2; use another",)
-
-
-def test_the_first_start_is_refused_as_it_came(supervised: Callable[..., Any]) -> None:
-    with pytest.raises(Problems, match="has 1 node of 2"):
-        supervised([{"refused": ["cluster: has 1 node of 2; use another"]}])
 
 
 def test_a_checkpoint_that_broke_meanwhile_is_told(supervised: Callable[..., Any], tmp_path: Path) -> None:
@@ -78,12 +72,6 @@ def test_a_signal_is_passed_on_and_is_no_fault(supervised: Callable[..., Any]) -
     ran = supervised([{"steps": 3, "saves": (2,), "during": ask}])
     assert (ran.outcome.exit_code, ran.outcome.state.status, ran.causes) == (143, "stopped", ["stopped"])
     assert ran.outcome.state.why == "SIGTERM; checkpoints/step_000002 is the newest checkpoint"
-
-
-def test_a_signal_while_the_cluster_starts_ends_that(supervised: Callable[..., Any]) -> None:
-    ran = supervised([{"refused": ["never said"], "during": ask}])
-    assert (ran.outcome.exit_code, ran.causes) == (143, ["stopped"])
-    assert ran.outcome.state.why == "SIGTERM; nothing is saved yet"
 
 
 def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

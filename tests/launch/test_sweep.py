@@ -10,8 +10,7 @@ import pytest
 
 from launcher.config.grammar import Point
 from launcher.config.resolve import resolve
-from launcher.core import machine
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problems
 from launcher.launch import sweep as points
 from launcher.launch.queue import Needs, ResourcePool, needs
 
@@ -74,13 +73,6 @@ def test_what_fails_for_one_combination_only_names_it() -> None:
     assert str(problem).startswith(
         "data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not"
     )
-
-
-def test_points_that_no_words_tell_from_the_others_are_named_each() -> None:
-    every = [Point((), {"a": a, "b": b}) for a in "01" for b in "01"]
-    wrong = [[Problem("x", "y")], [], [], [Problem("x", "y")]]
-    planned = [points.Planned(point, "", None, lines) for point, lines in zip(every, wrong, strict=True)]
-    assert [str(problem) for problem in points.problems(planned)] == ["a=0 b=0: x: y", "a=1 b=1: x: y"]
 
 
 def test_equal_surroundings_are_judged_once() -> None:
@@ -184,14 +176,6 @@ def test_a_place_that_is_given_back_is_taken_again() -> None:
     assert first and pool.acquire(Needs(1, 1, 1)) is None
     pool.release(first)
     assert placed(pool, Needs(1, 1, 1)) == [("a",)]
-
-
-@pytest.mark.parametrize(
-    ("told", "found"), [("2,0", ("2", "0")), ("", ()), ("-1", ()), ("GPU-5f, GPU-6a", ("GPU-5f", "GPU-6a"))]
-)
-def test_gpus_that_were_given_to_us(told: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    assert machine.visible_gpus() == found
 
 
 def test_what_a_run_needs() -> None:

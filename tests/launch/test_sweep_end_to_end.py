@@ -110,26 +110,6 @@ def test_where_one_point_is_wrong_nothing_starts(
     assert not (rlrun.folder / "runs").exists()
 
 
-def test_several_values_without_m_are_refused(rlrun: Any, small: list[str]) -> None:
-    ran = rlrun("train", "algorithm=sft", *small, "seed=0,1")
-    assert (ran.returncode, ran.stderr) == (
-        2, "✗ seed: 'seed=0,1' is a sweep; use -m, or one value\n"
-    )  # fmt: skip
-    ran = rlrun("train", "algorithm=sft", *small, "--parallel", "2")
-    assert (ran.returncode, ran.stderr) == (2, "✗ --parallel: is for a sweep; use -m to start one\n")
-
-
-def test_plan_says_each_point(rlrun: Any, small: list[str]) -> None:
-    words = ["plan", "-m", "algorithm=sft", *small, "data.train_batch_size=8,7", "hardware.nproc_per_node=1,2"]
-    node = json.loads((ran := rlrun(*words, "--json")).stdout)
-    assert (ran.returncode, node["ok"]) == (1, False)
-    assert [point["ok"] for point in node["points"]] == [True, True, True, False]
-    (result,) = node["points"][3]["results"]
-    assert (result["level"], result["subject"]) == ("FAIL", "data.train_batch_size")
-    assert rlrun(*words[:-1]).stdout.splitlines()[-1] == "2 points, 0 would fail"
-    assert not (rlrun.folder / "runs").exists()
-
-
 def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
     """Three points, two at a time: one loses its training process, the sweep is asked to stop, then killed."""
     words = [*small, *LONG, "seed=0,1,2", "--parallel", "2"]

@@ -103,16 +103,6 @@ def test_the_base_is_the_one_beside_it_or_the_one_it_names(model: Make, tmp_path
     assert (named / "model.safetensors").read_bytes() == (beside / "model.safetensors").read_bytes()
 
 
-def test_the_adapters_tokenizer_is_the_one_it_was_trained_with(model: Make, tmp_path: Path) -> None:
-    base = model("base", 1)
-    at = adapter(base, tmp_path / "adapter", r=2, target_modules=["q_proj"])
-    (at / "chat_template.jinja").write_text("trained with")
-    (base / "chat_template.jinja").write_text("the base's")
-    out = folded(at, base, tmp_path / "out")
-    assert (out / "chat_template.jinja").read_text() == "trained with"
-    assert not (out / "adapter_config.json").exists()
-
-
 def refused(at: Path, base: Path, out: Path) -> list[str]:
     with pytest.raises(Problems) as found:
         folded(at, base, out)

@@ -87,14 +87,6 @@ def test_files_are_no_larger_than_asked_and_the_index_is_right(model: Make, tmp_
     assert max(sizes) <= 20_000
 
 
-def test_the_config_says_the_format_that_was_asked_for(model: Make, tmp_path: Path) -> None:
-    x, y = model("x", 1), model("y", 2, dtype="bfloat16")
-    merged("linear", [x, y], tmp_path / "out", dtype="bfloat16")
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    assert theirs.dtype == torch.bfloat16
-    assert {value.dtype for value in tensors(tmp_path / "out").values()} == {torch.bfloat16}
-
-
 def test_whole_numbers_are_kept_where_all_agree(plain: Make, tmp_path: Path) -> None:
     counted = {"w": torch.ones(3), "n": torch.tensor([3, 1 << 40]), "b": torch.tensor([True, False])}
     x, y = plain("x", counted), plain("y", {**counted, "w": torch.zeros(3)})
@@ -112,20 +104,6 @@ def test_the_record_says_where_it_comes_from(model: Make, tmp_path: Path) -> Non
     assert [(one["is"], one["path"]) for one in record["inputs"]] == [("model 1", str(x)), ("base", str(base))]
     assert record["inputs"][0]["sha256"] == {file.name: sha256(file) for file in x.glob("*.safetensors")}
     assert record["sha256"] == {file.name: sha256(file) for file in (tmp_path / "out").glob("*.safetensors")}
-
-
-def test_what_belongs_to_the_model_comes_along_and_nothing_else(model: Make, tmp_path: Path) -> None:
-    x = model("x", 1)
-    (x / "chat_template.jinja").write_text("{{ messages }}")
-    (x / "LICENSE").write_text("free")
-    for name in ("pytorch_model.bin", "README.md", ".hidden.json", "trainer_state.json", "rng.pt"):
-        (x / name).write_text("{}")
-    merged("linear", [x, model("y", 2)], tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-        "LICENSE", "merge.json", "model.safetensors",
-    }  # fmt: skip
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
 
 
 def test_progress_is_told_by_bytes_to_the_last_one(model: Make, tmp_path: Path) -> None:

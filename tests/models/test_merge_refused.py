@@ -188,23 +188,6 @@ def test_a_file_that_is_not_what_it_says(lie: str, plain: Make, w: Any, tmp_path
     assert line.startswith(f"{y}/model.safetensors: ")
 
 
-def test_a_file_that_is_cut(plain: Make, w: Any, tmp_path: Path) -> None:
-    x, y = plain("x", w), plain("y", w)
-    os.truncate(y / "model.safetensors", 100)
-    (line,) = refused("linear", [x, y], tmp_path / "out")
-    assert line.startswith(f"{y}/model.safetensors: cannot be read as safetensors; ")
-
-
-def test_folders_without_a_model(plain: Make, w: Any, tmp_path: Path) -> None:
-    x, y, z = plain("x", w), plain("y", w), plain("z", w)
-    (y / "config.json").unlink()
-    (z / "model.safetensors").unlink()
-    assert refused("linear", [x, y, z], tmp_path / "out") == [
-        f"{y}: has no config.json; use a model's folder",
-        f"{z}: holds no weights; use model.safetensors or model.safetensors.index.json, as save_pretrained writes them",
-    ]
-
-
 # ---- where it goes
 
 

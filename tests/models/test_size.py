@@ -75,21 +75,6 @@ def test_a_config_is_read_as_the_library_reads_it(node: dict[str, Any]) -> None:
     assert shape.max_position_embeddings == 64
 
 
-NOT_COUNTED = [
-    {"model_type": "gpt2", "n_embd": 8},  # another family
-    {"model_type": "qwen3_moe", "decoder_sparse_step": 2, **TINY},  # some layers are dense
-    {"model_type": "llama", **TINY, "hidden_size": "32"},
-    {"model_type": "llama", **TINY, "hidden_size": -1},
-    {"model_type": "llama", **TINY, "num_attention_heads": 0},
-    {},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("node", NOT_COUNTED, ids=str)
-def test_what_is_not_counted_is_unknown(node: dict[str, Any]) -> None:
-    assert architecture(node) is None
-
-
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_from_scratch(family: Any, tied: bool) -> None:

@@ -45,12 +45,6 @@ def test_a_bad_index_is_refused(text: str, output: str, tmp_path: Path) -> None:
     assert problem.startswith("model.path: ") and output in problem
 
 
-def test_a_good_index_is_not(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"")
-    (tmp_path / weights.INDEX).write_text(index("a.safetensors", "a.safetensors"))
-    assert list(map(str, weights.folder_faults(tmp_path))) == []
-
-
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "x.pkl", "x.ckpt", "x.npz", "x.h5",
                                   "flax_model.msgpack", "x.joblib"])  # fmt: skip
 def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
