@@ -1,4 +1,4 @@
-"""Names that people type, and five mistakes at once: `python benchmarks/names.py [--seed N] [--count N] [foreign]
+"""Names that people type, and five mistakes at once: `python tests/cases/names.py [--seed N] [--count N] [foreign]
 [misspelt] [mistakes] [PART OF A NAME ...]`.
 
 first_week/names/ holds the tables: names of TRL, verl, axolotl, LLaMA-Factory and Hugging Face with the right one of

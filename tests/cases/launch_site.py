@@ -1,6 +1,6 @@
 """What stands on a machine before a launch: files, rows, model folders, small disks, taken ports, packages.
 
-A site is data, as the cases in launch_cases/ write it; all of it lies in one folder, and nothing is downloaded:
+A site is data, as the cases beside this file write it; all of it lies in one folder, and nothing is downloaded:
 
     rows: {train.jsonl: sums 64}             rows of a kind (KINDS), written as the file's ending says
     files: {reward.py: "def f(...): ..."}    text as it is
@@ -46,7 +46,7 @@ import pyarrow.parquet as pq
 from launch_model import Adapter, Model
 
 Node = Mapping[str, Any]
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FORGOTTEN = ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "MODELSCOPE_API_TOKEN",
              "WANDB_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "COLUMNS")  # fmt: skip
 HIDER = """

@@ -1,7 +1,7 @@
-"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [--cases PATH] [--no-train]
+"""Launches that fail and launches that are healthy: `python tests/cases/launches.py [--cases PATH] [--no-train]
 [PART OF A NAME ...]`.
 
-Each case of launch_cases/ is a failure that a user reported (`source` names the thread or the document), reduced
+Each case of reported/ is a failure that a user reported (`source` names the thread or the document), reduced
 to its arguments; first_week/ holds others. `rlrun plan ARGUMENTS --json` must name it and the argument that fixes it;
 with the fix, the plan must have no FAIL. A healthy launch must have none either, must mean what `means` says, and is
 really run where it says `train: true`. Every plan runs in its own process, offline.
@@ -35,10 +35,10 @@ from rich.text import Text
 
 from launcher.core.machine import cpu_count
 
-CASES = Path(__file__).parent / "launch_cases"
+CASES = Path(__file__).parent / "reported"
 LEAST = 57 / 60
 ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+|F\d+")
-"""A public thread, or an item of REQUIREMENTS.md (S), RELIABILITY.md (R) or FINDINGS.md (F)."""
+"""A public thread, or the number of a requirement (S), a demand on reliability (R) or a finding (F)."""
 LONGEST_S = 120.0
 """Seconds after which a plan is killed; of a training run, TRAIN_S."""
 TRAIN_S = 600.0
