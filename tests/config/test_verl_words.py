@@ -1,4 +1,4 @@
-"""Arguments in verl's spelling: what each is taken as with either engine, and what is said of it."""
+"""Arguments in verl's spelling: what each is taken as with engine=verl, and what is said of it."""
 
 from __future__ import annotations
 
@@ -15,330 +15,194 @@ from launcher.preflight.plan import plan
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 REF, MODEL = "actor_rollout_ref.ref", "actor_rollout_ref.model"
 
-TABLE = {  # what is typed together: the word, what it is with engine=torch, and with engine=verl
+TABLE = {  # what is typed together: the word, and what it is taken as
     # `=` ours as it is, `-` left out, `+` passed on to verl (by which name), `!` refused with this advice
     "grpo": [
         [
-            ("algorithm.adv_estimator=grpo", "reward=auto algorithm=grpo", "reward=auto algorithm=grpo"),
-            (
-                "data.train_files=a.parquet",
-                "data=files data.train_files=a.parquet",
-                "data=files data.train_files=a.parquet",
-            ),
-            ("data.val_files=b.parquet", "=", "="),
-            ("data.truncation=left", "=", "="),
-            ("data.gen_batch_size=512", "! each round samples data.train_batch_size prompts", "+"),
-            ("data.seed=1", "! one seed holds for all random numbers; use seed", "+"),
-            ("data.return_raw_chat=True", "! rlrun itself applies the chat template, by data.chat", "+"),
-            (
-                "data.apply_chat_template_kwargs.enable_thinking=False",
-                "data.template_args.enable_thinking=False",
-                "data.template_args.enable_thinking=False",
-            ),
-            ("data.reward_fn_key=data_source", "! the column is data_source", "+"),
-            ("data.dataloader_num_workers=4", "! rows are prepared once, before training, without wor", "+"),
-            (
-                f"{MODEL}.path=Qwen/Qwen3-0.6B",
-                "model=hf model.path=Qwen/Qwen3-0.6B",
-                "model=hf model.path=Qwen/Qwen3-0.6B",
-            ),
-            (f"{MODEL}.use_remove_padding=True", "! padding is bounded by trainer.max_tokens_per_gpu, wh", "+"),
-            (
-                f"{MODEL}.enable_gradient_checkpointing=True",
-                "model.enable_gradient_checkpointing=true",
-                "model.enable_gradient_checkpointing=true",
-            ),
-            (
-                f"{MODEL}.lora_rank=32",
-                "model.lora_rank=32 model.lora_alpha=16",
-                "model.lora_rank=32 model.lora_alpha=16",
-            ),
-            (
-                f"{MODEL}.target_modules=all-linear",
-                "model.target_modules=all-linear",
-                "model.target_modules=all-linear",
-            ),
-            (f"{MODEL}.trust_remote_code=False", "model.trust_remote_code=False", "model.trust_remote_code=False"),
-            (
-                f"+{MODEL}.override_config.attn_implementation=sdpa",
-                "! attention is PyTorch's scaled_dot_product_attention",
-                "+",
-            ),
-            (f"{ACTOR}.ppo_mini_batch_size=64", "trainer.ppo_mini_batch_size=64", "trainer.ppo_mini_batch_size=64"),
-            (
-                f"{ACTOR}.ppo_micro_batch_size_per_gpu=8",
-                "trainer.micro_batch_size_per_gpu=8",
-                "trainer.micro_batch_size_per_gpu=8",
-            ),
-            (f"{ACTOR}.kl_loss_type=low_var_kl", "algorithm.kl_loss_type=k3", "algorithm.kl_loss_type=k3"),
-            (
-                f"{ACTOR}.clip_ratio=0.1",
-                "algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1",
-                "algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1",
-            ),
-            (f"{ACTOR}.entropy_coeff=0", "algorithm.entropy_coeff=0", "algorithm.entropy_coeff=0"),
-            (
-                f"{ACTOR}.loss_agg_mode=token-mean",
-                "algorithm.loss_agg_mode=token-mean",
-                "algorithm.loss_agg_mode=token-mean",
-            ),
-            (f"{ACTOR}.ppo_epochs=2", "trainer.ppo_epochs=2", "trainer.ppo_epochs=2"),
-            (f"{ACTOR}.grad_clip=0.5", "optim.clip_grad=0.5", "optim.clip_grad=0.5"),
-            (f"{ACTOR}.optim.lr=1e-6", "optim.lr=1e-6", "optim.lr=1e-6"),
-            (f"{ACTOR}.optim.lr_warmup_steps=10", "optim.lr_warmup_steps=10", "optim.lr_warmup_steps=10"),
-            (f"{ACTOR}.optim.weight_decay=0.1", "optim.weight_decay=0.1", "optim.weight_decay=0.1"),
-            (f"{ACTOR}.fsdp_config.param_offload=True", "engine.strategy=fsdp2 engine.offload=[weights]", "+"),
-            (f"{ACTOR}.fsdp_config.fsdp_size=8", "! each layer is sharded over all processes", "+"),
-            (f"{ACTOR}.strategy=fsdp2", "engine.strategy=fsdp2", "engine.strategy=fsdp2"),
-            (f"{ACTOR}.ulysses_sequence_parallel_size=2", "! training is parallel over data only", "+"),
-            (
-                f"{ACTOR}.checkpoint.save_contents=[model]",
-                "! a checkpoint always holds all that a run needs to go",
-                "+",
-            ),
-            (f"{ROLLOUT}.name=vllm", "sampler=vllm", "sampler.name=vllm"),
-            (f"{ROLLOUT}.mode=async", "! rlrun sets that up for vLLM by itself", "+"),
-            (f"{ROLLOUT}.n=5", "sampler.n=5", "sampler.n=5"),
-            (f"{ROLLOUT}.temperature=0.7", "sampler.temperature=0.7", "sampler.temperature=0.7"),
-            (f"{ROLLOUT}.top_p=0.9", "sampler.top_p=0.9", "sampler.top_p=0.9"),
-            (f"{ROLLOUT}.top_k=-1", "sampler.top_k=-1", "sampler.top_k=-1"),
-            (
-                f"{ROLLOUT}.gpu_memory_utilization=0.6",
-                "sampler=vllm sampler.gpu_memory_utilization=0.6",
-                "sampler.gpu_memory_utilization=0.6",
-            ),
-            (f"{ROLLOUT}.max_model_len=4096", "sampler=vllm sampler.max_model_len=4096", "sampler.max_model_len=4096"),
-            (f"{ROLLOUT}.max_num_batched_tokens=8192", "! rlrun sets that up for vLLM by itself", "+"),
-            (f"{ROLLOUT}.enforce_eager=True", "sampler=vllm sampler.enforce_eager=True", "sampler.enforce_eager=True"),
-            (f"{ROLLOUT}.free_cache_engine=True", "! vLLM in a training process sleeps during the update,", "+"),
-            (f"{ROLLOUT}.enable_chunked_prefill=False", "-", "+"),
-            (f"{ROLLOUT}.val_kwargs.do_sample=True", "sampler.val_temperature=1.0", "sampler.val_temperature=1.0"),
-            (f"{ROLLOUT}.val_kwargs.n=4", "sampler.val_n=4", "sampler.val_n=4"),
-            (f"{ROLLOUT}.val_kwargs.top_p=0.7", "! sampler.top_p and sampler.top_k hold in validation t", "+"),
-            (f"{ROLLOUT}.multi_turn.enable=True", "! one text turn is sampled for each prompt: there are ", "+"),
-            (f"{ROLLOUT}.disable_log_stats=False", "-", "+"),
-            (f"{ROLLOUT}.prometheus.enable=True", "! there is nothing of that kind", "+"),
-            (f"+{ROLLOUT}.engine_kwargs.vllm.swap_space=4", "! rlrun sets that up for vLLM by itself", "+"),
-            ("actor_rollout_ref.hybrid_engine=True", "! rlrun sets that up for vLLM by itself", "+"),
-            ("algorithm.kl_ctrl.kl_coef=0.001", "! algorithm.kl_coef is a setting of algorithm=ppo", "+"),
-            ("algorithm.filter_groups.metric=acc", "! groups are filtered by their score", "+"),
-            ("algorithm.norm_adv_by_std_in_grpo=False", "=", "="),
-            (
-                "trainer.n_gpus_per_node=8",
-                "hardware=gpu hardware.n_gpus_per_node=8",
-                "hardware=gpu hardware.n_gpus_per_node=8",
-            ),
-            ("trainer.total_epochs=15", "=", "="),
-            ("trainer.save_freq=20", "=", "="),
-            ("trainer.test_freq=5", "=", "="),
-            ("trainer.val_before_train=False", "=", "="),
-            ("trainer.logger=[console,wandb]", "=", "="),
-            ("trainer.project_name=p", "=", "="),
-            ("trainer.experiment_name=e", "=", "="),
-            ("trainer.default_local_dir=ckpts/p", "trainer.run_root=ckpts/p", "trainer.run_root=ckpts/p"),
-            ("trainer.default_hdfs_dir=null", "-", "-"),
-            ("trainer.resume_mode=auto", "-", "-"),
-            ("trainer.max_actor_ckpt_to_keep=2", "trainer.keep_last=2", "trainer.keep_last=2"),
-            ("trainer.balance_batch=True", "! rows are shared out by number, not balanced by their", "+"),
-            ("trainer.rollout_data_dir=x", "! answers are kept in the run's folder", "-"),
-            ("trainer.use_v1=True", "! there is nothing of that kind", "+"),
-            ("ray_kwargs.ray_init.num_cpus=16", "! use cluster=ray cluster.cpus_per_process=CORES", "+"),
-            ("critic.model.path=Qwen/Qwen3-0.6B", "! the critic starts from the policy's model", "+"),
-            ("global_profiler.tool=torch", "! there is nothing of that kind", "+"),
-            ("trainer.nnode=2", "! did you mean hardware.nnodes=2?", "! did you mean hardware.nnodes=2?"),
-            (f"{ROLLOUT}.nn=3", f"! did you mean {ROLLOUT}.nnodes?", f"! did you mean {ROLLOUT}.nnodes?"),
+            ("algorithm.adv_estimator=grpo", "reward=auto algorithm=grpo"),
+            ("data.train_files=a.parquet", "data=files data.train_files=a.parquet"),
+            ("data.val_files=b.parquet", "="),
+            ("data.truncation=left", "="),
+            ("data.gen_batch_size=512", "+"),
+            ("data.seed=1", "+"),
+            ("data.return_raw_chat=True", "+"),
+            ("data.apply_chat_template_kwargs.enable_thinking=False", "data.template_args.enable_thinking=False"),
+            ("data.reward_fn_key=data_source", "+"),
+            ("data.dataloader_num_workers=4", "+"),
+            (f"{MODEL}.path=Qwen/Qwen3-0.6B", "model=hf model.path=Qwen/Qwen3-0.6B"),
+            (f"{MODEL}.use_remove_padding=True", "+"),
+            (f"{MODEL}.enable_gradient_checkpointing=True", "model.enable_gradient_checkpointing=true"),
+            (f"{MODEL}.lora_rank=32", "model.lora_rank=32 model.lora_alpha=16"),
+            (f"{MODEL}.target_modules=all-linear", "model.target_modules=all-linear"),
+            (f"{MODEL}.trust_remote_code=False", "model.trust_remote_code=False"),
+            (f"+{MODEL}.override_config.attn_implementation=sdpa", "+"),
+            (f"{ACTOR}.ppo_mini_batch_size=64", "trainer.ppo_mini_batch_size=64"),
+            (f"{ACTOR}.ppo_micro_batch_size_per_gpu=8", "trainer.micro_batch_size_per_gpu=8"),
+            (f"{ACTOR}.kl_loss_type=low_var_kl", "algorithm.kl_loss_type=k3"),
+            (f"{ACTOR}.clip_ratio=0.1", "algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"),
+            (f"{ACTOR}.entropy_coeff=0", "algorithm.entropy_coeff=0"),
+            (f"{ACTOR}.loss_agg_mode=token-mean", "algorithm.loss_agg_mode=token-mean"),
+            (f"{ACTOR}.ppo_epochs=2", "trainer.ppo_epochs=2"),
+            (f"{ACTOR}.grad_clip=0.5", "optim.clip_grad=0.5"),
+            (f"{ACTOR}.optim.lr=1e-6", "optim.lr=1e-6"),
+            (f"{ACTOR}.optim.lr_warmup_steps=10", "optim.lr_warmup_steps=10"),
+            (f"{ACTOR}.optim.weight_decay=0.1", "optim.weight_decay=0.1"),
+            (f"{ACTOR}.fsdp_config.param_offload=True", "+"),
+            (f"{ACTOR}.fsdp_config.fsdp_size=8", "+"),
+            (f"{ACTOR}.strategy=fsdp2", "engine.strategy=fsdp2"),
+            (f"{ACTOR}.ulysses_sequence_parallel_size=2", "+"),
+            (f"{ACTOR}.checkpoint.save_contents=[model]", "+"),
+            (f"{ROLLOUT}.name=vllm", "sampler.name=vllm"),
+            (f"{ROLLOUT}.mode=async", "+"),
+            (f"{ROLLOUT}.n=5", "sampler.n=5"),
+            (f"{ROLLOUT}.temperature=0.7", "sampler.temperature=0.7"),
+            (f"{ROLLOUT}.top_p=0.9", "sampler.top_p=0.9"),
+            (f"{ROLLOUT}.top_k=-1", "sampler.top_k=-1"),
+            (f"{ROLLOUT}.gpu_memory_utilization=0.6", "sampler.gpu_memory_utilization=0.6"),
+            (f"{ROLLOUT}.max_model_len=4096", "sampler.max_model_len=4096"),
+            (f"{ROLLOUT}.max_num_batched_tokens=8192", "+"),
+            (f"{ROLLOUT}.enforce_eager=True", "sampler.enforce_eager=True"),
+            (f"{ROLLOUT}.free_cache_engine=True", "+"),
+            (f"{ROLLOUT}.enable_chunked_prefill=False", "+"),
+            (f"{ROLLOUT}.val_kwargs.do_sample=True", "sampler.val_temperature=1.0"),
+            (f"{ROLLOUT}.val_kwargs.n=4", "sampler.val_n=4"),
+            (f"{ROLLOUT}.val_kwargs.top_p=0.7", "+"),
+            (f"{ROLLOUT}.multi_turn.enable=True", "+"),
+            (f"{ROLLOUT}.disable_log_stats=False", "+"),
+            (f"{ROLLOUT}.prometheus.enable=True", "+"),
+            (f"+{ROLLOUT}.engine_kwargs.vllm.swap_space=4", "+"),
+            ("actor_rollout_ref.hybrid_engine=True", "+"),
+            ("algorithm.kl_ctrl.kl_coef=0.001", "+"),
+            ("algorithm.filter_groups.metric=acc", "+"),
+            ("algorithm.norm_adv_by_std_in_grpo=False", "="),
+            ("trainer.n_gpus_per_node=8", "hardware=gpu hardware.n_gpus_per_node=8"),
+            ("trainer.total_epochs=15", "="),
+            ("trainer.save_freq=20", "="),
+            ("trainer.test_freq=5", "="),
+            ("trainer.val_before_train=False", "="),
+            ("trainer.logger=[console,wandb]", "="),
+            ("trainer.project_name=p", "="),
+            ("trainer.experiment_name=e", "="),
+            ("trainer.default_local_dir=ckpts/p", "trainer.run_root=ckpts/p"),
+            ("trainer.default_hdfs_dir=null", "-"),
+            ("trainer.resume_mode=auto", "-"),
+            ("trainer.max_actor_ckpt_to_keep=2", "trainer.keep_last=2"),
+            ("trainer.balance_batch=True", "+"),
+            ("trainer.rollout_data_dir=x", "-"),
+            ("trainer.use_v1=True", "+"),
+            ("ray_kwargs.ray_init.num_cpus=16", "+"),
+            ("critic.model.path=Qwen/Qwen3-0.6B", "+"),
+            ("global_profiler.tool=torch", "+"),
+            ("trainer.nnode=2", "! did you mean hardware.nnodes=2?"),
+            (f"{ROLLOUT}.nn=3", f"! did you mean {ROLLOUT}.nnodes?"),
         ],
         [
-            ("data.filter_overlong_prompts=True", "data.truncation=filter", "data.truncation=filter"),
-            (f"{MODEL}.lora_alpha=64", "model.lora_alpha=64", "model.lora_alpha=64"),
-            (f"{ACTOR}.ppo_micro_batch_size=8", "trainer.micro_batch_size_per_gpu=4", "+"),
-            (f"{ACTOR}.use_kl_loss=True", "algorithm.kl_loss_coef=0.001", "algorithm.kl_loss_coef=0.001"),
-            (f"{ACTOR}.clip_ratio_low=0.1", "algorithm.clip_ratio_low=0.1", "algorithm.clip_ratio_low=0.1"),
-            (f"{ACTOR}.lr=1e-6", "optim.lr=1e-6", "optim.lr=1e-6"),
-            (f"{ACTOR}.optim.lr_warmup_steps=-1", "-", "-"),
-            (f"{ACTOR}.fsdp_config.optimizer_offload=False", "-", "-"),
-            (
-                f"{ACTOR}.strategy=megatron",
-                "! there is no such backend; use engine.strategy=fsdp2",
-                "engine.strategy=megatron",
-            ),
-            (f"{ROLLOUT}.name=sglang", "sampler=vllm", "sampler.name=sglang"),
-            (f"{ROLLOUT}.mode=sync", "! rlrun sets that up for vLLM by itself", "+"),
-            (
-                f"{ROLLOUT}.tensor_model_parallel_size=2",
-                "sampler=vllm sampler.tensor_parallel_size=2",
-                "sampler.tensor_parallel_size=2",
-            ),
-            (f"{ROLLOUT}.val_kwargs.temperature=0.6", "sampler.val_temperature=0.6", "sampler.val_temperature=0.6"),
-            ("algorithm.rollout_correction.rollout_is=token", "sampler=vllm sampler.importance_sampling=2.0", "+"),
-            (
-                "reward.custom_reward_function.path=my.py",
-                "reward=python reward.path=my.py",
-                "reward=python reward.path=my.py",
-            ),
-            ("trainer.nnodes=2", "hardware.nnodes=2", "hardware.nnodes=2"),
-            ("trainer.total_training_steps=100", "=", "="),
-            ("trainer.resume_mode=resume_path", "! use rlrun train --resume RUN", "-"),
+            ("data.filter_overlong_prompts=True", "data.truncation=filter"),
+            (f"{MODEL}.lora_alpha=64", "model.lora_alpha=64"),
+            (f"{ACTOR}.ppo_micro_batch_size=8", "+"),
+            (f"{ACTOR}.use_kl_loss=True", "algorithm.kl_loss_coef=0.001"),
+            (f"{ACTOR}.clip_ratio_low=0.1", "algorithm.clip_ratio_low=0.1"),
+            (f"{ACTOR}.lr=1e-6", "optim.lr=1e-6"),
+            (f"{ACTOR}.optim.lr_warmup_steps=-1", "-"),
+            (f"{ACTOR}.fsdp_config.optimizer_offload=False", "-"),
+            (f"{ACTOR}.strategy=megatron", "engine.strategy=megatron"),
+            (f"{ROLLOUT}.name=sglang", "sampler.name=sglang"),
+            (f"{ROLLOUT}.mode=sync", "+"),
+            (f"{ROLLOUT}.tensor_model_parallel_size=2", "sampler.tensor_parallel_size=2"),
+            (f"{ROLLOUT}.val_kwargs.temperature=0.6", "sampler.val_temperature=0.6"),
+            ("algorithm.rollout_correction.rollout_is=token", "+"),
+            ("reward.custom_reward_function.path=my.py", "reward=python reward.path=my.py"),
+            ("trainer.nnodes=2", "hardware.nnodes=2"),
+            ("trainer.total_training_steps=100", "="),
+            ("trainer.resume_mode=resume_path", "-"),
         ],
         [
-            (
-                f"{ACTOR}.ppo_max_token_len_per_gpu=24000",
-                "trainer.max_tokens_per_gpu=24000",
-                "trainer.max_tokens_per_gpu=24000",
-            ),
-            (f"{ACTOR}.kl_loss_coef=0.002", "algorithm.kl_loss_coef=0.002", "algorithm.kl_loss_coef=0.002"),
-            (f"{ACTOR}.clip_ratio_high=0.28", "algorithm.clip_ratio_high=0.28", "algorithm.clip_ratio_high=0.28"),
-            (f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1", "! use optim.lr_warmup_steps=STEPS (ours is a number of", "+"),
-            (
-                f"{REF}.fsdp_config.param_offload=True",
-                "engine.offload=[reference]",
-                f"! did you mean {REF}.megatron.param_offload?",
-            ),
-            (f"{ROLLOUT}.name=hf", "sampler=torch", "sampler.name=hf"),
-            (f"{ROLLOUT}.tensor_parallel_size=2", "-", "-"),
-            ("custom_reward_function.path=my.py", "reward=python reward.path=my.py", "reward=python reward.path=my.py"),
-            ("trainer.device=cuda", "hardware=gpu", "hardware=gpu"),
-            ("model_engine=megatron", "! training is parallel over data only", "engine.strategy=megatron"),
-            ("critic.optim.lr=1e-5", "=", "="),
+            (f"{ACTOR}.ppo_max_token_len_per_gpu=24000", "trainer.max_tokens_per_gpu=24000"),
+            (f"{ACTOR}.kl_loss_coef=0.002", "algorithm.kl_loss_coef=0.002"),
+            (f"{ACTOR}.clip_ratio_high=0.28", "algorithm.clip_ratio_high=0.28"),
+            (f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1", "+"),
+            (f"{REF}.fsdp_config.param_offload=True", f"! did you mean {REF}.megatron.param_offload?"),
+            (f"{ROLLOUT}.name=hf", "sampler.name=hf"),
+            (f"{ROLLOUT}.tensor_parallel_size=2", "-"),
+            ("custom_reward_function.path=my.py", "reward=python reward.path=my.py"),
+            ("trainer.device=cuda", "hardware=gpu"),
+            ("model_engine=megatron", "engine.strategy=megatron"),
+            ("critic.optim.lr=1e-5", "="),
         ],
         [
-            (f"{ACTOR}.use_dynamic_bsz=True", "trainer.max_tokens_per_gpu=16384", "trainer.max_tokens_per_gpu=16384"),
-            (f"{ACTOR}.clip_ratio_c=10.0", "algorithm.clip_ratio_c=10.0", "algorithm.clip_ratio_c=10.0"),
-            (f"{ACTOR}.optim.warmup_style=cosine", "optim.lr_scheduler_type=cosine", "optim.lr_scheduler_type=cosine"),
-            (f"{ACTOR}.policy_loss.loss_mode=gspo", "algorithm=gspo", "algorithm=gspo"),
-            ("custom_reward_function.name=score", "reward=python reward.name=score", "reward=python reward.name=score"),
-            (
-                "critic.model.fsdp_config.param_offload=True",
-                "engine.offload=[critic]",
-                "+critic.fsdp.param_offload=True",
-            ),
+            (f"{ACTOR}.use_dynamic_bsz=True", "trainer.max_tokens_per_gpu=16384"),
+            (f"{ACTOR}.clip_ratio_c=10.0", "algorithm.clip_ratio_c=10.0"),
+            (f"{ACTOR}.optim.warmup_style=cosine", "optim.lr_scheduler_type=cosine"),
+            (f"{ACTOR}.policy_loss.loss_mode=gspo", "algorithm=gspo"),
+            ("custom_reward_function.name=score", "reward=python reward.name=score"),
+            ("critic.model.fsdp_config.param_offload=True", "+critic.fsdp.param_offload=True"),
         ],
         [
-            (f"{ACTOR}.policy_loss.loss_mode=clip_cov", "! there is no such loss", "+"),
-            (
-                f"{REF}.log_prob_micro_batch_size_per_gpu=8",
-                "! one size holds for all passes, trainer.micro_batch_s",
-                "+",
-            ),
-            (
-                "+reward.custom_reward_function.reward_kwargs.a=1",
-                "reward=python reward.kwargs.a=1",
-                "reward=python reward.kwargs.a=1",
-            ),
-            ("trainer.critic_warmup=0", "=", "="),
+            (f"{ACTOR}.policy_loss.loss_mode=clip_cov", "+"),
+            (f"{REF}.log_prob_micro_batch_size_per_gpu=8", "+"),
+            ("+reward.custom_reward_function.reward_kwargs.a=1", "reward=python reward.kwargs.a=1"),
+            ("trainer.critic_warmup=0", "="),
         ],
         [
-            (f"{ACTOR}.policy_loss.loss_mode=vanilla", "-", "-"),
-            (
-                f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8",
-                "! one size holds for all passes, trainer.micro_batch_s",
-                "+",
-            ),
-            ("reward.reward_manager.name=dapo", "reward=auto", "+"),
+            (f"{ACTOR}.policy_loss.loss_mode=vanilla", "-"),
+            (f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=8", "+"),
+            ("reward.reward_manager.name=dapo", "+"),
         ],
         [
-            (f"{ROLLOUT}.log_prob_micro_batch_size=8", "! one size holds for all passes, trainer.micro_batch_s", "+"),
-            ("algorithm.use_kl_in_reward=False", "-", "+"),
-            ("reward_model.reward_manager=naive", "reward=auto", "+"),
+            (f"{ROLLOUT}.log_prob_micro_batch_size=8", "+"),
+            ("algorithm.use_kl_in_reward=False", "+"),
+            ("reward_model.reward_manager=naive", "+"),
         ],
         [
-            ("algorithm.use_kl_in_reward=True", "! algorithm.kl_coef is a setting of algorithm=ppo", "+"),
-            ("reward_model.path=my/rm", "reward=model reward.path=my/rm", "reward=model reward.path=my/rm"),
-            ("critic.ppo_micro_batch_size_per_gpu=8", "! one size holds for all passes, trainer.micro_batch_s", "+"),
+            ("algorithm.use_kl_in_reward=True", "+"),
+            ("reward_model.path=my/rm", "reward=model reward.path=my/rm"),
+            ("critic.ppo_micro_batch_size_per_gpu=8", "+"),
         ],
         [
-            ("algorithm.filter_groups.enable=True", "algorithm=dapo", "algorithm=dapo"),
-            (
-                "reward_model.enable=True",
-                "! use reward=model reward.path=MODEL",
-                "reward=model +reward.reward_model.enable=True",
-            ),
+            ("algorithm.filter_groups.enable=True", "algorithm=dapo"),
+            ("reward_model.enable=True", "reward=model +reward.reward_model.enable=True"),
         ],
         [
-            ("algorithm.adv_estimator=rloo", "! there is no such estimator", "algorithm=grpo +"),
-            (
-                "reward.reward_model.model_path=my/rm",
-                "reward=model reward.path=my/rm",
-                "reward=model reward.path=my/rm",
-            ),
+            ("algorithm.adv_estimator=rloo", "algorithm=grpo +"),
+            ("reward.reward_model.model_path=my/rm", "reward=model reward.path=my/rm"),
         ],
         [
-            ("reward.reward_model.enable=True", "! use reward=model reward.path=MODEL", "reward=model +"),
+            ("reward.reward_model.enable=True", "reward=model +"),
         ],
         [
-            ("reward.reward_model.rollout.name=vllm", "! the reward model runs beside the policy", "+"),
+            ("reward.reward_model.rollout.name=vllm", "+"),
         ],
         [
-            (
-                "+reward.reward_kwargs.overlong_buffer_cfg.len=512",
-                "! algorithm.overlong_buffer_len is a setting of algori",
-                "+",
-            ),
+            ("+reward.reward_kwargs.overlong_buffer_cfg.len=512", "+"),
         ],
         [
-            ("reward.num_workers=4", "! reward.workers is a setting of reward=code, format, ", "+"),
+            ("reward.num_workers=4", "+"),
         ],
     ],
     "sft": [
         [
-            (
-                "model.partial_pretrain=Qwen/Qwen3-0.6B",
-                "model=hf model.path=Qwen/Qwen3-0.6B",
-                "model=hf model.path=Qwen/Qwen3-0.6B",
-            ),
-            ("data.messages_key=messages", "-", "+"),
-            (
-                "data.prompt_key=question",
-                "! data.prompt_key is a setting of data=files, full-hh-",
-                "! it reads only data.messages_key",
-            ),
-            (
-                "data.response_key=answer",
-                "! data.response_key is a setting of data=files, full-h",
-                "! it reads only data.messages_key",
-            ),
-            (
-                "data.multiturn.enable=True",
-                "! rows with `messages` are found by that name",
-                "! leave it out: every row is a chat",
-            ),
-            (
-                "data.max_length=4096",
-                "data.max_prompt_length=16 data.max_response_length=4080",
-                "data.max_prompt_length=16 data.max_response_length=4080",
-            ),
-            ("data.max_token_len_per_gpu=8192", "trainer.max_tokens_per_gpu=8192", "trainer.max_tokens_per_gpu=8192"),
-            ("model.lora_rank=32", "=", "="),
-            ("model.lora_alpha=64", "=", "="),
-            ("model.target_modules=all-linear", "=", "="),
-            ("model.enable_gradient_checkpointing=True", "=", "="),
-            ("model.use_remove_padding=True", "! padding is bounded by trainer.max_tokens_per_gpu, wh", "+"),
-            ("optim.lr=1e-5", "=", "="),
-            (
-                "optim.warmup_steps_ratio=0.1",
-                "! use optim.lr_warmup_steps=STEPS (ours is a number of",
-                "+optim.lr_warmup_steps_ratio=0.1",
-            ),
-            ("optim.lr_scheduler=cosine", "optim.lr_scheduler_type=cosine", "optim.lr_scheduler_type=cosine"),
-            ("engine.param_offload=True", "! did you mean engine.offload=True?", "+"),
-            ("engine.ulysses_sequence_parallel_size=2", "! did you mean critic.ulysses_sequence_parallel_size? ", "+"),
-            (
-                "ulysses_sequence_parallel_size=2",
-                "! training is parallel over data only",
-                "+engine.ulysses_sequence_parallel_size=2",
-            ),
-            (
-                "use_remove_padding=True",
-                "! padding is bounded by trainer.max_tokens_per_gpu, wh",
-                "+model.use_remove_padding=True",
-            ),
-            (
-                "trainer.n_gpus_per_node=8",
-                "hardware=gpu hardware.n_gpus_per_node=8",
-                "hardware=gpu hardware.n_gpus_per_node=8",
-            ),
-            ("checkpoint.save_contents=[model]", "! a checkpoint always holds all that a run needs to go", "+"),
-            ("trainer.max_ckpt_to_keep=2", "trainer.keep_last=2", "trainer.keep_last=2"),
+            ("model.partial_pretrain=Qwen/Qwen3-0.6B", "model=hf model.path=Qwen/Qwen3-0.6B"),
+            ("data.messages_key=messages", "+"),
+            ("data.prompt_key=question", "! it reads only data.messages_key"),
+            ("data.response_key=answer", "! it reads only data.messages_key"),
+            ("data.multiturn.enable=True", "! leave it out: every row is a chat"),
+            ("data.max_length=4096", "data.max_prompt_length=16 data.max_response_length=4080"),
+            ("data.max_token_len_per_gpu=8192", "trainer.max_tokens_per_gpu=8192"),
+            ("model.lora_rank=32", "="),
+            ("model.lora_alpha=64", "="),
+            ("model.target_modules=all-linear", "="),
+            ("model.enable_gradient_checkpointing=True", "="),
+            ("model.use_remove_padding=True", "+"),
+            ("optim.lr=1e-5", "="),
+            ("optim.warmup_steps_ratio=0.1", "+optim.lr_warmup_steps_ratio=0.1"),
+            ("optim.lr_scheduler=cosine", "optim.lr_scheduler_type=cosine"),
+            ("engine.param_offload=True", "+"),
+            ("engine.ulysses_sequence_parallel_size=2", "+"),
+            ("ulysses_sequence_parallel_size=2", "+engine.ulysses_sequence_parallel_size=2"),
+            ("use_remove_padding=True", "+model.use_remove_padding=True"),
+            ("trainer.n_gpus_per_node=8", "hardware=gpu hardware.n_gpus_per_node=8"),
+            ("checkpoint.save_contents=[model]", "+"),
+            ("trainer.max_ckpt_to_keep=2", "trainer.keep_last=2"),
         ],
     ],
 }
@@ -376,16 +240,14 @@ def test_there_are_words_enough() -> None:
     assert sum(len(batch) for _, batch in TOGETHER) >= 120
 
 
-@pytest.mark.parametrize("engine", ["torch", "verl"])
 @pytest.mark.parametrize(
     ("algorithm", "batch"), TOGETHER, ids=lambda each: each if isinstance(each, str) else each[0][0]
 )
-def test_a_word_of_verl_is_taken(algorithm: str, batch: list[tuple[str, str, str]], engine: str) -> None:
-    words = [word for word, _, _ in batch]
-    result = try_resolve([*base(algorithm, words), f"engine={engine}", *words])
+def test_a_word_of_verl_is_taken(algorithm: str, batch: list[tuple[str, str]]) -> None:
+    words = [word for word, _ in batch]
+    result = try_resolve([*base(algorithm, words), "engine=verl", *words])
     found = {word: message_of(word, result) for word in words}
-    for word, *expected in batch:
-        want = expected[engine == "verl"]
+    for word, want in batch:
         assert found[word].startswith(want) if want.startswith("!") else found[word] == want, word
 
 
@@ -408,11 +270,10 @@ def test_what_is_passed_on_stands_in_one_setting() -> None:
 
 
 def test_a_key_that_verl_does_not_have_is_refused_with_the_nearest() -> None:
-    for engine in ("torch", "verl"):
-        (problem,) = try_resolve([*GRPO, f"engine={engine}", f"{ROLLOUT}.gpu_memory_utilisation=0.5"]).problems
-        assert str(problem) == (
-            f"{ROLLOUT}.gpu_memory_utilisation: verl has no such key; did you mean {ROLLOUT}.gpu_memory_utilization?"
-        )
+    (problem,) = try_resolve([*GRPO, "engine=verl", f"{ROLLOUT}.gpu_memory_utilisation=0.5"]).problems
+    assert str(problem) == (
+        f"{ROLLOUT}.gpu_memory_utilisation: verl has no such key; did you mean {ROLLOUT}.gpu_memory_utilization?"
+    )
 
 
 def test_keys_of_megatron_are_known_where_it_trains() -> None:
@@ -423,11 +284,14 @@ def test_keys_of_megatron_are_known_where_it_trains() -> None:
     assert try_resolve([*GRPO, "engine=verl", word]).problems
 
 
+RUN = ["algorithm=grpo", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl"]
+
+
 # ---- what is typed in two spellings
 
 
 def test_two_values_in_two_spellings_are_named() -> None:
-    page = plan(["algorithm=grpo", "model=tiny", "data=reverse", f"{ROLLOUT}.n=5", "sampler.n=8"])
+    page = plan([*RUN, f"{ROLLOUT}.n=5", "sampler.n=8"])
     twice = [result for result in page.results if "given 2 times" in result.message]
     assert [(each.subject, each.message) for each in twice] == [
         ("sampler.n", f"is given 2 times: {ROLLOUT}.n=5, sampler.n=8")
@@ -446,28 +310,29 @@ def test_two_values_in_two_spellings_are_named() -> None:
     ],
 )
 def test_a_choice_and_what_follows_from_a_word(typed: str, refused: str) -> None:
-    lines = [str(problem) for problem in try_resolve(["model=tiny", "data=reverse", *typed.split()]).problems]
+    lines = [str(problem) for problem in try_resolve([*RUN[1:], *typed.split()]).problems]
     assert [line.split(" (")[0] for line in lines] == ([refused] if refused else [])
 
 
 def test_a_number_is_not_the_name_after_its_point() -> None:
-    result = try_resolve(["algorithm=grpo", "model=tiny", "data=reverse", f"{ROLLOUT}.temperature=1.0"])
+    result = try_resolve([*RUN, f"{ROLLOUT}.temperature=1.0"])
     assert result.taken[0].words == ("sampler.temperature=1.0",)
 
 
 def test_a_problem_names_what_was_typed() -> None:
-    (problem,) = try_resolve(["algorithm=grpo", "model=tiny", "data=reverse", f"{ROLLOUT}.n=five"]).problems
+    (problem,) = try_resolve([*RUN, f"{ROLLOUT}.n=five"]).problems
     assert problem.where == "sampler.n" and problem.got == f"got 'five' (typed as {ROLLOUT}.n=five)"
 
 
 # ---- one run, however it is asked for
 
 VERL = [
-    "algorithm.adv_estimator=gae", f"{MODEL}.path=Qwen/Qwen3-0.6B", "data.train_files=a.parquet",
+    "engine=verl", "algorithm.adv_estimator=gae", f"{MODEL}.path=Qwen/Qwen3-0.6B", "data.train_files=a.parquet",
     "data.train_batch_size=64", f"{ACTOR}.optim.lr=2e-6", "algorithm.lam=0.95", f"{ROLLOUT}.temperature=0.7",
 ]  # fmt: skip
 OURS = [
-    "algorithm=ppo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=files", "data.train_files=a.parquet",
+    "engine=verl", "algorithm=ppo", "model=hf", "model.path=Qwen/Qwen3-0.6B", "data=files",
+    "data.train_files=a.parquet",
     "data.train_batch_size=64", "optim.lr=2e-6", "algorithm.lam=0.95", "sampler.temperature=0.7", "reward=auto",
 ]  # fmt: skip
 
@@ -480,7 +345,6 @@ def test_the_run_is_that_of_our_words() -> None:
     ("more", "reward"),
     [
         ([], "Auto"),
-        (["engine=verl"], "Auto"),
         (["reward=math"], "Math"),
         (["reward.path=my.py"], "Exact"),  # which has no path: the error names no reward that nobody typed
         (["reward.custom_reward_function.path=f.py"], "Python"),
@@ -506,7 +370,8 @@ def test_a_recipe_and_a_file_may_have_verls_words(tmp_path: Path) -> None:
 
 def test_a_plan_says_what_was_taken_and_from_where(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "1+1?", "ground_truth": "2"}\n' * 64)
-    words = ["algorithm.adv_estimator=grpo", "model=tiny", f"data.train_files={tmp_path}/a.jsonl", f"{ROLLOUT}.n=5"]
+    words = ["engine=verl", "algorithm.adv_estimator=grpo", "model=Qwen/Qwen3-0.6B", f"{ROLLOUT}.n=5",
+             f"data.train_files={tmp_path}/a.jsonl"]  # fmt: skip
     page = plan(words)
     assert [result.message for result in page.results if result.subject == f"{ROLLOUT}.n=5"] == ["taken as sampler.n=5"]
     assert str(page.origins["sampler.n"]) == f"command line: {ROLLOUT}.n=5"
@@ -524,6 +389,13 @@ def test_our_words_alone_load_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "launcher.config.translate" not in sys.modules
 
 
+def test_without_an_engine_that_takes_them_names_are_answered() -> None:
+    typed = [f"{ROLLOUT}.n=5", "actor_rollout_ref.model.use_liger=true"]
+    lines = [str(each) for each in try_resolve(["algorithm=grpo", "model=tiny", "data=reverse", *typed]).problems]
+    assert lines[0] == f"{ROLLOUT}.n: is verl's name; use sampler.n=5"
+    assert lines[1].startswith("actor_rollout_ref.model.use_liger: is verl's name; there is no switch")
+
+
 def test_names_of_other_projects_are_refused_as_before() -> None:
     with pytest.raises(Problems, match=r"num_generations: is TRL.s name; use sampler\.n=5"):
-        resolve(["algorithm=grpo", "model=tiny", "data=reverse", "num_generations=5", f"{ROLLOUT}.temperature=0.7"])
+        resolve(["algorithm=grpo", "model=tiny", "data=reverse", "num_generations=5"])
