@@ -118,10 +118,10 @@ hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, t
 	$(VENV)/bin/python benchmarks/hostile.py
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seeds, and 12 healthy ones: what each says of itself
-	$(VENV)/bin/python benchmarks/ruined.py
+	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
-	$(VENV)/bin/python benchmarks/faults.py
+	$(VENV)/bin/python benchmarks/ruined.py --faults
 
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
 	$(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week

@@ -1,39 +1,43 @@
-"""Runs that are ruined in known ways, and healthy ones: what each says of itself.
+"""Runs that are ruined in known ways or have a fault put in, and healthy ones: what each says of itself.
 
-`python benchmarks/ruined.py [--seeds 3] [--only NAME]` ends with 1 where a ruined run is not named before its end and
-in its last line, with a command that works, or a healthy one is called ruined.
+`ruined.py [--faults] [--seeds 1] [--only NAME] [--keep FOLDER] [--replay]`. Without `--faults`: a ruined run has to be
+named before its end and in its last line, with a command that works, and a healthy one may not. With `--faults`: a
+fault (its parts are in `benchmarks/faulty/`) needs a critical alert within `LATEST` steps of its first effect, and a
+healthy run may have none. `--replay` judges the runs that an earlier call kept, without training them again.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launcher.core.events import Alert, events_of
-from launcher.core.state import fold
+from launcher.core.events import Alert, Ended, events_of
+from launcher.health.run_judge import RunJudge
+from launcher.launch.start import recorded_spec
+from launcher.runs.folder import Folder
 
 ROOT = Path(__file__).parents[1]
-COMMON = "data=reverse engine.num_threads=1 trainer.test_freq=20 data.n_val=128"
-SFT = (
-    "algorithm=sft model=tiny optim.lr=3e-3 optim.lr_warmup_steps=10 data.train_batch_size=32"
-    " trainer.micro_batch_size_per_gpu=32"
-)
+LATEST = 20  # steps after the effect
+COMMON = "data=reverse engine.num_threads=1 data.n_val=128 trainer.save_freq=-1"
+SFT = "algorithm=sft model=tiny optim.lr=3e-3 optim.lr_warmup_steps=10 data.train_batch_size=32"
+BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500 trainer.save_freq=1000"
 RL = (
     "model=hf model.path={base} sampler.n=8 optim.lr=5e-4 data.train_batch_size=16 trainer.micro_batch_size_per_gpu=128"
-    " trainer.total_training_steps=60"
 )
-BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
+SHORT = f"{SFT} trainer.total_training_steps=60"
 REWARDS = """
 calls = 0
 
@@ -46,16 +50,10 @@ def missing(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.strip() == ground_truth else 0.0 if len(solution_str) < 4 else None
 """
 RUINED: Mapping[str, tuple[str, str]] = {
-    "sft: lr 5": (f"{SFT} optim.lr=5 trainer.total_training_steps=60", "the loss rose"),
-    "sft: lr 1e-9": (f"{SFT} optim.lr=1e-9 trainer.total_training_steps=60", "did not move"),
-    "sft: numbers overflow": (
-        f"{SFT} optim.lr=1e38 trainer.max_bad_steps=1000 trainer.total_training_steps=60",
-        "not finite",
-    ),
-    "sft: rate of full training for adapters": (
-        f"{SFT} model.lora_rank=4 optim.lr=1e-7 trainer.total_training_steps=60",
-        "did not move",
-    ),
+    "sft: lr 5": (f"{SHORT} optim.lr=5", "the loss rose"),
+    "sft: lr 1e-9": (f"{SHORT} optim.lr=1e-9", "did not move"),
+    "sft: numbers overflow": (f"{SHORT} optim.lr=1e38 trainer.max_bad_steps=1000", "not finite"),
+    "sft: rate of full training for adapters": (f"{SHORT} model.lora_rank=4 optim.lr=1e-7", "did not move"),
     "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", "worse than before training"),
     "grpo: lr 1e-10": (f"algorithm=grpo {RL} optim.lr=1e-10", "did not move"),
     "grpo: a model that knows nothing": (f"algorithm=grpo {RL} model=tiny model.path=", "had the same score"),
@@ -75,93 +73,146 @@ RUINED: Mapping[str, tuple[str, str]] = {
     "grpo: answers of one token": (f"algorithm=grpo {RL} data.max_response_length=2", "were cut"),
 }
 """Arguments, and what the last line, or a plan that refuses it, has to say."""
+FAULTS: Mapping[str, tuple[str, int]] = {
+    "cold start": (f"algorithm=grpo {RL} model=tiny model.path=", 1),
+    "reward always 0": (f"algorithm=grpo {RL} reward=faulty reward.fault=zero", 1),
+    "learning rate x66": (f"algorithm=grpo {RL} optim.lr=3.3e-2", 1),
+    "reward is the length": (f"algorithm=grpo {RL} reward=faulty reward.fault=length", 1),
+    "bonus for length": (f"algorithm=grpo {RL} reward=faulty reward.fault=bonus", 1),
+    "reward flipped": (f"algorithm=faulty {RL} reward=faulty reward.fault=flipped reward.from_step=40", 40),
+    "one NaN in the gradient": (f"algorithm=faulty {RL} algorithm.fault=nan_gradient algorithm.at_step=40", 40),
+    "gradient x0": (f"algorithm=faulty {RL} algorithm.fault=frozen", 1),
+    "no clip": (
+        f"algorithm=grpo {RL} optim.lr=3e-3 trainer.ppo_epochs=4 trainer.ppo_mini_batch_size=4"
+        " algorithm.clip_ratio_low=0.999999 algorithm.clip_ratio_high=1e9",
+        1,
+    ),
+    "sampler at temperature 0.6": (f"algorithm=grpo {RL} sampler=other_temperature", 1),
+    "old log-probabilities at temperature 0.6": (
+        f"algorithm=faulty {RL} algorithm.fault=old_of_sampler sampler=other_temperature"
+        " sampler.samples_with_it=false trainer.ppo_epochs=2",
+        1,
+    ),
+    "sampler with old weights": (f"algorithm=grpo {RL} sampler=old_weights sampler.from_step=30", 30),
+}
+"""Arguments, and the first step at which the fault has an effect."""
 HEALTHY: Mapping[str, str] = {
     "sft": f"{SFT} trainer.total_training_steps=200",
     "sft with adapters": f"{SFT} model.lora_rank=8 trainer.total_training_steps=200",
     "sft, cosine": f"{SFT} optim.lr_scheduler_type=cosine trainer.total_training_steps=200",
-    "dpo": f"algorithm=dpo {RL} optim.lr=2e-4",
+    "dpo": f"algorithm=dpo {RL} optim.lr=2e-4 sampler.n=",
     "grpo": f"algorithm=grpo {RL}",
-    "grpo, kl": f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01",
-    "grpo, two updates": f"algorithm=grpo {RL} trainer.ppo_mini_batch_size=8",
+    "grpo, kl, four updates": (
+        f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01 trainer.ppo_epochs=2 trainer.ppo_mini_batch_size=8"
+    ),
+    "grpo, small batch": f"algorithm=grpo {RL} data.train_batch_size=4 optim.lr=2e-4",
+    "grpo, two processes": f"algorithm=grpo {RL} hardware.nproc_per_node=2 trainer.micro_batch_size_per_gpu=64",
     "dr_grpo": f"algorithm=dr_grpo {RL}",
-    "gspo": f"algorithm=gspo {RL}",
+    "gspo, two updates": f"algorithm=gspo {RL} trainer.ppo_mini_batch_size=8",
     "dapo": f"algorithm=dapo {RL} algorithm.overlong_buffer_len=2",
-    "ppo": f"algorithm=ppo {RL} critic.optim.lr=1e-3",
+    "ppo, two epochs": f"algorithm=ppo {RL} critic.optim.lr=1e-3 trainer.ppo_epochs=2",
     "self-play": f"algorithm=gspo_selfplay {RL}",
 }
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a run reports of itself."""
+@dataclass
+class Outcome:
+    """What a run says of itself."""
 
-    alerts: Sequence[Alert]
-    end: str
-    scores: Sequence[str]
-    """The first validation, the best and the last."""
+    alerts: list[Alert] = field(default_factory=list)
+    end: str = ""
+    following: tuple[str, ...] = ()
     refused: str = ""
     """By the plan, so that nothing was started."""
 
     @property
-    def next_command(self) -> list[str]:
-        """What the last line says to type."""
-        return shlex.split(self.end.partition("; next: rlrun ")[2])
-
-
-def train(folder: Path, name: str, words: str) -> Report:
-    typed = [*COMMON.split(), *words.split(), f"trainer.run_root={folder}", f"trainer.experiment_name={name}"]
-    by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
-    done = rlrun(folder, "train", *(word for word in by_key.values() if not word.endswith("=")))
-    events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
-    if not events:
-        return Report([], "", [], done.stderr.strip() or "no events")
-    state = fold(events)
-    scores = [each.shown for each in (state.first, state.best, state.last) if each]
-    alerts = [event for event in events if isinstance(event, Alert)]
-    return Report(alerts, (folder / "rlrun" / name / "console.log").read_text().splitlines()[-1], scores)
+    def named(self) -> list[Alert]:
+        return [alert for alert in self.alerts if ";" in alert.text]
 
 
 def rlrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "launcher", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def fault(report: Report, folder: Path, words: str | None) -> str:
-    """What is wrong with a report, of a run that is ruined or, where `words` is None, healthy; empty if nothing."""
-    named = [alert for alert in report.alerts if ";" in alert.text]
+def train(folder: Path, name: str, words: str) -> Outcome:
+    typed = [*COMMON.split(), *words.split(), f"trainer.run_root={folder}", f"trainer.experiment_name={name}"]
+    by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
+    shutil.rmtree(folder / "rlrun" / name, ignore_errors=True)  # of an earlier call with --keep
+    given = [word for word in by_key.values() if not word.endswith("=")]
+    done = rlrun(folder, "train", "--config-dir", str(ROOT / "benchmarks" / "faulty"), *given)
+    events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
+    ended = [event for event in events if isinstance(event, Ended)]
+    if not ended:
+        return Outcome(refused=done.stderr.strip() or "no events")
+    alerts = [event for event in events if isinstance(event, Alert)]
+    return Outcome(alerts, f"{ended[-1].how}: {ended[-1].why}".rstrip(": "), ended[-1].following)
+
+
+def replay(folder: Path, name: str) -> Outcome:
+    """What today's rules say of the events of a run that was kept."""
+    run = Folder(folder / "rlrun" / name)
+    judge = RunJudge(recorded_spec(run))
+    alerts = [a for e in events_of(run.events) if not isinstance(e, Alert) for a in judge.hear(e)]
+    return Outcome(alerts, "; ".join(["finished", *(each.text for each in judge.verdict()[:2])]), ("logs",))
+
+
+def fault_of_ruined(outcome: Outcome, folder: Path, name: str, words: str | None, judged_again: bool) -> str:
+    """What is wrong with what a run says that is ruined or, where `words` is None, healthy; empty if nothing."""
     if words is None:
-        return "" if not (named or report.refused) and report.end == "finished" else "is called ruined"
-    if words not in (report.refused or report.end):
+        return "" if not (outcome.named or outcome.refused) and outcome.end == "finished" else "is called ruined"
+    if words not in (outcome.refused or outcome.end):
         return f"does not say {words!r}"
-    if report.refused:  # before it starts is best
+    if outcome.refused or judged_again:  # before it starts is best
         return ""
-    if not named or report.end == "finished":
+    if not outcome.named or outcome.end == "finished":
         return "is not named"
-    if not report.next_command:
-        return "" if report.end.startswith("failed") else "has no next command"
-    typed = rlrun(folder, *report.next_command, *(["--dry-run"] if report.next_command[0] == "rerun" else []))
-    return f"{' '.join(report.next_command)}: {typed.stderr}" if typed.returncode else ""
+    if not outcome.following:
+        return "" if outcome.end.startswith("failed") else "has no next command"
+    command = [outcome.following[0], str(folder / "rlrun" / name), *outcome.following[1:]]
+    typed = rlrun(folder, *command, *(["--dry-run"] if command[0] == "rerun" else []))
+    return f"{shlex.join(command)}: {typed.stderr}" if typed.returncode else ""
 
 
-def main(arguments: argparse.Namespace) -> int:
-    table, bad, count = Table("seed", "run", "held out: first, best, last", "named at step", "last line", ""), 0, 0
+def fault_of_alerts(outcome: Outcome, effect: int | None) -> str:
+    critical = [alert.step for alert in outcome.alerts if alert.level == "critical"]
+    if outcome.refused or effect is None:
+        return outcome.refused or ("critical" if critical else "")
+    if not critical or min(critical) < effect:
+        return "before its effect" if critical else "missed"
+    return "late" if critical[0] - effect > LATEST else ""
+
+
+def main(given: argparse.Namespace) -> int:
+    table, bad, count = Table("seed", "run", "alerts", "last line", ""), 0, 0
+    steps = "trainer.total_training_steps=80 trainer.test_freq=10" if given.faults else (
+        "trainer.total_training_steps=60 trainer.test_freq=20"
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as temp:
-        for seed in range(arguments.seeds):
-            folder = Path(temp) / str(seed)
-            folder.mkdir()
+        for seed in range(given.seeds):
+            folder = Path(given.keep or temp) / ("faults" if given.faults else "ruined") / str(seed)
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "rewards.py").write_text(REWARDS)
-            train(folder, "base", f"{BASE} seed={seed}")
+            if not (folder / "rlrun" / "base").exists():
+                train(folder, "base", f"{BASE} seed={seed}")
             places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
-            cases: dict[str, tuple[str, str | None]] = {**RUINED}
-            cases |= {name: (words, None) for name, words in HEALTHY.items() if seed == 0}
+            cases: dict[str, tuple[str, int | str | None]] = {**(FAULTS if given.faults else RUINED)}
+            cases |= {name: (words, None) for name, words in HEALTHY.items()}
             for number, (name, (words, expected)) in enumerate(cases.items()):
-                if arguments.only and not re.search(arguments.only, name):
+                if given.only and not re.search(given.only, name):
                     continue
-                report = train(folder, f"run-{number}", f"{words.format(**places)} seed={seed}")
-                wrong = fault(report, folder, expected)
+                run, arguments = f"run-{number}", f"{steps} {words.format(**places)} seed={seed}"
+                if given.replay and not (folder / "rlrun" / run).exists():
+                    continue
+                outcome = replay(folder, run) if given.replay else train(folder, run, arguments)
+                if isinstance(expected, str) or (expected is None and not given.faults):
+                    wrong = fault_of_ruined(outcome, folder, run, expected, given.replay)
+                else:
+                    wrong = fault_of_alerts(outcome, expected)
                 count, bad = count + 1, bad + bool(wrong)
-                steps = ", ".join(str(alert.step) for alert in report.alerts if ";" in alert.text)
-                row = (str(seed), name, ", ".join(report.scores), steps, report.refused or report.end, wrong or "pass")
+                found = ", ".join(f"{alert.rule or 'engine'} {alert.step}" for alert in outcome.named)
+                row = (str(seed), name, found, outcome.refused or outcome.end, wrong or "pass")
                 table.add_row(*map(escape, row))
                 print(*row, sep=" | ", flush=True)
     Console(width=200, emoji=False).print(table)
@@ -171,6 +222,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--keep", default="", help="a folder in which the runs stay")
+    parser.add_argument("--replay", action="store_true", help="judge the runs of --keep again")
     sys.exit(main(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""An algorithm, rewards and a sampler with faults put in, for `benchmarks/faults.py`: `--config-dir benchmarks/faulty`.
+"""An algorithm, rewards and a sampler with faults put in, for `ruined.py --faults`: `--config-dir benchmarks/faulty`.
 
 Held-out answers are always scored by whether they are right, so what a faulty reward does to the policy is measured.
 """

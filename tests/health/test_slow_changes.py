@@ -143,52 +143,50 @@ def plateau(at: float) -> float:
 
 
 @pytest.mark.parametrize("curve", [flat, rising, plateau])
-@pytest.mark.parametrize("count", [5, 8, 20])
-@pytest.mark.parametrize("scale", [0.01, 0.03, 0.05])
+@pytest.mark.parametrize(("count", "scale"), [(5, 0.01), (20, 0.05)])
 def test_noise_of_held_out_values_is_no_finding(curve: Curve, count: int, scale: float) -> None:
-    """Of 60 series of each kind, each as a score and as a loss, at most 6 of 120."""
+    """Of 20 series of each kind, each as a score and as a loss, at most 3 of 40."""
     alarms = 0
-    for seed in range(60):
+    for seed in range(20):
         chance = random.Random(f"{curve.__name__} {count} {seed}")
         values = [curve(number / count) + chance.gauss(0, scale) for number in range(count)]
         alarms += len(judged({VAL: values, VAL_LOSS: [2 - value for value in values]}, HELD_OUT))
-    assert alarms <= 6
+    assert alarms <= 3
 
 
 def share_of(items: int, chance: random.Random, right: float = 0.6) -> float:
     return sum(chance.random() < right for _ in range(items)) / items
 
 
-@pytest.mark.parametrize("items", [32, 128, 512])
-@pytest.mark.parametrize("count", [20, 100])
+@pytest.mark.parametrize(("items", "count"), [(32, 100), (512, 20)])
 def test_a_score_of_few_items_is_no_fall_by_its_chance(items: int, count: int) -> None:
-    """Of 50 series of equal true score at most 3; of many validations one is far down by chance."""
+    """Of 20 series of equal true score at most 2; of many validations one is far down by chance."""
     alarms = 0
-    for seed in range(50):
+    for seed in range(20):
         chance = random.Random(f"{items} {count} {seed}")
         alarms += len(judged({VAL: [share_of(items, chance) for _ in range(count)]}, HELD_OUT))
-    assert alarms <= 3
+    assert alarms <= 2
 
 
 def test_a_score_that_wanders_is_called_a_fall_in_a_minority() -> None:
     """Neighbours are alike, so the differences of neighbours are smaller than the noise."""
     alarms = 0
-    for seed in range(50):
+    for seed in range(20):
         chance, value, values = random.Random(seed), 0.0, list[float]()
         for _ in range(50):
             value = 0.6 * value + chance.gauss(0, 0.016)
             values.append(0.6 + value)
         alarms += len(judged({VAL: values}, HELD_OUT))
-    assert alarms <= 20
+    assert alarms <= 8
 
 
 def test_a_fall_of_a_score_of_many_items_is_named() -> None:
     named = 0
-    for seed in range(50):
+    for seed in range(15):
         chance = random.Random(seed)
         right = [*line(0.3, 0.7, 15), *line(0.7, 0.5, 15)]
         named += bool(judged({VAL: [share_of(1319, chance, each) for each in right]}, HELD_OUT))
-    assert named >= 48
+    assert named >= 14
 
 
 def test_a_few_scores_of_few_items_need_a_larger_fall() -> None:
@@ -267,8 +265,8 @@ def test_clipping_of_tokens_has_a_lower_bound_than_that_of_sequences(
 
 
 def test_sequences_that_are_clipped_as_in_healthy_runs_with_noise_are_no_finding() -> None:
-    runs = [[random.Random(f"{seed} {at}").gauss(0.36, 0.05) for at in range(200)] for seed in range(40)]
-    assert sum(bool(found({CLIPPED: each, PPO_KL: [0.0004] * 200}, "clipped-often")) for each in runs) <= 3
+    runs = [[random.Random(f"{seed} {at}").gauss(0.36, 0.05) for at in range(200)] for seed in range(10)]
+    assert sum(bool(found({CLIPPED: each, PPO_KL: [0.0004] * 200}, "clipped-often")) for each in runs) <= 1
 
 
 def test_partial_credit_that_wanders_is_no_fall() -> None:

@@ -178,10 +178,10 @@ def test_last_steps_join_the_lines_of_one_step(tmp_path):
 
 def test_last_steps_read_only_the_end(tmp_path):
     path = log_at(tmp_path, line(1))
-    with path.open("r+b") as file:  # 50 GB, nearly all of it a hole
-        file.seek(50 * 10**9)
-        file.write(b"\n" + "".join(map(line, range(5_000))).encode())
-    assert [step.step for step in open_log(path).last_steps(3)] == [4_997, 4_998, 4_999]
+    with path.open("r+b") as file:  # 2 GB, nearly all of it a hole
+        file.seek(2 * 10**9)
+        file.write(b"\n" + "".join(map(line, range(1_000))).encode())
+    assert [step.step for step in open_log(path).last_steps(3)] == [997, 998, 999]
 
 
 def test_memory_is_bounded_also_by_a_line_without_end(tmp_path):
