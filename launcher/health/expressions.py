@@ -63,21 +63,31 @@ def parse_condition(
         raise ValueError(f"{text!r} is no expression: {error}") from error
     named = set[int]()
     for node in ast.walk(tree):
-        if not isinstance(node, _NODES):
-            raise ValueError(f"{text!r}: {type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
-        if isinstance(node, ast.Compare) and any(isinstance(each, ast.Attribute) for each in ast.walk(node)):
-            named |= {id(each) for each in node.comparators if isinstance(each, ast.Constant)}  # may be texts
-        if isinstance(node, ast.Constant) and type(node.value) not in (int, float) and id(node) not in named:
-            raise ValueError(f"{text!r}: {node.value!r} is no number")
-        if isinstance(node, ast.Call):
-            named |= _check_call(node, text, metrics, functions)
-        if isinstance(node, ast.Attribute):
-            named.add(id(node.value))
-            _check_path(ast.unparse(node), text, run)
+        named |= _check_node(node, text, metrics, functions, run)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in named:
+        if id(node) in named:
+            continue
+        if isinstance(node, ast.Name):
             raise ValueError(f"{text!r}: {node.id} stands alone; use a call such as last({node.id})")
+        if isinstance(node, ast.Constant) and type(node.value) not in (int, float):
+            raise ValueError(f"{text!r}: {node.value!r} is no number")
     return compile(ast.fix_missing_locations(_Guard().visit(tree)), "<health rule>", "eval")
+
+
+def _check_node(
+    node: ast.AST, text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None
+) -> set[int]:
+    """The names and texts below a node that are in their place, as ids of nodes. Raises `ValueError`."""
+    if not isinstance(node, _NODES):
+        raise ValueError(f"{text!r}: {type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
+    if isinstance(node, ast.Call):
+        return _check_call(node, text, metrics, functions)
+    if isinstance(node, ast.Attribute):
+        _check_path(ast.unparse(node), text, run)
+        return {id(node.value)}
+    if isinstance(node, ast.Compare) and any(isinstance(each, ast.Attribute) for each in ast.walk(node)):
+        return {id(each) for each in node.comparators if isinstance(each, ast.Constant)}  # they may be texts
+    return set()
 
 
 def _check_path(path: str, text: str, run: Collection[str] | None) -> None:

@@ -8,7 +8,7 @@ passed over.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -18,9 +18,9 @@ from launcher.core.events import INVALID, Alert, Event, Level, LogProgress, Step
 from launcher.core.metric_aliases import canonical
 from launcher.logs import bars, dicts, endings, loose_lines, samples, step_lines, tracebacks
 from launcher.logs.numbering import DICTS, LOOSE, NAMED, SUREST, Basis, Kind, Numbering
-from launcher.logs.prefixes import without_prefix
+from launcher.logs.prefixes import RAY, without_prefix, without_source
 from launcher.logs.step_lines import MOST_STEPS, NOT_BEFORE
-from launcher.logs.values import is_measurement
+from launcher.logs.values import after_training, is_measurement, of_evaluation
 from launcher.logs.writers import Writers
 
 _OF_TRL = (
@@ -28,17 +28,10 @@ _OF_TRL = (
     "eval_runtime", "train_runtime",
 )  # fmt: skip
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
-_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_STAMP = re.compile(
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
-    r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
-)
-"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
 _LABEL = re.compile(r"[0-9]{1,5}: ")
 """What `srun --label` puts before every line."""
 _BELOW_LABEL = ("[prompt]", "step:")
 """What no other line has behind such a number, beside a process that Ray names."""
-_RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
 _DICT_LINES = 2_000  # most lines of a dict that pprint broke
@@ -123,7 +116,7 @@ class LogParser:
                 if not (self._wrapped or self._dict):
                     yield from self._lines(text[position:start])
                     before = text[max(text.rfind(b"\n", position, start) + 1, position) : start]
-                    self._source = _without_source(_decoded(before))[1]
+                    self._source = without_source(_decoded(before))[1]
                     if self._source not in self.writers.excluded:
                         self._prefix = before[max(before.rfind(b"("), 0) :] if self._source else b""
                         yield from self._end_block()
@@ -163,37 +156,47 @@ class LogParser:
             yield from self._line(_decoded(raw))
 
     def _line(self, text: str) -> Iterator[Event]:
+        """The first form that claims a line takes it; what claims none is another program's talk."""
+        text, self._source = without_source(self._unwrapped(text))
+        if self._source in self.writers.excluded:
+            yield from self.writers.notice(self._source, self.at, self._last or 0)
+            return
+        if "[repeated " in text:
+            text = _REPEATED.sub("", text)
+        self._watch_for_errors(text)
+        for form in (self._validation_dict, self._step_line, self._sample_line, self._bars_and_rest):
+            if (events := form(text)) is not None:
+                yield from events
+                return
+
+    def _unwrapped(self, text: str) -> str:
+        """What a container's or srun's line holds of the program's."""
         if text.startswith('{"log":'):
             text = dicts.of_docker(text)
         if text[:1].isdigit() and (label := _LABEL.match(text)):
             behind = text[label.end() :]
             if not (self._labelled or self._samples.open):  # within an answer such numbers are its own
-                self._labelled = behind.startswith(_BELOW_LABEL) or _RAY.match(behind) is not None
+                self._labelled = behind.startswith(_BELOW_LABEL) or RAY.match(behind) is not None
             text = behind if self._labelled else text
-        text, source = _without_source(text)
-        self._source = source
-        if source in self.writers.excluded:
-            yield from self.writers.notice(source, self.at, self._last or 0)
-            return
-        if "[repeated " in text:
-            text = _REPEATED.sub("", text)
+        return text
+
+    def _watch_for_errors(self, text: str) -> None:
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:
-            self._error_line(text, source)
+            self._error_line(text, self._source)
         elif not self._samples.open and (ending := endings.find(text)):
             self._forget_errors()
             self._errors.end(ending, text)
-        if self._dict or (_VALIDATION.search(text) if "validation metrics: {" in text else None):
-            yield from self._dict_line(text)
-            return
-        if self._wrapped or "step:" in text:
-            steps = self._step_line(text)
-            if steps is not None:
-                yield from steps
-                return
-        if (text.startswith("[") or self._samples.open) and self._samples.take(text, source):
-            if self._samples.full:
-                yield from self._samples.of_step(0 if self._last is None else self._last + 1, self.at)
-            return
+
+    def _validation_dict(self, text: str) -> Iterator[Event] | None:
+        begins = "validation metrics: {" in text and _VALIDATION.search(text)
+        return self._dict_line(text) if self._dict or begins else None
+
+    def _sample_line(self, text: str) -> Iterable[Event] | None:
+        if not (text.startswith("[") or self._samples.open) or not self._samples.take(text, self._source):
+            return None
+        return self._samples.of_step(0 if self._last is None else self._last + 1, self.at) if self._samples.full else ()
+
+    def _bars_and_rest(self, text: str) -> Iterator[Event]:
         if len(text) > _LONG and "{" not in text:
             return
         rest = [text]
@@ -221,27 +224,37 @@ class LogParser:
         text = without_prefix(text)
         if self.kind == "lines" and (metrics := loose_lines.behind_step(text)):
             yield from self._step(self._last or 0, metrics)
+        elif (named := self._named_step(text)) is not None:
+            yield from named
+        else:
+            if self._block.repeats(text):
+                yield from self._end_block()
+            if not self._block.take(text):
+                yield from self._end_block()
+
+    def _named_step(self, text: str) -> Iterator[Event] | None:
+        """A line that names its step, with metrics beside it or alone above a block; None where it is neither."""
+        if not any(word in text for word in ("tep", "TEP", "ter", "TER")):
+            return None
+        if found := loose_lines.step_line(text):
+            return self._of_step_line(*found)
+        header = loose_lines.step_header(text)
+        return self._of_heading(text, *header) if header else None
+
+    def _of_step_line(self, step: int, steps: int, metrics: dict[str, float]) -> Iterator[Event]:
+        yield from self._end_block()
+        if self.numbers.admits("lines", NAMED, step):
+            yield from self._counted_of(step, steps)
+            yield from self._step(step, metrics)
+
+    def _of_heading(self, text: str, step: int, steps: int) -> Iterator[Event]:
+        yield from self._end_block()
+        if text.startswith(_PANEL):
+            self.numbers.panel(step)
             return
-        if "tep" in text or "TEP" in text or "ter" in text or "TER" in text:
-            if found := loose_lines.step_line(text):
-                yield from self._end_block()
-                if self.numbers.admits("lines", NAMED, found[0]):
-                    yield from self._counted_of(found[0], found[1])
-                    yield from self._step(found[0], found[2])
-                return
-            if header := loose_lines.step_header(text):
-                yield from self._end_block()
-                if text.startswith(_PANEL):
-                    self.numbers.panel(header[0])
-                    return
-                self._header = header[0]
-                if self.numbers.basis.by_heading:
-                    yield from self._counted_of(*header)
-                return
-        if self._block.repeats(text):
-            yield from self._end_block()
-        if not self._block.take(text):
-            yield from self._end_block()
+        self._header = step
+        if self.numbers.basis.by_heading:
+            yield from self._counted_of(step, steps)
 
     def _error_line(self, text: str, source: str) -> None:
         self._forget_errors()
@@ -397,12 +410,12 @@ class LogParser:
         rank = DICTS if before else LOOSE
         if any(canonical(name) in _TRAINED for name in numbers):
             rank = NAMED if without_prefix(text[:opened]).strip() and not before else DICTS
-        elif not before and named and named[0] >= (self._last or 0) and any(map(_of_evaluation, numbers)):
+        elif not before and named and named[0] >= (self._last or 0) and any(map(of_evaluation, numbers)):
             return list(self._evaluation(numbers, named[0]))
         return list(self._dict_step(named, numbers, rank))
 
     def _dict_step(self, named: tuple[int, int] | None, metrics: dict[str, float], rank: int) -> Iterator[Event]:
-        if named is None and all(map(_after_training, metrics)):
+        if named is None and all(map(after_training, metrics)):
             yield from self._evaluation(metrics)
             return
         if named is None:
@@ -473,28 +486,9 @@ class LogParser:
             step, self._header = self.numbers.heading(self._header), None
         if self.numbers.admits("block", LOOSE if step is None else NAMED, step):
             yield from self._step(self.numbers.next(None) if step is None else step, metrics)
-        elif all(map(_after_training, metrics)):
+        elif all(map(after_training, metrics)):
             yield from self._evaluation(metrics)
-
-
-def _without_source(text: str) -> tuple[str, str]:
-    """A line without colours, time and the process that Ray names before it, and that process."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    if text.startswith("20"):
-        text = _STAMP.sub("", text, 1)
-    source = _RAY.match(text)
-    return (text[source.end() :], source[1]) if source else (text, "")
 
 
 def _decoded(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
-
-
-def _of_evaluation(name: str) -> bool:
-    return name.startswith(("eval_", "test_", "val_", "eval/"))
-
-
-def _after_training(name: str) -> bool:
-    """Whether a metric is of an evaluation, or of the whole training: a dict with these alone is no further step."""
-    return _of_evaluation(name) or name.startswith("train_") or name in ("epoch", "total_flos")

@@ -14,6 +14,13 @@ from __future__ import annotations
 
 import re
 
+_ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_STAMP = re.compile(
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
+    r" [0-9:]{8}(?:[.,][0-9]{1,9})?(?: - | )(?:DEBUG|INFO|WARNING|ERROR)(?: - |: | ))"
+)
+"""What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
+RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _BETWEEN = "[-:| ]{0,4}"
 _PREFIX = re.compile(
     r"(?:[\w.-]{1,60} {1,20}\| )?"
@@ -31,3 +38,13 @@ def without_prefix(text: str) -> str:
     """The line as the program wrote it."""
     found = _PREFIX.match(text)
     return text[found.end() :] if found else text
+
+
+def without_source(text: str) -> tuple[str, str]:
+    """A line without colours, time and the process that Ray names before it, and that process."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if text.startswith("20"):
+        text = _STAMP.sub("", text, 1)
+    source = RAY.match(text)
+    return (text[source.end() :], source[1]) if source else (text, "")

@@ -73,3 +73,13 @@ def is_measurement(name: str) -> bool:
     """Whether a metric of this name is what a training measures, and not a setting, a count or a clock: lines of loose
     form are read only where they have one."""
     return _evidence(name) == "line" or name.replace(" ", "_").casefold().startswith(_PREFIXES)
+
+
+def of_evaluation(name: str) -> bool:
+    """Whether a name is that of a trainer's evaluation."""
+    return name.startswith(("eval_", "test_", "val_", "eval/"))
+
+
+def after_training(name: str) -> bool:
+    """Whether a metric is of an evaluation, or of the whole training: a dict with these alone is no further step."""
+    return of_evaluation(name) or name.startswith("train_") or name in ("epoch", "total_flos")
