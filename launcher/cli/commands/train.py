@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -26,12 +26,11 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.launch import job, start
-from launcher.launch import sweep as sweeps
 from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
 from launcher.launch.rerun import prepare_rerun, start_rerun
 from launcher.monitor.console import next_command
-from launcher.preflight.plan import Page, Ready, page, plan, ready_from
+from launcher.preflight.plan import Page, page, plan, ready_from
 from launcher.runs import store
 from launcher.runs.stop_requests import handle_signals
 
@@ -75,80 +74,80 @@ def train(
     watch_lifeline()
     typed = overrides or []
     with problems_named():
-        _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
+        if dry_run and detached:
+            raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+        if resume is None and from_step is not None:
+            raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
         by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
-        typed = by.texts if resume is None else typed
-    if dry_run and multirun:
-        return sweep.plan(typed, by.config_dir, as_json=False, here=True)
-    with problems_named():
-        if dry_run and resume is not None:
-            return show_page(_going_on(resume, typed, root, from_step))
+        words = by.texts if resume is None else typed
+        if dry_run and multirun:
+            return sweep.plan(words, by.config_dir, as_json=False, here=True)
+        asked = TrainRequest(typed, words, by.config_dir, config_dir, recipe, resume, Path(root), from_step)
         if dry_run:
-            return show_page(plan(overrides or [], config_dir, recipe=recipe, here=True))
-        swept = sweep.asked(typed, by.config_dir, resume, Path(root), multirun, parallel)
+            return show_page(asked.page())
+        swept = sweep.asked(words, by.config_dir, resume, Path(root), multirun, parallel)
         if detached:
-            return _detach(swept, typed, by.config_dir, resume, root, parallel, from_step)
+            return _say_detached(job.resume_sweep(swept.path, parallel) if swept else asked.submit(), bool(swept))
         if swept:
             raise typer.Exit(sweep.run(swept))
-        checked = ready_from(overrides or [], config_dir, recipe) if resume is None else None
-        outcome = _start(checked, typed) if checked else _resume(resume or "", typed, root, from_step)
+        outcome = asked.run()
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
-def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_step: int | None) -> None:
-    if dry_run and detached:
-        raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
-    if resume is None and from_step is not None:
-        raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
+@dataclass(frozen=True)
+class TrainRequest:
+    """One run that is asked for: begun, or resumed where `resume` names it."""
+
+    typed: list[str]
+    words: list[str]
+    """The arguments with those of the recipe or file; as they were typed for a run that is resumed."""
+    words_config_dir: Path | None
+    """Where these look for config files: a recipe may name a folder."""
+    config_dir: Path | None
+    recipe: str | None
+    resume: str | None
+    root: Path
+    from_step: int | None
+
+    def page(self) -> Page:
+        """What would run here, and what would fail. Raises `Problems`."""
+        if self.resume is None:
+            return plan(self.typed, self.config_dir, recipe=self.recipe, here=True)
+        going_on = start.to_resume(store.find(self.resume, self.root), self.typed, self.from_step)
+        found = page(going_on.run, here=True)
+        folder = ("folder", "trainer.experiment_name")  # it has results, as it should
+        results = [CheckResult("OK", "--resume", going_on.line)]
+        results += [CheckResult("WARN", "--resume", note) for note in going_on.notes]
+        return replace(found, results=[*results, *(each for each in found.results if each.subject not in folder)])
+
+    def submit(self) -> job.Submitted:
+        """Hand it to a process of its own. Raises `Problems`."""
+        if self.resume is None:
+            return job.submit(job.StartRequest(tuple(self.words), self.words_config_dir))
+        return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
+
+    def run(self) -> Outcome:
+        """Follow it to its end. Raises `Problems`."""
+        if self.resume is not None:
+            folder = store.find(self.resume, self.root)
+            with watching() as view:
+                return start.resume(folder, self.typed, [view], self.from_step, handle_signals)
+        checked = ready_from(self.typed, self.config_dir, self.recipe)
+        for note in checked.notes:
+            tell(note)
+        for warning in checked.warnings:
+            err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
+        with watching() as view:
+            return start.start(checked, ["train", *self.words], [view], handle_signals)[1]
 
 
-def _start(checked: Ready, overrides: list[str]) -> Outcome:
-    for note in checked.notes:
-        tell(note)
-    for warning in checked.warnings:
-        err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
-    with watching() as view:
-        return start.start(checked, ["train", *overrides], [view], handle_signals)[1]
-
-
-def _resume(name: str, overrides: list[str], root: str, from_step: int | None) -> Outcome:
-    folder = store.find(name, Path(root))
-    with watching() as view:
-        return start.resume(folder, overrides, [view], from_step, handle_signals)
-
-
-def _going_on(name: str, overrides: list[str], root: str, from_step: int | None) -> Page:
-    """What a resumed run would find here."""
-    going_on = start.to_resume(store.find(name, Path(root)), overrides, from_step)
-    found = page(going_on.run, here=True)
-    folder = ("folder", "trainer.experiment_name")  # it has results, as it should
-    results = [CheckResult("OK", "--resume", going_on.line)]
-    results += [CheckResult("WARN", "--resume", note) for note in going_on.notes]
-    return replace(found, results=[*results, *(each for each in found.results if each.subject not in folder)])
-
-
-def _detach(
-    swept: sweeps.Sweep | None,
-    overrides: list[str],
-    config_dir: Path | None,
-    resume: str | None,
-    root: str,
-    parallel: str | None,
-    from_step: int | None,
-) -> None:
-    report = partial(tell, style="")
-    if swept:
-        begun = job.resume_sweep(swept.path, parallel)
-    elif resume is not None:
-        begun = job.resume(store.find(resume, Path(root)), overrides, from_step)
-    else:
-        begun = job.submit(job.StartRequest(tuple(overrides), config_dir))
-    if (code := begun.wait_until_begun(report)) is not None:
+def _say_detached(begun: job.Submitted, is_sweep: bool) -> None:
+    if (code := begun.wait_until_begun(partial(tell, style=""))) is not None:
         raise typer.Exit(code)
     say(f"{begun.folder.name} runs in the background")
     where = shlex.quote(str(begun.folder.path))
-    for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
+    for command in ("status", "stop") if is_sweep else ("watch", "status", "logs -f", "stop"):
         say(f"  rlrun {command} {where}")
     if begun.cluster:
         whole = shlex.quote(str(begun.folder.path.absolute()))
