@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-ENOUGH, BOUND, FLAT = {"prepare": 10.0, "lengths": 2.0}, 600, 1.15
+ENOUGH, BOUND, FLAT = {"prepare": 8.0, "lengths": 1.5}, 600, 1.15
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -44,7 +44,7 @@ def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], flo
 def prepare(source: Path, folder: Path) -> tuple[Path, float, float, float]:
     """Ours: the file, CPU seconds of the work and of the whole process, and its peak memory in MiB."""
     store = {"RLRUN_DATA": str(folder / f"store-{time.monotonic_ns()}")}
-    made, whole, peak = ran([sys.executable, str(HERE / "data_convert.py"), str(source)], store)
+    made, whole, peak = ran([sys.executable, str(HERE / "data_ours.py"), "convert", str(source)], store)
     return Path(str(made["folder"])) / "train.parquet", float(str(made["cpu_s"])), whole, peak
 
 
@@ -108,7 +108,7 @@ def compare_counting(peer: str, prompts: int, repeats: int, folder: Path, table:
     made, *_ = prepare(source, folder)
     ratios, ours, theirs = [], [], []
     for _ in range(repeats):
-        mine, _, _ = ran([sys.executable, str(HERE / "data_lengths.py"), str(made), str(model)], {})
+        mine, _, _ = ran([sys.executable, str(HERE / "data_ours.py"), "lengths", str(made), str(model)], {})
         command = [peer, str(HERE / "datasets_peer.py"), "filter", str(made), str(folder / "kept"), str(model)]
         other, _, _ = ran(command, {})
         assert mine["rows"] == other["rows"] == prompts, (mine, other)

@@ -64,12 +64,8 @@ EDITS: dict[str, list[str | tuple[str, str]]] = {
         ('"auto_map": {"AutoModelForCausalLM": "mine.Mine"}, "model_type": "mine"', "mine|auto_map"),
         ('"auto_map": [1]', "OK or auto_map"), ('"attention_dropout": NaN', "attention_dropout"),
         (f'"id2label": {json.dumps({str(n): "x" for n in range(50_000)})}', "OK or id2label"),
-        '"num_labels": 100000000',
-        ('"pretraining_tp": 1000000000000000', "OK"), ('"problem_type": "x"', "OK or problem_type"),
         ('"text_config": ' + '{"text_config":' * 500 + "1" + "}" * 500, "OK or config.json"),
         ('"layer_types": [1]', "OK or layer_types"), ('"hidden_size": 1, "hidden_size": 32', "OK"),
-        ('"attention_bias": [1]', "OK or attention_bias|tensor|weights"), ('"torch_dtype": {}', "OK or torch_dtype"),
-        ('"num_key_value_heads": null', "OK or num_key_value_heads|weights|tensor"),
     ],
     TOKENIZER: [
         ('"model": null', TOKENIZER), ('"model": {"type": "Nope"}', TOKENIZER),
@@ -99,7 +95,6 @@ EDITS: dict[str, list[str | tuple[str, str]]] = {
          '"rstrip": false, "normalized": false, "special": true}]', "OK or token"),
         ('"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}], '
          '"pair": [], "special_tokens": {}}', TOKENIZER),
-        (f'"version": "{"9" * 2**20}"', TOKENIZER),
     ],
     SETTINGS: [
         (f'"added_tokens_decoder": {json.dumps({str(200 + n): {"content": f"<x{n}>"} for n in range(100_000)})}',
@@ -111,19 +106,14 @@ EDITS: dict[str, list[str | tuple[str, str]]] = {
         ('"eos_token": 5', "eos_token|tokenizer"), ('"eos_token": {"a": 1}', "eos_token|tokenizer"),
         (f'"eos_token": "{"a" * 2**20}"', "eos|token"), ('"extra_special_tokens": 5', "OK or token"),
         (f'"extra_special_tokens": {json.dumps([f"<y{n}>" for n in range(50_000)])}', "token"),
-        ('"init_inputs": [[1]]', "OK or tokenizer"), ('"name_or_path": 5', "OK or tokenizer"),
-        ('"tokenizer_object": 1', "OK or tokenizer"), ('"add_bos_token": "x"', "OK or tokenizer|bos"),
     ],
     "special_tokens_map.json": [('"eos_token": 5', "OK or token"), ('"eos_token": {"content": []}', "OK or token")],
     "generation_config.json": [
         ('"eos_token_id": 1' + "0" * 30, "WARN eos_token"),
-        ('"temperature": NaN', "OK or temperature|generation_config"),
         ('"max_length": "x"', "OK or max_length|generation_config"), ('"eos_token_id": {"a": 1}', "eos_token"),
-        ('"transformers_version": []', "OK or generation_config"),
     ],
     "added_tokens.json": [
         (json.dumps({f"<z{n}>": 200 + n for n in range(100_000)})[1:-1], "OK or token"),
-        ('"<z>": "x"', "OK or added_tokens|token"), ('"<z>": 1e999', "OK or added_tokens|token"),
     ],
     INDEX: [
         '"weight_map": []', '"weight_map": {}', ('"weight_map": {"a": "../../../../etc/passwd"}', "weight_map|passwd"),
@@ -136,7 +126,6 @@ EDITS: dict[str, list[str | tuple[str, str]]] = {
         ('"target_modules": 5', "target_modules"), ('"target_modules": ["nope"]', "target_modules|nope|adapter"),
         ('"target_modules": "((a*)*)*b"', "target_modules|adapter"), ('"base_model_name_or_path": "."', "base|adapter"),
         ('"base_model_name_or_path": 5', "base_model_name_or_path|adapter"), ('"peft_type": "NOPE"', "peft_type|NOPE"),
-        ('"lora_alpha": NaN', "OK or lora_alpha|adapter_config"), ('"rank_pattern": [1]', "OK or rank_pattern|adapter"),
     ],
 }  # fmt: skip
 

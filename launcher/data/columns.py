@@ -45,8 +45,9 @@ def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Tabl
     if not cells or not values:
         return None
     used = [cells[name] for name in _placeholders(values)]
-    if not all(map(_says_something, used)) or (kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py()):
-        return None  # the last of a pair's `values` are chosen and rejected, which may not be equal
+    alike = pc.any(pc.equal(*used[-2:])).as_py() if kind == "pairs" else False  # chosen and rejected, which are last
+    if alike or not all(map(_says_something, used)):
+        return None
     types = parquet_layout.types(kind)
     return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
 

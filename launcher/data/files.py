@@ -125,14 +125,12 @@ class Files(Dataset):
             return ()
         rows = (row for name in self.expanded(split) for row in read_rows(name))
         first = next((row for row in rows if isinstance(row, RawRow)), None)
-        values = first.values if first else {}
-        texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
-        keys = [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"}]
-        words = [key for key in keys if not _NUMBERS.search(key)]
-        asked = next((key for key in words if _ASKED.search(key)), words[0] if words else "")
-        others = [key for key in words if key != asked]
-        answered = next((key for key in others if _ANSWERED.search(key)), others[0] if others else "")
-        return (asked, answered) if asked and answered else ()
+        keys = _word_keys(first.values) if first else []
+        if len(keys) < 2:
+            return ()
+        asked = next(filter(_ASKED.search, keys), keys[0])
+        others = [key for key in keys if key != asked]
+        return asked, next(filter(_ANSWERED.search, others), others[0])
 
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
@@ -147,6 +145,12 @@ class Files(Dataset):
             return found.refused(str(unscorable))
         row = to_row(found.where, row_values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         return found.refused(row) if isinstance(row, str) else row
+
+
+def _word_keys(values: dict[str, Any]) -> list[str]:
+    """The keys of texts that are no numbers of rows, as far as they can be typed."""
+    texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
+    return [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"} and not _NUMBERS.search(key)]
 
 
 def expand(pattern: str) -> list[str]:

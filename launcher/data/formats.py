@@ -107,22 +107,26 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(required(values, name, prompt_key=prompt_key), list):
-        turns = _messages(name, values[name])
-        answers = [turn for turn in turns if turn.role == "assistant"]
-        if all(turn.says_nothing for turn in answers):
-            missing = f"the assistant turns of {name} are empty" if answers else f"no assistant turn in {name}"
-            raise UnfitRow(f"{missing}; add one with content")
-        for place, turn in enumerate(turns):
-            if turn.role in ("user", "assistant") and turn.says_nothing:
-                raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
-        for place, given in enumerate(values[name]):
-            if not _TURN_VERDICTS.isdisjoint(given) and turns[place].role == "assistant":
-                _refuse_unlearned(f"{name}[{place}]", given)
-        return _row(where, values, turns, None, None)
+        return _row(where, values, _learned_turns(name, values[name]), None, None)
     prompt = _prompt_of(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
     response, extra = _reply(answer, required(values, answer, response_key=response_key))
     return replace(_row(where, values, prompt, _text(answer, response, extra), None), response_extra=extra)
+
+
+def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
+    """The turns of a conversation whose answers are all learned. Raises `UnfitRow` where one cannot be."""
+    turns = _messages(name, given)
+    answers = [turn for turn in turns if turn.role == "assistant"]
+    if all(turn.says_nothing for turn in answers):
+        missing = f"the assistant turns of {name} are empty" if answers else f"no assistant turn in {name}"
+        raise UnfitRow(f"{missing}; add one with content")
+    for place, (turn, node) in enumerate(zip(turns, given, strict=True)):
+        if turn.role in ("user", "assistant") and turn.says_nothing:
+            raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
+        if turn.role == "assistant" and not _TURN_VERDICTS.isdisjoint(node):
+            _refuse_unlearned(f"{name}[{place}]", node)
+    return turns
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:

@@ -146,14 +146,15 @@ class _Block:
 
         # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
         # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
-        data = self.data.rstrip()
+        tail = self.data[-4:]
+        data = memoryview(self.data)[: len(self.data) - len(tail) + len(tail.rstrip())]
         signs = np.frombuffer(data, np.uint8)
         breaks = np.flatnonzero(signs == ord("\n"))
         last = breaks - 1 - (data[breaks[0] - 1 : breaks[0]] == b"\r" if len(breaks) else 0)
         whole = (signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
         if not (whole and data[:1] == b"{" and data[-1:] == b"}"):
             return None
-        first = parse_line(self.name, self.first, data[: breaks[0] if len(breaks) else None])
+        first = parse_line(self.name, self.first, bytes(data[: breaks[0] if len(breaks) else None]))
         if not isinstance(first, RawRow):
             return None
         # Without their types arrow takes texts that look like times for times.

@@ -377,12 +377,19 @@ class _Template:
             near = nearest(name, sorted(known))
             fix = f"did you mean {near}?" if near else "leave it out"
             yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
-        every = [(row, *imitated(row, "last")) for row, *_ in self.written]
+        yield from self._unwritten_tools(known)
+        yield from self._unwritten_reasoning(known)
+
+    def _unwritten_tools(self, known: set[str]) -> Iterator[CheckResult]:
+        every = [(row, imitated(row, "last")[0]) for row, *_ in self.written]
         for name in ("tools", "tool_calls"):
-            having = [row for row, turns, _ in every if row.template_args.get(name) or any(t.get(name) for t in turns)]
+            having = [row for row, turns in every if row.template_args.get(name) or any(t.get(name) for t in turns)]
             if having and name not in known:
                 fix = "use a model whose template has tools, or rows without them"
                 yield self._warning(f"the chat template does not write {name}, {_of(having, every)}", fix)
+
+    def _unwritten_reasoning(self, known: set[str]) -> Iterator[CheckResult]:
+        every = [(row, *imitated(row, "last")) for row, *_ in self.written]
         answers = [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in every if places]
         lost = [
             row

@@ -196,17 +196,13 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
     data, asked = run.data, split == "val" and run.algorithm.sampled
     counted = _count(run, text, "prompts" if asked else run.algorithm.data, every)
     rows, counts = [every[place] for place in counted], list(counted.values())
-    unwritable = [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]
-    if unwritable:
-        row, why = unwritable[0]
-        level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
-        many = f"{len(unwritable):,} rows cannot be written with the model's chat template"
-        where = "model.path" if len(unwritable) == len(rows) and "the chat template fails" in why else row.where
-        return LengthReport([CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))])
+    if unwritable := [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]:
+        return LengthReport([_not_written(unwritable, len(unwritable) == len(rows), data.on_bad_row == "skip")])
+    found = [count for count in counts if not isinstance(count, str)]
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
     results, over, summary = list[CheckResult](), set[int](), list[str]()
     for limit in _limits(run):
-        tokens = [limit.of(count) for count in counts if not isinstance(count, str)]
+        tokens = [limit.of(count) for count in found]
         long = [number for number, length in enumerate(tokens) if length > limit.tokens]
         over.update(long)
         if long:
@@ -215,9 +211,17 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
             summary.append(f"{limit.what}s of at most {max(tokens)}")
     filtered = len(over) if split == "train" and data.truncation == "filter" and not run.shares_length else 0
     results = results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")]
-    if several := sum(not isinstance(count, str) and count[2] > 1 for count in counts):
+    if several := sum(count[2] > 1 for count in found):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(counts))))
     return LengthReport(results, filtered)
+
+
+def _not_written(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
+    row, why = unwritable[0]
+    many = f"{len(unwritable):,} rows cannot be written with the model's chat template"
+    where = "model.path" if all_rows and "the chat template fails" in why else row.where
+    level: Level = "WARN" if skip and not all_rows else "FAIL"
+    return CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))
 
 
 def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:

@@ -262,19 +262,14 @@ def _long(run: RunSpec, trial: RewardTrial, gold: Scores, form: int) -> Iterator
     ][:MAX_GUESSED]
     if not rows:
         return
-    right, low, text = fmean(score for _, _, score in rows), 0.0, ""
+    right = fmean(score for _, _, score in rows)
     few = RewardTrial(reward, [answer for answer, _, _ in rows])
     reach = run.data.max_response_length * len(words) // len(_WORDS)
-    for most in (reach, 0):  # tokens are counted only where that matters
-        most = min(most or longest(run), LONGEST)
-        texts = [_words(most // part) for part in (1, 2, 4, 8, 16)]
-        scores = few.score("long", [texts] * len(rows), QUICK_S)
-        if [len(of) for of in scores] != [len(texts)] * len(rows) or any(math.isnan(sum(of)) for of in scores):
-            return
-        means = [fmean(of) for of in zip(*scores, strict=True)]
-        low, text = max(zip(means, texts, strict=True), key=lambda one: one[0])
-        if low <= right:
-            return
+    if _best_of_words(few, reach)[0] <= right:  # tokens are counted only where that matters
+        return
+    low, text = _best_of_words(few, longest(run))
+    if low <= right:
+        return
     got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {low:.4g} on average"
     message = f"{got} and a right one such as {short_repr(rows[0][1], 40)} {right:.4g}, so length is learnt"
     sizes = [name for name, part in _parts(reward) if isinstance(part, Length | Overlong)]
@@ -283,6 +278,16 @@ def _long(run: RunSpec, trial: RewardTrial, gold: Scores, form: int) -> Iterator
         part = sizes[0].rpartition(".")[2]
         fix = f"use reward.weights.{part}={abs(reward.weight_by_name()[part]) / 10:g}"
     yield CheckResult("WARN", "reward", message, fix)
+
+
+def _best_of_words(trial: RewardTrial, most: int) -> tuple[float, str]:
+    """The highest mean score of texts of up to so many characters, and the text; -inf where one is slow or has none."""
+    texts = [_words(min(most, LONGEST) // part) for part in (1, 2, 4, 8, 16)]
+    scores = trial.score("long", [texts] * len(trial.rows), QUICK_S)
+    if len(scores[-1]) < len(texts) or len(scores) < len(trial.rows) or any(math.isnan(sum(of)) for of in scores):
+        return -math.inf, ""
+    means = [fmean(of) for of in zip(*scores, strict=True)]
+    return max(zip(means, texts, strict=True), key=lambda one: one[0])
 
 
 # ---- rewards, or parts of them, that do not look at the ground truth
