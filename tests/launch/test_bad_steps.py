@@ -52,7 +52,7 @@ def test_it_ends_with_two_and_a_line(rlrun: Any, small: list[str]) -> None:
         *[(kind, step) for step in (3, 4, 5) for kind in ("Alert", "Alert", "Step")],
         ("Alert", 5), ("Crashed", None), ("Ended", None),
     ]  # fmt: skip
-    assert told[-3].text == "32 of 32 answers of a step had no score; test the reward with rlrun reward bench"
+    assert told[-3].text == "32 of 32 answers of a step had no score; use rlrun reward bench, to test the reward"
     files = {name: [sha256(run / "checkpoints" / f"step_{step:06d}" / name) for step in (1, 2, 3, 4)]
              for name in ("policy/model.safetensors", "state/optimizer.safetensors")}  # fmt: skip
     for first, second, third, fourth in files.values():
