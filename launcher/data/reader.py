@@ -150,9 +150,10 @@ class _Block:
         data = memoryview(self.data)[: len(self.data) - len(tail) + len(tail.rstrip())]
         signs = np.frombuffer(data, np.uint8)
         breaks = np.flatnonzero(signs == ord("\n"))
-        last = breaks - 1 - (data[breaks[0] - 1 : breaks[0]] == b"\r" if len(breaks) else 0)
-        whole = (signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
-        if not (whole and data[:1] == b"{" and data[-1:] == b"}"):
+        if not len(signs) or signs[0] != ord("{") or signs[-1] != ord("}"):
+            return None
+        last = breaks - 1 - int(len(breaks) > 0 and signs[breaks[0] - 1] == ord("\r"))
+        if not ((signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()):
             return None
         first = parse_line(self.name, self.first, bytes(data[: breaks[0] if len(breaks) else None]))
         if not isinstance(first, RawRow):
