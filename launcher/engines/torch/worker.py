@@ -17,6 +17,7 @@ from launcher.core import checkpoints
 from launcher.core.events import Event, Phase, Started
 from launcher.engines import process
 from launcher.engines.torch import Torch
+from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import read_run
 
@@ -44,6 +45,10 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
         emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
         emit(Phase(name="loading"))
 
+    if run.hardware.processes == 1 and run.hardware.is_cpu and isinstance(run.sampler, TorchSampler):
+        from launcher.engines.torch import light_imports  # noqa: PLC0415  # late: torch takes seconds
+
+        light_imports.leave_out_unused()
     gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
     from launcher.engines.torch import assemble  # noqa: PLC0415  # late: torch takes seconds
     from launcher.engines.torch.parallel import world  # noqa: PLC0415  # late: torch takes seconds

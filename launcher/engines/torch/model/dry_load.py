@@ -1,13 +1,13 @@
 """Loads a model's folder without its values, on the meta device: which tensors are missing, misshapen or left over.
 
 A program of its own, as it loads torch and as a config.json may ask for anything: it is started by path, reads one JSON
-object on stdin and prints one. Nothing of this project is imported, no network is used and no code of the model runs.
+object on stdin and prints one. Of this project only `light_imports` is loaded, no network is used and no code of the
+model runs.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import math
 import os
@@ -16,7 +16,6 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 if __name__ == "__main__":
@@ -24,31 +23,19 @@ if __name__ == "__main__":
 
 import torch
 
-
-class Uncompiled(ModuleType):
-    """torch._dynamo without loading it, which would be a fifth of all imports: nothing is compiled here, so decorators
-    change nothing. Any other name of it loads it."""
-
-    __path__ = [str(Path(torch.__file__).with_name("_dynamo"))]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in {"allow_in_graph", "assume_constant_result", "disable"}:
-            return lambda found=None, *_, **__: found if callable(found) else lambda function: function
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
 if __name__ == "__main__":
-    sys.modules["torch._dynamo"] = Uncompiled("torch._dynamo")
-    torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
+    from importlib import util
 
-import transformers  # noqa: E402  after what it would load
-from transformers import AutoConfig, GenerationConfig  # noqa: E402
-from transformers.initialization import no_init_weights  # noqa: E402
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES  # noqa: E402
+    found = util.spec_from_file_location("light_imports", Path(__file__).parents[1] / "light_imports.py")
+    assert found and found.loader
+    light_imports = util.module_from_spec(found)
+    found.loader.exec_module(light_imports)
+    light_imports.leave_out_unused()
+
+import transformers
+from transformers import AutoConfig, GenerationConfig
+from transformers.initialization import no_init_weights
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 """Name -> format by its name in safetensors, and shape."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from launcher.engines.torch.model.network import Network
 from launcher.engines.torch.parallel import world
@@ -39,15 +39,26 @@ class Parallel:
         yield
 
 
+def is_sharded(x: Tensor) -> bool:
+    if world.SIZE == 1:
+        return False
+    from torch.distributed.tensor import DTensor  # noqa: PLC0415  # late: it takes a sixth of all imports
+
+    return isinstance(x, DTensor)
+
+
 def full_tensor(x: Tensor) -> Tensor:
     """The whole of a tensor that may be sharded. Collective: every process must call it."""
-    return x.full_tensor() if isinstance(x, DTensor) else x
+    return cast("Any", x).full_tensor() if is_sharded(x) else x
 
 
 def distribute_like(value: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, sharded and placed as `like` is; a scalar on the same device, as fused AdamW needs it."""
     if value.ndim == 0:
         return value.to(like.device)
-    if not isinstance(like, DTensor):
+    if not is_sharded(like):
         return value.to(like.device, like.dtype)
-    return distribute_tensor(value.to(like.dtype), like.device_mesh, like.placements).to(like.device)
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415  # late, as above
+
+    placed = cast("Any", like)
+    return distribute_tensor(value.to(like.dtype), placed.device_mesh, placed.placements).to(like.device)

@@ -1,0 +1,47 @@
+"""Imports of transformers without what a single process on a CPU does not use: two fifths of their time.
+
+`model/dry_load` loads this file by its path, so it imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+_DECORATORS = {"allow_in_graph", "assume_constant_result", "disable"}
+
+
+class _Compiled:
+    """The class of compiled models: no model is of it."""
+
+
+class Uncompiled(ModuleType):
+    """torch._dynamo without loading it: nothing is compiled here, so decorators change nothing. Any other name of it
+    loads it."""
+
+    __path__ = [str(Path(torch.__file__).with_name("_dynamo"))]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _DECORATORS:
+            return lambda found=None, *_, **__: found if callable(found) else lambda function: function
+        if name == "graph_break":  # optimizers end a graph before and after a step
+            return lambda: None
+        if name == "eval_frame":  # a model that is saved is asked whether it is compiled
+            return SimpleNamespace(OptimizedModule=_Compiled)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def leave_out_unused() -> None:
+    """Before transformers is imported: neither the compiler nor tensors over several processes are loaded."""
+    if "torch._dynamo" not in sys.modules:
+        sys.modules["torch._dynamo"] = Uncompiled("torch._dynamo")
+    torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
