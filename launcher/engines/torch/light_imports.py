@@ -16,10 +16,6 @@ import torch
 _DECORATORS = {"allow_in_graph", "assume_constant_result", "disable"}
 
 
-class _Compiled:
-    """The class of compiled models: no model is of it."""
-
-
 class Uncompiled(ModuleType):
     """torch._dynamo without loading it: nothing is compiled here, so decorators change nothing. Any other name of it
     loads it."""
@@ -34,7 +30,7 @@ class Uncompiled(ModuleType):
         if name == "graph_break":  # optimizers end a graph before and after a step
             return lambda: None
         if name == "eval_frame":  # a model that is saved is asked whether it is compiled
-            return SimpleNamespace(OptimizedModule=_Compiled)
+            return SimpleNamespace(OptimizedModule=())  # it is none
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)

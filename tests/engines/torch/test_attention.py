@@ -1,4 +1,4 @@
-"""Attention over packed sequences, against softmax(q k / sqrt(d)) v written out for one token at a time."""
+"""Attention over packed sequences, packing, and shared prompts: each token is what it is when its row is read alone."""
 
 from __future__ import annotations
 

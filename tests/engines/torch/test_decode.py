@@ -1,4 +1,4 @@
-"""Sampling: the same answers as transformers' own, whatever they are computed together with."""
+"""Sampling: the answers of transformers, whatever they are computed together with, by random streams of their own."""
 
 from __future__ import annotations
 

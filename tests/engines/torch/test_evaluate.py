@@ -1,4 +1,4 @@
-"""Validation: a mean for each data source and the loss for each token, however the rows are spread."""
+"""Validation: verl's means for each data source and the loss for each token, however the rows are spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that another program wrote: their log-probabilities come with them, through the step, to its metrics."""
+"""Answers and weights that pass between the trainer and another program, and how far the two are apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that sample until they are full, and steps of pairs and prompts."""
+"""Steps that sample until they are full, steps of pairs and prompts, and the rows that they are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is not finite, wherever it comes from: nothing changes, it is told, and the next good step is taken."""
+"""What is not finite changes nothing and is reported in order; the next good step is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log-probability and entropy out of hidden states: torch's own, in parts or whole, kept or made again."""
+"""Log-probability and entropy out of hidden states as torch makes them; and which rows are computed together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best checkpoint stays through training, a full disk and a resume, and knows itself how good it is."""
+"""The best checkpoint stays through training, a full disk and a resume; and how far weights moved since the start."""
 
 from __future__ import annotations
 

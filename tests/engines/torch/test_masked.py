@@ -1,4 +1,4 @@
-"""A group in which an answer has no score: others learn what they would have learnt without it, and it is told."""
+"""Groups in which an answer has no score; and what is measured of a step, over all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the estimate takes for the fullest micro-batch, against the engine's own cutting and packing."""
+"""The memory estimate against the engine: micro-batches, answers at a time, and every tensor that autograd keeps."""
 
 from __future__ import annotations
 

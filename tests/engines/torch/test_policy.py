@@ -1,4 +1,4 @@
-"""One optimizer step equals the same step in plain torch; its metrics."""
+"""One optimizer step equals the same step in plain torch; its metrics, rates and settings."""
 
 from __future__ import annotations
 

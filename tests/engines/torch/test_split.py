@@ -1,4 +1,4 @@
-"""A step comes to the same whatever it is split over: rows, tokens, processes, or parts of the weights."""
+"""A step comes to the same however it is split, recomputed or rounded; dropout is on only where it is asked for."""
 
 from __future__ import annotations
 

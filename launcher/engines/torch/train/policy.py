@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.measure import shows_distributions
 from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
-from launcher.engines.torch.train.sums import Sums, largest_metrics, mean_metrics
+from launcher.engines.torch.train.sums import Sums, join_metrics
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Loss, LossMetrics, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
@@ -40,9 +41,9 @@ def join_updates(updates: Sequence[Update]) -> Update:
     """The updates of a step: means, largest values, and the first that was not finite."""
     norms = [update.weight_norms for update in updates if update.weight_norms is not None]
     return Update(
-        mean_metrics([update.metrics for update in updates]),
+        join_metrics([update.metrics for update in updates], fmean),
         next((update.nonfinite_source for update in updates if update.nonfinite_source), ""),
-        largest_metrics([update.largest for update in updates]),
+        join_metrics([update.largest for update in updates], max),
         torch.cat(norms) if norms else None,
     )
 
@@ -76,7 +77,7 @@ class Policy:
                 batch = replace(batch, reference=self._compute_rows(model, batch, parts, self._logp))
         if self.critic:
             with clock("values"), self.critic.on_device() as critic:
-                batch = replace(batch, value=self._compute_rows(critic, batch, parts, _value))
+                batch = replace(batch, value=self._compute_rows(critic, batch, parts, Network.__call__))
         return batch
 
     def _logp(self, network: Network, packed: Packed) -> Tensor:
@@ -166,7 +167,7 @@ class Policy:
 
     def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         assert self.critic
-        value = _value(self.critic.network, packed)
+        value = self.critic.network(packed)
         return self.algorithm.value_loss(value, part), value
 
     @torch.no_grad()
@@ -217,10 +218,6 @@ def _packed_parts(network: Network, batch: Batch, parts: Sequence[Rows]) -> list
     the GPU."""
     given = [(rows, batch.rows(rows) if rows else _masked_row(batch)) for rows in parts]
     return [(rows, part, network.pack(_computable(part))) for rows, part in given]
-
-
-def _value(network: Network, packed: Packed) -> Tensor:
-    return network(packed)
 
 
 def _log_prob_metrics(logp: Tensor, part: Batch) -> LossMetrics:

@@ -143,10 +143,7 @@ class Rollouts:
         with self.generator.current_weights() as sync_metrics:
             episodes, sampling_metrics, groups = self._sample_until_full(step, clock)
         reward_metrics, self.alerts = self.tally.summary(groups)
-        return self._collate(episodes), {**sync_metrics, **sampling_metrics, **reward_metrics}
-
-    def _collate(self, episodes: Sequence[Episode]) -> Batch:
-        return collate(episodes, self.generator.model)
+        return collate(episodes, self.generator.model), {**sync_metrics, **sampling_metrics, **reward_metrics}
 
     def _sample_until_full(self, step: int, clock: Clock) -> tuple[list[Episode], dict[str, float], set[int] | None]:
         """Sample until the step is full of groups that pass the algorithm's filter, for at most `max_num_gen_batches`
@@ -166,7 +163,7 @@ class Rollouts:
 
     def _filter_groups(self, episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
         """Those of groups to train on, and the others; groups with an unscored answer are excluded."""
-        batch = self._collate(episodes)
+        batch = collate(episodes, self.generator.model)
         keeps = (self.algorithm.group_filter(batch) & ~unscored_rows(batch)).tolist()
         parts = [[one for one, keep in zip(episodes, keeps, strict=True) if keep is wanted] for wanted in (True, False)]
         return parts[0], parts[1]
@@ -179,7 +176,7 @@ class Rollouts:
 
     def _any_scored(self, first: Sequence[Episode]) -> bool:
         """Whether any answer was scored: if the reward fails for all, sampling more is useless."""
-        return world.all_reduce_sum((~unscored_rows(self._collate(first))).sum().double()).item() > 0
+        return world.all_reduce_sum((~unscored_rows(collate(first, self.generator.model))).sum().double()).item() > 0
 
     def _choose_groups(self, kept: list[Episode], left: list[Episode]) -> list[list[Episode]]:
         """As many groups of all processes as a step takes, in the order of their numbers.

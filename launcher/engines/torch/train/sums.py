@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -48,16 +47,10 @@ class Sums:
         return means, largest
 
 
-def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over those of a step's updates that have it."""
+def join_metrics(updates: Sequence[Mapping[str, float]], join: Callable[[Iterable[float]], float]) -> dict[str, float]:
+    """Each metric of a step, joined (`fmean`, `max`) over those of its updates that have it."""
     names = dict.fromkeys(name for update in updates for name in update)
-    return {name: fmean(update[name] for update in updates if name in update) for name in names}
-
-
-def largest_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The largest value of each metric over a step's updates."""
-    names = dict.fromkeys(name for update in updates for name in update)
-    return {name: max(update[name] for update in updates if name in update) for name in names}
+    return {name: join([update[name] for update in updates if name in update]) for name in names}
 
 
 def add_sums(parts: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
