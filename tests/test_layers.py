@@ -65,9 +65,7 @@ BELOW = {
         "core clusters.nodes health hubs spec data models monitor clusters.ray rewards clusters.slurm runs config "
         "trackers preflight.checks preflight"
     ),
-    "tools.importing": (
-        "core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"
-    ),
+    "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
         "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
@@ -120,7 +118,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "swanlab": ("trackers/swanlab.py",),
     "verl": (),
 }
-LATE = 65
+LATE = 68  # 3 more: one process on a CPU loads neither torch's compiler nor its tensors over several processes
 ROOT = Path(__file__).parents[1] / "launcher"
 FILES = [path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem not in ("__init__", "__main__")]
 
