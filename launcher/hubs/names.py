@@ -12,7 +12,9 @@ from launcher.core.problems import Problem, short_repr
 OURS = ".rlrun"
 """The folder inside a downloaded folder that holds lock, manifest and unfinished files."""
 
-_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?", re.IGNORECASE)
+_RESERVED = re.compile(
+    r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?|.*[ .]| .*", re.IGNORECASE
+)  # names of devices, and ends and beginnings that are cut
 _MAX_PART_BYTES, _MAX_BYTES = 255, 1024
 _FIX = "ask the owner of the repository to rename the file"
 
@@ -41,11 +43,11 @@ def _refusal(path: str) -> str:
     parts = path.split("/")
     if not all(parts):
         return "is empty or absolute, or has an empty part"
-    if any(part in (".", "..") for part in parts):
+    if {".", ".."} & {*parts}:
         return "leads out of its folder, or has a part ."
-    if any(len(part.encode()) > _MAX_PART_BYTES for part in parts) or len(path.encode()) > _MAX_BYTES:
+    if max(len(part.encode()) for part in parts) > _MAX_PART_BYTES or len(path.encode()) > _MAX_BYTES:
         return "is too long"
-    if any(_RESERVED.fullmatch(part) or part[-1] in " ." or part[0] == " " for part in parts):
+    if any(map(_RESERVED.fullmatch, parts)):
         return "has a part that is reserved or cut on some systems"
     if parts[0].casefold() == OURS:
         return "is a name that rlrun uses itself"

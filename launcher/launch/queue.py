@@ -167,7 +167,7 @@ class RunProcess:
 # ---- the queue
 
 
-@dataclass
+@dataclass(eq=False)
 class QueuedRun:
     """A run in the queue."""
 

@@ -193,15 +193,7 @@ def resume(
     if going_on.is_done:
         write_all(sinks, going_on.state, [], [f"{folder.name} {going_on.line}"])
         return Outcome(0, going_on.state)
-    of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
-    there = hardware.check(Context(run, here=not run.cluster.queues))
-    found = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
-    if found := [*found, *guard.secrets_in_run(to_node(run), found)]:
-        raise Problems(found)
-    if run.cluster.queues and (waits := store.queued(folder)):
-        raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
-    supervise.check_unchanged(run, folder)
+    _check_resumable(run, folder)
     with Lock(folder) as lock:
         checkpoint, faults = going_on.checkpoint, going_on.faults
         if from_step is None:
@@ -223,6 +215,19 @@ def resume(
                 supervisor = supervise.Supervisor(run, folder, lock, all_sinks, handle)
                 return supervisor.work(supervise.step_of(checkpoint), alerts, going_on.steps)
     return submit_and_follow(run, folder, sinks)
+
+
+def _check_resumable(run: RunSpec, folder: Folder) -> None:
+    """Raises `Problems` where what the run needs is missing or changed, or where it waits in a queue."""
+    of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
+    there = hardware.check(Context(run, here=not run.cluster.queues))
+    found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
+    if found := [*found, *guard.secrets_in_run(to_node(run), found)]:
+        raise Problems(found)
+    if run.cluster.queues and (waits := store.queued(folder)):
+        raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
+    supervise.check_unchanged(run, folder)
 
 
 def _with_newer_code(run: RunSpec, folder: Folder) -> tuple[RunSpec, list[str]]:

@@ -292,15 +292,7 @@ def drive(sweep: Sweep, show: OnViews, pool: ResourcePool | None = None, handle:
 
 def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> None:
     points_now = views(sweep)
-    runs: dict[int, QueuedRun] = {}
-    for number, view in enumerate(points_now):  # statuses of an earlier drive are dropped
-        done = view.state.status == "finished"
-        status: Status = "finished" if done else "waiting"
-        view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
-        if not done:
-            runs[number] = queue.add(_command(sweep, view))
-    sweep.points = [view.entry for view in points_now]
-    sweep.write()
+    runs = _queue_points(sweep, points_now, queue)
     readers = {number: store.RunReader(view.folder.events) for number, view in enumerate(points_now)}
     looked = 0.0
     while not queue.is_done:
@@ -320,6 +312,20 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> N
         show(points_now, [(sweep.points[number].name, line) for number, run in runs.items() for line in run.new_lines])
         request.look()
         time.sleep(POLL_S)
+
+
+def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> dict[int, QueuedRun]:
+    """The points that are not done, by their numbers; statuses of an earlier drive are dropped."""
+    runs: dict[int, QueuedRun] = {}
+    for number, view in enumerate(points_now):
+        done = view.state.status == "finished"
+        status: Status = "finished" if done else "waiting"
+        view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
+        if not done:
+            runs[number] = queue.add(_command(sweep, view))
+    sweep.points = [view.entry for view in points_now]
+    sweep.write()
+    return runs
 
 
 def _command(sweep: Sweep, view: View) -> RunCommand:

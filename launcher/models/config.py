@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from math import inf
@@ -151,30 +152,40 @@ def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
 
 
+_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (".*(dropout|pdrop)", lambda x: 0 <= x < 0.9, "{name} as its publisher has it, such as 0 or 0.1"),  # little is left
+    (".*(norm_eps|norm_epsilon)", lambda x: 0 <= x <= 0.1, "{name} of about 1e-6, as its publisher has it"),
+    ("rope_theta", lambda x: 0 < x < inf, "{name} above 0, as its publisher has it"),
+    (
+        "factor",
+        lambda x: 0 < x < _MOST_SCALED,
+        f"{{name}} above 0 and of at most {_MOST_SCALED:,}, as its publisher has it",
+    ),
+    (".*(eps|epsilon)", lambda x: 0 <= x < inf, "a finite {name}, as its publisher has it"),
+    (".*", lambda x: x == x, "a finite {name}, as its publisher has it"),  # not NaN
+)  # fmt: skip
+"""Of the numbers whose names fit a pattern (the first one counts): whether one is possible, and what to use."""
+
+
 def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Numbers with which every result would be NaN or an error."""
-    inner = [of for name in ("rope_parameters", "rope_scaling") if isinstance(of := config.get(name), dict)]
-    for name, value in (*config.items(), *(item for of in inner for item in of.items())):
+    parts = {"": config}
+    parts |= {f"{key}.": of for key in ("rope_parameters", "rope_scaling") if isinstance(of := config.get(key), dict)}
+    for place, name, value in ((place, *item) for place, part in parts.items() for item in part.items()):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if name.endswith(("dropout", "pdrop")) and not 0 <= value < 0.9:  # hardly anything would be left
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {name} as its publisher has it, such as 0 or 0.1", "bad-file")
-        if name.endswith(("norm_eps", "norm_epsilon")) and not 0 <= value <= 0.1:
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {name} of about 1e-6, as its publisher has it", "bad-file")
-        if name == "sliding_window" and value == 0 and config.get("use_sliding_window") is not False:
-            got = f"sliding_window is {short_repr(value, 30)} in config.json, so that no token would be seen"
-            yield Problem("", got, "use null where all tokens are seen", "bad-file")
-        if name in ("rope_theta", "factor") and not 0 < value < (inf if name == "rope_theta" else _MOST_SCALED):
-            within = next((f"{key}." for key in ("rope_parameters", "rope_scaling") if name not in config
-                           and isinstance(of := config.get(key), dict) and name in of), "")  # fmt: skip
-            got = f"{within}{name} is {short_repr(value, 30)} in config.json"
-            bound = "" if name == "rope_theta" else f" and of at most {_MOST_SCALED:,}"
-            yield Problem("", got, f"use {name} above 0{bound}, as its publisher has it", "bad-file")
-        elif value != value or (name.endswith(("eps", "epsilon")) and not 0 <= value < inf):  # NaN
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use a finite {name}, as its publisher has it", "bad-file")
+        _, possible, advice = next(rule for rule in _RANGES if re.fullmatch(rule[0], name, re.DOTALL))
+        if not possible(value):
+            got = f"{place}{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {advice.format(name=name)}", "bad-file")
+    if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
+        got = "sliding_window is 0 in config.json, so that no token would be seen"
+        yield Problem("", got, "use null where all tokens are seen", "bad-file")
+    yield from _contradictions(config)
+
+
+def _contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Numbers that do not fit each other."""
     heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if type(heads) is int and type(shared) is int and heads > 0 < shared and heads % shared:
         got = (

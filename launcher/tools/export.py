@@ -77,6 +77,11 @@ def _exported(
         texts = {README: _card(run, one, None)}
         made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
         return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
+    return _copy_policy(run, one, out, show, policy)
+
+
+def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder) -> Exported:
+    """Copy the policy, and its base where that is beside it, as they are."""
     base_folder = policy.path / FORMAT.base
     beside = base_folder.is_dir()
     parts = [policy, *([open_model(str(base_folder))] if beside else [])]

@@ -131,7 +131,12 @@ def check_ranks(results: Sequence[RankResult], whose: Mapping[int, str], over: s
         bus = 2 * (count - 1) / count * last[0].bytes / max(sum_.seconds for sum_ in last) / 1e9
         message = f"{count} processes by {over}, right at {last[0].bytes >> 20} MB; bus {bus:.2f} GB/s"
         return CheckResult("OK", SUBJECT, message)
+    return _name_the_late(results, unfinished, names, over)
 
+
+def _name_the_late(
+    results: Sequence[RankResult], unfinished: Sequence[RankResult], names: Mapping[int, str], over: str
+) -> CheckResult:
     def progress(one: RankResult) -> tuple[int, int, bool]:
         """The others only waited for those that got least far. Of equals, one that never spoke again waited for nobody,
         and one that ended with an error did."""

@@ -161,6 +161,14 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> tuple[list[Probl
         elif left != right:
             fix = f"the result has {first.given}'s, {short_repr(left)}"
             notes.append(Problem(other.given, f"{key} is {short_repr(right)}", fix))
+    wrong += _tensor_differences(first, other)
+    if not _have_same_tokens(first.path, other.path):
+        wrong.append(f"its tokenizer knows other tokens than {first.given}'s")
+    return [Problem(other.given, got, ONE_KIND) for got in wrong], notes
+
+
+def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
+    wrong = []
     if missing := [name for name in first.tensors if name not in other.tensors]:
         wrong.append(f"lacks {list_few(missing)}, which {first.given} has")
     if extra := [name for name in other.tensors if name not in first.tensors]:
@@ -168,9 +176,7 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> tuple[list[Probl
     pairs = [(tensor, other.tensors[name]) for name, tensor in first.tensors.items() if name in other.tensors]
     if shapes := [f"{a.name} {list(b.shape)} for {list(a.shape)}" for a, b in pairs if a.shape != b.shape]:
         wrong.append(f"other shapes than {first.given}'s: {list_few(shapes)}")
-    if not _have_same_tokens(first.path, other.path):
-        wrong.append(f"its tokenizer knows other tokens than {first.given}'s")
-    return [Problem(other.given, got, ONE_KIND) for got in wrong], notes
+    return wrong
 
 
 def _have_same_tokens(first: Path, other: Path) -> bool:

@@ -217,18 +217,24 @@ def _common_problems(
         found.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
     if request.shard_bytes < 1:
         found.append(Problem("--max-shard-size", f"got {request.shard_bytes} bytes", "use more"))
+    size = sum(piece.bytes for piece in pieces)
+    places = output.out_problems(request.out, [at.path for at in folders], size)
+    return [*found, *_dtype_problems(folders, request.dtype), *places]
+
+
+def _dtype_problems(folders: Sequence[ModelFolder], dtype: str) -> list[Problem]:
+    """Where it is not clear which number format the result has, or numbers cannot be computed with."""
     quantized = [at for at in folders if at.config.get("quantization_config")]
     fix = "use the model before quantization"
-    found += [Problem(at.given, "is quantized", fix, "bad-file") for at in quantized]
+    found = [Problem(at.given, "is quantized", fix, "bad-file") for at in quantized]
     for at in folders[1:]:
         pairs = [(tensor, at.tensors[name]) for name, tensor in folders[0].tensors.items() if name in at.tensors]
         unlike = [(a, b) for a, b in pairs if a.dtype != b.dtype]
-        if unlike and (request.dtype == SAME or not all(a.is_float and b.is_float for a, b in unlike)):
+        if unlike and (dtype == SAME or not all(a.is_float and b.is_float for a, b in unlike)):
             names = list_few(f"{a.name} {b.dtype} for {a.dtype}" for a, b in unlike)
             got = f"other formats than {folders[0].given}'s: {names}"
             found.append(Problem(at.given, got, "use --dtype float32"))
-    size = sum(piece.bytes for piece in pieces)
-    return found + output.out_problems(request.out, [at.path for at in folders], size)
+    return found
 
 
 # ---- tensors
