@@ -1,27 +1,31 @@
-"""Writes launcher/engines/verl/config/snapshot.json: verl's keys, defaults and fields, composed by Hydra of its own
-files.
+"""Writes launcher/engines/verl/config/snapshot.json: verl's keys, defaults and types, composed by Hydra of its own
+files. It runs in an environment that has verl.
 
-python benchmarks/verl_snapshot.py FOLDER_OF_THE_PACKAGE
+python benchmarks/verl_snapshot.py
 """
 
 from __future__ import annotations
 
-import sys
+import dataclasses
+import importlib
+import json
 from pathlib import Path
 from typing import Any
 
-import orjson
+import verl
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from launcher.engines.verl.config.classes import read_classes
-from launcher.engines.verl.config.defaults import CONFIGS, SNAPSHOT, digest
+from launcher.engines.verl.config.defaults import CONFIGS, SNAPSHOT
 
+FILES = Path(verl.__file__).parent / "trainer" / "config"
 PARTS = {
     "ppo": {"model_engine": ["model_engine", "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"]},
     "sft": {"engine": ["engine"], "optim": ["optim"]},
 }
 """What each group whose choice can be given decides."""
+CHOICES = {"model_engine": ("dp", "megatron"), "engine": ("fsdp", "megatron"), "optim": ("fsdp", "megatron")}
+"""Choices of a run of ours."""
 CHOSEN = {
     "ppo_trainer": {"model_engine": "dp"},
     "ppo_megatron_trainer": {"model_engine": "megatron"},
@@ -29,42 +33,60 @@ CHOSEN = {
 }
 
 
-def composed(files: Path, name: str, *choices: str) -> dict[str, Any]:
-    with initialize_config_dir(str(files), version_base=None):
+def composed(name: str, *choices: str) -> dict[str, Any]:
+    with initialize_config_dir(str(FILES), version_base=None):
         node: dict[str, Any] = OmegaConf.to_container(compose(name, overrides=[*choices]), resolve=False)  # type: ignore[assignment]
         return node
 
 
-def taken(node: dict[str, Any], place: str) -> Any:
-    """What is at `place`, taken out of the node."""
+def take_out(node: dict[str, Any], place: str) -> Any:
     *parents, last = place.split(".")
     for parent in parents:
         node = node[parent]
     return node.pop(last)
 
 
-def program(files: Path, names: tuple[str, ...], parts: dict[str, list[str]]) -> dict[str, Any]:
+def program(name: str) -> dict[str, Any]:
+    parts, first = PARTS[name], CONFIGS[name][0]
     groups: dict[str, dict[str, Any]] = {}
     for group, places in parts.items():
-        for file in sorted((files / group).glob("*.yaml")):
-            node = composed(files, names[0], f"{group}={file.stem}")
-            groups.setdefault(group, {})[file.stem] = {place: taken(node, place) for place in places}
-    base = composed(files, names[0])
+        for choice in CHOICES[group]:
+            node = composed(first, f"{group}={choice}")
+            groups.setdefault(group, {})[choice] = {place: take_out(node, place) for place in places}
+    base = composed(first)
     for places in parts.values():
         for place in places:
-            taken(base, place)
-    return {"config": base, "groups": groups, "chosen": {name: CHOSEN[name] for name in names}}
+            take_out(base, place)
+    return {"config": base, "groups": groups, "chosen": {config: CHOSEN[config] for config in CONFIGS[name]}}
 
 
-def main(package: Path) -> None:
-    files = package / "trainer" / "config"
-    used = orjson.dumps([program(files, CONFIGS[name], PARTS[name]) for name in PARTS]).decode()
-    classes = {name: fields for name, fields in read_classes(package).items() if f".{name}" in used}
-    written: dict[str, Any] = {"digest": digest(files), "classes": classes}
-    written |= {name: program(files, CONFIGS[name], PARTS[name]) for name in PARTS}
-    SNAPSHOT.write_bytes(orjson.dumps(written) + b"\n")
+def targets(node: Any) -> set[str]:
+    """The dataclasses that a config names."""
+    if not isinstance(node, dict):
+        return set()
+    own = {node["_target_"]} if isinstance(node.get("_target_"), str) else set()
+    return own.union(*map(targets, node.values()))
+
+
+def types_of(target: str) -> dict[str, str]:
+    """The types of a dataclass's fields, as its source has them; None as default makes one optional."""
+    module, _, name = target.rpartition(".")
+    found = {}
+    for field in dataclasses.fields(getattr(importlib.import_module(module), name)):
+        kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
+        kind = str(field.type).replace("typing.", "") if not isinstance(field.type, str | type) else kind
+        optional = field.default is None and not kind.startswith(("Optional", "Any"))
+        if not field.name.startswith("_"):
+            found[field.name] = f"Optional[{kind}]" if optional else kind
+    return found
+
+
+def main() -> None:
+    written: dict[str, Any] = {name: program(name) for name in PARTS}
+    classes = {target.rpartition(".")[2]: types_of(target) for target in sorted(targets(written))}
+    SNAPSHOT.write_text(json.dumps({"classes": classes, **written}, indent=1) + "\n")
     print(f"{SNAPSHOT}: {SNAPSHOT.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main()

@@ -33,8 +33,8 @@ BELOW = {
     "views": "core spec health logs monitor runs",
     "config": "core spec config.names sandbox",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
-    "engines.verl.rules": "core",
-    "engines.verl.config": "core",
+    "engines.verl.rules": "core spec",
+    "engines.verl.config": "core config.names engines.verl.rules",
     "engines.verl": (
         "core clusters.ray config.names spec algorithms data logs models rewards engines engines.verl.config "
         "engines.verl.rules"
@@ -83,7 +83,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "core/composition.py",
         "config/",
         "engines/verl/config/compose.py",
-        "engines/verl/config/defaults.py",
+        "engines/verl/validate.py",
     ),
     "omegaconf": (
         "core/composition.py",
@@ -91,6 +91,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "config/sources.py",
         "engines/verl/config/compose.py",
         "engines/verl/config/defaults.py",
+        "engines/verl/validate.py",
     ),
     "pyarrow": ("data/",),
     "jinja2": ("reports/",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from launcher.algorithms import ops
-from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.grpo import GRPO, VERL
 from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, ReadOnlyWith, settings
 from launcher.spec.algorithm import Batch
@@ -35,6 +35,8 @@ class DAPO(GRPO):
         NonNegative, ReadOnlyWith("overlong_buffer_len", fix="algorithm.overlong_buffer_len=256")
     ] = 1.0
     """Length penalty of the longest answer."""
+
+    verl = VERL | {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "reward"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

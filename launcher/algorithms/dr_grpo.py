@@ -8,7 +8,7 @@ wrong answers.
 from __future__ import annotations
 
 from launcher.algorithms import ops
-from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.grpo import GRPO, VERL
 from launcher.core.settings import settings
 
 
@@ -18,3 +18,5 @@ class DrGRPO(GRPO):
 
     norm_adv_by_std_in_grpo: bool = False
     loss_agg_mode: ops.Aggregation = "seq-mean-token-sum-norm"
+
+    verl = VERL

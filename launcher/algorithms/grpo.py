@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
+VERL = {
+    "algorithm.adv_estimator": "grpo",
+    "algorithm.use_kl_in_reward": False,
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
+}
+"""What chooses this loss in verl."""
+
+
 @settings
 class GRPO(Algorithm):
     """PPO without a critic: an answer's advantage is its reward relative to the other answers of its group."""
@@ -56,6 +64,7 @@ class GRPO(Algorithm):
     """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
 
     min_answers = 2
+    verl = VERL
 
     def __post_init__(self) -> None:
         ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from launcher.algorithms import ops
-from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.grpo import GRPO, VERL
 from launcher.core.problems import Problem
 from launcher.core.settings import Fraction, Positive, settings
 from launcher.spec.algorithm import Batch, Output
@@ -24,6 +24,8 @@ class GSPO(GRPO):
     clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 3e-4
     clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 4e-4
     loss_agg_mode: Literal["seq-mean-token-mean"] = "seq-mean-token-mean"
+
+    verl = VERL | {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}
 
     def doubts(self) -> Iterator[Problem]:
         yield from super().doubts()

@@ -62,6 +62,12 @@ class PPO(Algorithm):
     loss_scale_factor: Positive | None = None
     """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
 
+    verl = {
+        "algorithm.adv_estimator": "gae",
+        "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
+        "actor_rollout_ref.actor.use_kl_loss": False,
+    }
+
     def __post_init__(self) -> None:
         ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
 

@@ -21,6 +21,7 @@ class SFT(Algorithm):
 
     data = "answers"
     usual_lr = 2e-5
+    verl = {}  # it has no other loss
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask)

@@ -15,17 +15,13 @@ from launcher.config.arguments import OPTIONS, PLAIN, Unknown, parse
 from launcher.config.descriptions import fields_of
 from launcher.config.explain import refusal
 from launcher.config.known import class_of, has_setting, holders
-from launcher.config.names.conversions import RunContext, dataset_words, is_complete, is_off, to_type
+from launcher.config.names.conversions import RunContext, convert, dataset_words, is_complete, is_off
 from launcher.config.names.table import Translation, table
-from launcher.config.nodes import TARGET, owner
-from launcher.core.classes import locate
+from launcher.config.nodes import owner
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, nearest, short_repr, suggest, without_style
-from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec
 
-TRL_ANSWERS = 8
-"""TRL's answers to a prompt where none are typed; rlrun has no default for GRPO."""
 LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value that is shown in a suggestion
 CHOICE_OF_SETTING = {
@@ -95,7 +91,7 @@ class Suggester:
     def _value_of_others(self, one: Unknown) -> str:
         """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
         known = (each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ()))
-        words = next((to_type(meaning, one.value, self.run_context()) for meaning in known), None)
+        words = next((convert(meaning, one.value, self.run_context()) for meaning in known), None)
         known_otherwise = words and words[0].partition("=")[0] == one.plain and words != [f"{one.plain}={one.value}"]
         return f"use {shell_text(words)}" if words and known_otherwise else ""
 
@@ -131,7 +127,7 @@ class Suggester:
         meaning = (usable or meanings)[0]
         if meaning.ours[:1] == (one.plain,) and not meaning.instead:
             return None
-        words = to_type(meaning, readable(one.value), self.run_context())
+        words = convert(meaning, readable(one.value), self.run_context())
         if words == [f"{one.plain}={one.value}"]:
             return None
         whose = "" if name in self.holders else table().owner(name)
@@ -205,7 +201,7 @@ class Suggester:
     def run_context(self) -> RunContext:
         """What is known of the run for all that is typed."""
         typed = {**self.typed, **{one.plain: one.value for one in self.unknown}}
-        hardware, algorithm = self.node.get("hardware") or {}, _algorithm(self.node)
+        hardware = self.node.get("hardware") or {}
         gpus = _count(hardware.get("n_gpus_per_node"))
         return RunContext(
             given={self._full_name(key): value for key, value in typed.items()},
@@ -213,9 +209,6 @@ class Suggester:
             nodes=_count(hardware.get("nnodes"), 1),
             has_gpus=gpus > 0,
             sharded=self._value("engine.strategy") == "fsdp2",
-            answers=self._answers(algorithm),
-            pairs=algorithm is not None and algorithm.data == "pairs",
-            batch=_count(self._value("data.train_batch_size")) or None,
             steps=_count(self._value("trainer.total_training_steps")) or None,
             prompt_length=_count(self._value("data.max_prompt_length"), 512),
         )
@@ -227,13 +220,6 @@ class Suggester:
             return plain
         name, meanings = self._find(plain)
         return name if meanings else plain
-
-    def _answers(self, algorithm: type[Algorithm] | None) -> int:
-        """Answers to one prompt; where too few are known, as many as TRL samples."""
-        if algorithm is None or algorithm.data not in ("prompts", "mixed"):
-            return 1
-        known = _count(self._value("sampler.n"), 1)
-        return known if known >= algorithm.min_answers else TRL_ANSWERS
 
     def _value(self, name: str) -> Any:
         """The value of a setting of the run, or its class's default."""
@@ -377,7 +363,7 @@ class Suggester:
 def words_of_others(name: str, value: str) -> list[str]:
     """What to type for a name of another project and its value, as far as that is known without a run."""
     meanings = table().named.get(name, ())
-    found = (to_type(meaning, readable(value), RunContext()) or [] for meaning in meanings)
+    found = (convert(meaning, readable(value), RunContext()) or [] for meaning in meanings)
     return next((words for words in found if words and is_complete(words)), [])
 
 
@@ -425,16 +411,6 @@ def _ratio(one: str, other: str) -> float:
 def _most_alike(word: str, names: Mapping[str, str], cutoff: float) -> str | None:
     best = nearest(word, list(names), cutoff) if word else None
     return names[best] if best else None
-
-
-def _algorithm(node: Mapping[str, Any]) -> type[Algorithm] | None:
-    chosen = node.get("algorithm")
-    target = chosen.get(TARGET) if isinstance(chosen, Mapping) else None
-    noun: type = Algorithm
-    try:
-        return locate(str(target), noun) if target else None
-    except ValueError:
-        return None
 
 
 def _count(value: Any, otherwise: int = 0) -> int:

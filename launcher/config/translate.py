@@ -14,7 +14,7 @@ from pathlib import Path
 from launcher.config.arguments import PLAIN, Unknown, parse, read_arguments
 from launcher.config.compose import choices, compose_chosen
 from launcher.config.known import class_of, has_setting, holders
-from launcher.config.names.conversions import RunContext, is_complete, is_off, is_unset, to_type
+from launcher.config.names.conversions import RunContext, convert, is_complete, is_off, is_unset
 from launcher.config.names.table import Translation, table
 from launcher.config.recipe import last_choices
 from launcher.config.request import RunRequest, SourcedOverride
@@ -250,7 +250,7 @@ class _Translator:
         if meaning.tells_verl(value):
             pattern = meaning.with_verl(value)
             return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
-        words = to_type(meaning, value, known)
+        words = convert(meaning, value, known)
         if words is None and UNKNOWN in meaning.verl_engine:
             return (meaning.verl_engine[UNKNOWN] or "").split()
         return [word for word in words if word != "sampler=vllm"] if words else words

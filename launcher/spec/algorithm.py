@@ -102,6 +102,9 @@ class Algorithm(ABC):
     """The loss compares rows of a group, so they must be computed in one micro-batch."""
     usual_lr: ClassVar[float] = 1e-6
     """Learning rate with which all weights of a language model are usually trained."""
+    verl: ClassVar[Mapping[str, object] | None] = None
+    """The settings with which the engine verl computes this loss. A class says it for itself: what it inherits does not
+    count, as it has changed something."""
     min_group_std: float = 0.0
     """Groups whose rewards have a smaller standard deviation are excluded from the update."""
     entropy_coeff: float = 0.0

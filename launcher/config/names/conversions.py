@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from launcher.config.names.table import Translation
@@ -33,10 +33,6 @@ class RunContext:
     nodes: int = 1
     has_gpus: bool = False
     sharded: bool = False
-    answers: int = 1
-    """Answers to one prompt, where the algorithm samples."""
-    pairs: bool = False
-    batch: int | None = None
     steps: int | None = None
     prompt_length: int = 512
 
@@ -69,44 +65,11 @@ class RunContext:
         each = self.count("trainer.n_gpus_per_node", "nproc_per_node", "num_gpus_per_node", "n_gpus", *_GPUS)
         return self.count("num_processes", "world_size") or (each or self.processes) * self.typed_nodes
 
-    @property
-    def group(self) -> int:
-        """Answers to one prompt."""
-        return self.count(*_ANSWERS) or self.answers
-
-    @property
-    def each(self) -> int:
-        """Rows (or answers) computed at a time in one process; 0 where they are not typed."""
-        return self.count("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
-
-    @property
-    def accumulated(self) -> int:
-        """Micro-batches of one optimizer update."""
-        if typed := self.count("gradient_accumulation_steps"):
-            return typed
-        return max(self.count("batch_size") // self.each, 1) if self.each else 1
-
-    @property
-    def update_rows(self) -> int:
-        """Rows (or answers) of one optimizer update, over all processes."""
-        return self.each * self.accumulated * self.world
-
-    @property
-    def step_rows(self) -> int:
-        """Rows (or answers) of a whole step: TRL samples for several updates at once."""
-        if whole := self.count("generation_batch_size"):
-            return whole
-        updates = self.accumulated * (self.count("num_mini_batches") or 1)
-        return self.each * self.world * (self.count("steps_per_generation") or updates)
-
 
 _GPUS = ("num_gpus", "gpus", "ngpus")
-_ANSWERS = (
-    "num_generations", "trl.num_generations", "actor_rollout_ref.rollout.n", "group_size", "num_return_sequences",
-)  # fmt: skip
 
 
-def to_type(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
+def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
     """The words to type; none of them where it is to be left out; None where this value has no counterpart."""
     plain = _plain(value)
     own = _looked_up(meaning.values, plain) if meaning.values is not None else None
@@ -169,61 +132,11 @@ def _share(rows: int, by: int, otherwise: str) -> str:
     return str(rows // by) if rows and by and rows % by == 0 else otherwise
 
 
-# ---- batches
-
-
-def _with(known: RunContext, value: str, *names: str) -> RunContext:
-    """The same with `value` for these names, where none of them is typed: the name may be misspelt."""
-    missing = not any(name in known.given for name in names)
-    return replace(known, given={**known.given, names[0]: value}) if missing else known
-
-
-def _step_batch(value: str, known: RunContext) -> list[str]:
-    """A whole step's rows: of one process x gradient accumulation x processes; of GRPO's answers the prompts."""
-    known = _with(known, value, "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
-    if not known.each:
-        return ["data.train_batch_size=ROWS", "trainer.micro_batch_size_per_gpu=ROWS"]
-    micro = known.each * 2 if known.pairs else known.each
-    whole = _share(known.step_rows, known.group, "PROMPTS")
-    return [f"data.train_batch_size={whole}", f"trainer.micro_batch_size_per_gpu={micro}"]
-
-
-def _accumulation(value: str, known: RunContext) -> list[str]:
-    known = _with(known, value, "gradient_accumulation_steps")
-    return _step_batch("", known)
-
-
-def _process_batch(value: str, known: RunContext) -> list[str]:
-    """Of axolotl's batch of one process."""
-    rows = _whole(number(value)) or 0
-    return [f"data.train_batch_size={_share(rows * known.world, known.group, 'ROWS')}"]
-
-
-def _per_group(value: str, known: RunContext) -> list[str]:
-    known = _with(known, value, "generation_batch_size")
-    words = [f"data.train_batch_size={_share(known.step_rows, known.group, 'PROMPTS')}"]
-    if known.each and known.update_rows != known.step_rows:
-        words.append(f"trainer.ppo_mini_batch_size={_share(known.update_rows, known.group, 'PROMPTS')}")
-    return words
+# ---- processes and memory
 
 
 def _per_process(value: str, known: RunContext) -> list[str]:
     return [f"trainer.micro_batch_size_per_gpu={_share(_whole(number(value)) or 0, known.world, 'ROWS')}"]
-
-
-def _updates(value: str, known: RunContext, name: str) -> list[str]:
-    """Prompts of one of the updates of a step, of which `name` gives the number."""
-    known = _with(known, value, name)
-    if known.each:
-        size = _share(known.update_rows, known.group, "PROMPTS")
-    else:
-        times = known.count(name)
-        parts = times // known.accumulated if name == "steps_per_generation" else times
-        size = _share(known.batch or 0, parts, "PROMPTS")
-    return [f"trainer.ppo_mini_batch_size={size}"]
-
-
-# ---- processes and memory
 
 
 def _gpus(value: str, known: RunContext, *, total: bool = False) -> list[str]:
@@ -455,10 +368,7 @@ def _one_key(value: str, known: RunContext, setting: str) -> list[str] | None:
 
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
-    "step_batch": _step_batch, "accumulation": _accumulation, "process_batch": _process_batch,
-    "per_group": _per_group, "per_process": _per_process,
-    "steps_per_generation": partial(_updates, name="steps_per_generation"),
-    "mini_batches": partial(_updates, name="num_mini_batches"),
+    "per_process": _per_process,
     "gpus": _gpus, "all_gpus": partial(_gpus, total=True), "offload": _offload, "bf16": _bf16,
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),

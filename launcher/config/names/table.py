@@ -1,4 +1,5 @@
-"""The table of names, `names.yaml`: what TRL, verl, axolotl, LLaMA-Factory and Hugging Face call a setting of ours."""
+"""The table of names, `names.yaml` and `verl.yaml`: what TRL, verl, axolotl, LLaMA-Factory and Hugging Face call a
+setting of ours."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ from typing import Any
 
 import yaml
 
+from launcher.config.names import verl
 from launcher.core.bounded_parse import LOADER
 
 FILE = Path(__file__).with_name("names.yaml")
+LISTS = ("ours", "unless", "switch", "ppo", "sft")
+"""Fields of an entry that hold names with spaces between them."""
 OTHER = "also"
 """Names of no project in particular."""
 
@@ -58,6 +62,14 @@ class Translation:
     note: str = ""
     instead: str = ""
     """What to do where there is nothing of that kind, or of that value."""
+    ppo: tuple[str, ...] = ()
+    """Keys of verl's main_ppo that it is written to."""
+    sft: tuple[str, ...] = ()
+    """The same of sft_trainer."""
+    to: Mapping[Any, Any] | str = field(default_factory=dict)
+    """Our value -> verl's, where that is another one; or the name of a function of the engine's."""
+    when: str = ""
+    """What has to hold for it to be written."""
     verl_engine: Mapping[str, str | None] = field(default_factory=dict)
     """With engine=verl: their value -> what to type, `*` any other, `?` any that stands for nothing here;
     `engine.extra` in it passes the argument on, None refuses it."""
@@ -125,7 +137,8 @@ def table() -> Table:
     """Read once, when it is first needed."""
     node: dict[str, Any] = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
     projects = {key: Project(key, **about) for key, about in node["about"].items()}
-    meanings = tuple(_meaning(entry, [*projects, OTHER]) for entry in node["entries"])
+    entries = [*node["entries"], *verl.read()["settings"]]
+    meanings = tuple(_meaning(entry, [*projects, OTHER]) for entry in entries)
     named: dict[str, list[Translation]] = {}
     for name, meaning in _pairs(meanings):
         named.setdefault(name, []).append(meaning)
@@ -137,7 +150,7 @@ def table() -> Table:
 def _meaning(entry: dict[str, Any], sources: list[str]) -> Translation:
     rest = {key: value for key, value in entry.items() if key not in sources}
     names = {source: tuple(entry[source].split()) for source in sources if source in entry}
-    return Translation(names, **rest | {key: tuple(entry.get(key, "").split()) for key in ("ours", "unless", "switch")})
+    return Translation(names, **rest | {key: tuple(entry.get(key, "").split()) for key in LISTS})
 
 
 def _pairs(meanings: tuple[Translation, ...]) -> Iterator[tuple[str, Translation]]:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
-from launcher.algorithms.dapo import DAPO
-from launcher.algorithms.dr_grpo import DrGRPO
-from launcher.algorithms.grpo import GRPO
-from launcher.algorithms.gspo import GSPO
-from launcher.algorithms.ppo import PPO
-from launcher.algorithms.sft import SFT
 from launcher.clusters.ray import Ray
+from launcher.config.names import verl
+from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
@@ -30,9 +28,7 @@ from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Engine, Plan, Process, RunFacts
 from launcher.spec.run import Optim, RunSpec
 
-TRAINED = (SFT, GRPO, DrGRPO, DAPO, GSPO, PPO)
-"""Algorithms that verl has, too. A class that extends one of these has a loss of its own, which verl does not know."""
-SCHEDULES = ("constant", "cosine")
+PROJECT = "verl"
 TAKEN = {
     "trainer.resume_mode": "leave it out; rlrun train --resume RUN goes on",
     "trainer.resume_from_path": "use engine.resume_from_path",
@@ -79,7 +75,7 @@ class Verl(Engine):
     def problems(self, run: RunSpec) -> list[Problem]:
         if found := super().problems(run):
             return found  # verl has no such algorithm: the rest would be about another one
-        return [*self._unknown_parts(run), *_unread_settings(run), *self._taken_arguments()]
+        return [*self._unknown_parts(run), *_unread_settings(run), *_unknown_fields(run), *self._taken_arguments()]
 
     def _taken_arguments(self) -> Iterator[Problem]:
         """Arguments that would take a run's files from where rlrun looks for them."""
@@ -94,9 +90,8 @@ class Verl(Engine):
 
     def _unknown_parts(self, run: RunSpec) -> Iterator[Problem]:
         """Algorithms, models, rewards and hardware that verl cannot use."""
-        name = type(run.algorithm).__name__
-        if type(run.algorithm) not in TRAINED:
-            got = f"verl computes its own losses and does not know {name}"
+        if words.own_settings(run) is None:
+            got = f"verl computes its own losses and does not know {type(run.algorithm).__name__}"
             yield Problem("engine", got, "use engine=torch", "not-supported", ("algorithm",))
         if not isinstance(run.sampler, VerlSampler):
             fix = "use sampler=verl, or engine=torch"
@@ -117,16 +112,16 @@ class Verl(Engine):
     def command(self, run: RunSpec, folder: Path, start: int = 0) -> list[str]:
         """verl's program and its arguments, as one would type them in its environment."""
         python = [self.python or sys.executable, "-u"]
-        if words.program(run) == words.SFT_MAIN:
+        if words.module(run) == words.MODULES["sft"]:
             each = f"--nproc-per-node={run.hardware.processes_per_node}"
             python += ["-m", "torch.distributed.run", "--standalone", each]
-        return [*python, "-m", words.program(run), *words.arguments(run, self, folder, start)]
+        return [*python, "-m", words.module(run), *words.arguments(run, self, folder, start)]
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         """One process, which starts verl and reads what it writes; verl starts the others through Ray or torchrun."""
         driver = (sys.executable, "-P", "-m", "launcher.engines.verl.driver", str(folder), str(start))
         env = {**self.env, "VERL_FILE_LOGGER_PATH": str(words.log_file(folder))}
-        if words.program(run) == words.SFT_ON_RAY and run.cluster.remote_address:
+        if words.module(run) == words.SFT_ON_RAY and run.cluster.remote_address:
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
@@ -147,35 +142,24 @@ class Verl(Engine):
 
 
 def _unread_settings(run: RunSpec) -> Iterator[Problem]:
-    """Values that verl has no setting for."""
-    spec = run.algorithm
-    for where, optim in (("optim", run.optim), *([("critic.optim", run.critic.optim)] if run.has_critic else [])):
-        if optim.lr_scheduler_type not in SCHEDULES:
-            got = f"verl has no {optim.lr_scheduler_type} schedule"
-            yield conflict(f"{where}.lr_scheduler_type", got, f"use {' or '.join(SCHEDULES)}", "engine")
-        if optim.adam_eps != Optim().adam_eps and run.engine.strategy == "megatron":  # type: ignore[attr-defined]
-            got = "Megatron's optimizer takes it in a setting of its own"
-            fix = f"leave it out, and use +{words.ACTOR}.optim.override_optimizer_config.adam_eps={optim.adam_eps:g}"
-            yield conflict(f"{where}.adam_eps", got, fix, "engine.strategy")
-    if run.model.dtype == "float64":
-        yield conflict("model.dtype", "verl computes no float64", "use float32", "engine", "model")
-    if run.model.dropout:
-        yield conflict("model.dropout", "verl trains without dropout", "leave it out", "engine")
-    if run.data.chat_template == "never":
-        got = "verl always writes prompts with the chat template"
-        yield conflict("data.chat_template", got, "use auto, or engine=torch", "engine")
-    if run.data.loss_on == "last":
-        got = "verl learns all assistant turns"
-        yield conflict("data.loss_on", got, "use all, or engine=torch", "engine")
-    if run.health.on_critical == "pause":
-        got = "verl cannot save a checkpoint when it is asked to"
-        yield conflict("health.on_critical", got, "use stop or warn, and trainer.save_freq", "engine")
-    if isinstance(spec, SFT) and spec.loss_agg_mode != "token-mean":
-        got = "verl's SFT is the mean over tokens"
-        yield conflict("algorithm.loss_agg_mode", got, "use token-mean, or engine=torch", "engine")
-    if isinstance(spec, GRPO) and spec.min_group_std:
-        got = "verl filters groups by equal scores only"
-        yield conflict("algorithm.min_group_std", got, "use algorithm=dapo, or engine=torch", "engine")
-    if isinstance(spec, GRPO | PPO) and spec.max_log_ratio is not None:
-        got = "verl clamps log-ratios at 20"
-        yield conflict("algorithm.max_log_ratio", got, "use null, or engine=torch", "engine")
+    """Values that verl has no setting for, and settings of an algorithm that it does not have."""
+    for row in verl.read()["only"]:
+        setting, kind = row["ours"], row.get("kind", run.algorithm.data)
+        is_read = kind == run.algorithm.data and (run.has_critic or not setting.startswith("critic."))
+        with suppress(KeyError):  # of another algorithm
+            if is_read and words.value_of(run, setting) not in row["allowed"]:
+                yield conflict(setting, row["got"], row["fix"], "engine")
+    if run.engine.strategy == "megatron" and run.optim.adam_eps != Optim().adam_eps:  # type: ignore[attr-defined]
+        key = f"+{words.ACTOR}.optim.override_optimizer_config.adam_eps={run.optim.adam_eps:g}"
+        got = "Megatron's optimizer takes it in a setting of its own"
+        yield conflict("optim.adam_eps", got, f"leave it out, and use {key}", "engine.strategy")
+
+
+def _unknown_fields(run: RunSpec) -> Iterator[Problem]:
+    """Settings of an algorithm that the table does not have, where they are given."""
+    known = {setting for row in table().meanings if row.ppo or row.sft or PROJECT in row.names for setting in row.ours}
+    known |= {row["ours"] for row in verl.read()["only"]}
+    for field in fields(run.algorithm):  # type: ignore[arg-type]
+        setting = f"algorithm.{field.name}"
+        if setting not in known and words.value_of(run, setting) != field.default:
+            yield conflict(setting, "verl has no setting for it", "leave it out, or use engine=torch", "engine")

@@ -1,30 +1,27 @@
-"""What can be known to fail of a run of verl before a GPU is held: its arguments against verl's config, the rules of
-its `validate_config`, and what it finds only later, or never. Neither verl nor torch is loaded.
+"""What can be known to fail of a run of verl before a GPU is held. Neither verl nor torch is loaded in this process.
+
+In this order: the rows' files, keys and values against verl's config (`config`), sizes and settings that verl refuses
+late or does not read (`rules`), and where nothing has failed and verl is installed, its own checks (`ask`).
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.problems import Problem, error_message
-from launcher.engines.verl import named_files, rows, saved, words
+from launcher.core.problems import Problem
+from launcher.engines.verl import ask, rows, saved, words
 from launcher.engines.verl.config.compose import compose
-from launcher.engines.verl.config.defaults import Program, find_files
-from launcher.engines.verl.rules import early, late
-from launcher.engines.verl.rules.facts import PROGRAMS, LaunchFacts
-from launcher.engines.verl.rules.settings import at
-from launcher.models import config as model_config
-from launcher.models.pretrained import Pretrained
+from launcher.engines.verl.config.defaults import VERSION
+from launcher.engines.verl.rules import judge
+from launcher.engines.verl.rules.facts import LaunchFacts
+from launcher.engines.verl.rules.settings import ACTOR, ROLLOUT, at
 from launcher.rewards.python import Python
 from launcher.spec.data import make_answer
 from launcher.spec.engine import RunFacts
@@ -34,69 +31,65 @@ if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 T = TypeVar("T")
-VERSION = "0.9.1"
+ANYWHERE = Path("/run")
+"""The folder of the run in what verl is asked, so that runs with equal settings are asked about once."""
 REGISTERED = (
     "trainer.device",
-    f"{words.ROLLOUT}.name",
-    f"{words.ACTOR}.policy_loss.loss_mode",
+    f"{ROLLOUT}.name",
+    f"{ACTOR}.policy_loss.loss_mode",
     "algorithm.adv_estimator",
-    f"{words.ROLLOUT}.agent.agent_loop_config_path",
+    f"{ROLLOUT}.agent.agent_loop_config_path",
 )
-"""Names that such a module may add to verl's own."""
+"""Names that a module in VERL_USE_EXTERNAL_MODULES may add to verl's own: what is wrong with them is a warning then."""
 WRITTEN = ("data.train_files", "data.val_files")
 """Files that a run of ours writes for verl."""
-PATIENCE_S = 20.0
-PROBE = """
-import importlib.metadata, importlib.util, json, pkgutil
-names = sorted({module.name for module in pkgutil.iter_modules()})
-try:
-    version = importlib.metadata.version("verl")
-except importlib.metadata.PackageNotFoundError:
-    version = None
-print(json.dumps({"packages": names, "verl": version}))
-"""
-
-
-@dataclass(frozen=True)
-class VerlEnvironment:
-    """The Python that runs verl."""
-
-    version: str | None
-    """Of verl; None where it is not installed there."""
-    packages: frozenset[str]
-    """What can be imported."""
-    files: Path | None
-    """`verl/trainer/config` of the installed package."""
 
 
 def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[CheckResult]:
-    probed = probe(python)
-    if isinstance(probed, Problem) and facts.here:
-        yield from from_problems([probed])
-        return
-    found = None if isinstance(probed, Problem) else probed
+    probed = ask.probe(python)
+    if isinstance(probed, Problem):
+        if facts.here:
+            yield from from_problems([probed])
+            return
+        probed = ask.UNKNOWN
     files = _read(lambda: rows.look(run))
-    yield from files.rewritten() if files else ()
-    yield from _read(lambda: list(files.unlike())) or () if files else ()
-    if found and found.version != VERSION:
-        yield from _versions(found, python, facts.here)
-    arguments = words.arguments(run, engine, facts.folder, 0)
-    program: Program = "ppo" if run.algorithm.sampled else "sft"
-    composed = compose(arguments, program, found.files if found else None)
-    yield from from_problems(map(_named, composed.problems))
-    yield from from_problems(map(_named, composed.notes), "WARN")
-    if composed.problems:
-        return
-    yield from _other_micro_batches(run)
-    known = _launch_facts(engine, run, facts, files, found, composed.config)
-    results = list(_rules(composed.config, known, bool(engine.env.get(words.PLUGINS)), facts.here))
-    yield from results
-    if not any(result.level == "FAIL" for result in results):
-        where = f"verl {found.version} in {python}" if found and found.version else f"verl {VERSION}"
-        yield CheckResult("OK", "engine", f"{where} accepts its {len(arguments)} arguments")
+    if files:
+        yield from files.rewritten()
+        yield from _read(lambda: list(files.unlike())) or ()
+    yield from _micro_batch_of_verl(run)
+    yield from _other_version(probed, python, facts.here)
+    results = _without_verl(engine, run, facts, files, probed)
+    asked = ask.Verdict(accepted=False)
+    if probed.version and (probed.version != VERSION or not _failed(results)):
+        arguments = words.arguments(run, engine, ANYWHERE)
+        asked = ask.ask(python, probed.version, words.program(run), arguments, engine.env)
+        if asked.accepted:
+            results = [replace(result, level="WARN") for result in results]
+    yield from (*results, *asked.results)
+    if not _failed([*results, *asked.results]):
+        where = f"verl {probed.version} in {python}" if probed.version else f"verl {VERSION}"
+        how = "" if asked.accepted else ", as far as its keys and sizes tell"
+        count = len(words.arguments(run, engine, facts.folder))
+        yield CheckResult("OK", "engine", f"{where} accepts its {count} arguments{how}")
 
 
-def _other_micro_batches(run: RunSpec) -> Iterator[CheckResult]:
+def _without_verl(
+    engine: Verl, run: RunSpec, facts: RunFacts, files: rows.RowFiles | None, found: ask.VerlEnvironment
+) -> list[CheckResult]:
+    """What keys and types tell, and where they are verl's, the rules."""
+    composed = compose(words.arguments(run, engine, facts.folder), words.program(run))
+    results = [*from_problems(map(_named, composed.problems)), *from_problems(map(_named, composed.notes), "WARN")]
+    if not composed.problems:
+        known = _launch_facts(engine, run, facts, files, found, composed.config)
+        results += _judged(composed.config, known, bool(engine.env.get(words.PLUGINS)))
+    return results
+
+
+def _failed(results: Sequence[CheckResult]) -> bool:
+    return any(result.level == "FAIL" for result in results)
+
+
+def _micro_batch_of_verl(run: RunSpec) -> Iterator[CheckResult]:
     """The setting is the most that fits in memory; verl wants a divisor."""
     asked, taken, rows = run.trainer.micro_batch_size_per_gpu, run.micro_batch_rows, run.sequences_per_update
     if not run.trainer.max_tokens_per_gpu and taken < min(asked, rows):
@@ -105,29 +98,27 @@ def _other_micro_batches(run: RunSpec) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "trainer.micro_batch_size_per_gpu", got, f"use {taken} or {more}")
 
 
-def _versions(found: VerlEnvironment, python: str, here: bool) -> Iterator[CheckResult]:
+def _other_version(found: ask.VerlEnvironment, python: str, here: bool) -> Iterator[CheckResult]:
+    if found == ask.UNKNOWN or found.version == VERSION:
+        return
     if found.version is None:
         fix = f"use {python} -m pip install 'verl[vllm]=={VERSION}', or engine.python=PYTHON of its environment"
         yield CheckResult("FAIL" if here else "WARN", "engine.python", f"{python} has no verl", fix)
-    else:
-        got = f"verl {found.version} is installed; its arguments are checked as those of {VERSION}"
-        yield CheckResult("WARN", "engine.python", got, f"use verl {VERSION}")
+        return
+    got = f"verl {found.version} is installed; what is judged without it are the arguments of {VERSION}"
+    yield CheckResult("WARN", "engine.python", got, f"use verl {VERSION}")
 
 
-def _rules(config: dict[str, object], facts: LaunchFacts, plugins: bool, here: bool) -> Iterator[CheckResult]:
-    """Each thing once: a rule of `validate_config` may name what a later one names, too. What `plugins` may register
-    or replace is a warning with them, and so is a path that is not here where the run is to be on another machine."""
-    first = early.problems(config)
-    yield from from_problems(map(_named, first))
-    known = {problem.where for problem in first}
-    if facts.rows is not None and facts.rows < int(str(at(config, "data.train_batch_size"))):
-        known.add("data.train_batch_size")  # as the check of steps has said
-    for result in late.results(config, facts):
-        if result.problem.where not in known:
-            by_plugin = result.problem.where in REGISTERED or result.problem.code == "not-installed"
-            not_here = result.problem.code == "not-found" and not here
-            level = "WARN" if (plugins and by_plugin) or not_here else result.level
-            yield from from_problems([_named(result.problem)], level)
+def _judged(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
+    """What the rules say. What `plugins` may register or replace is a warning with them, and so is a path that is not
+    here where the run is to be on another machine."""
+    for result in judge(config, facts):
+        problem = result.problem
+        if problem.where == "data.train_batch_size" and problem.code == "not-enough":
+            continue  # which the check of steps says
+        by_plugin = plugins and (problem.where in REGISTERED or problem.code == "not-installed")
+        elsewhere = problem.code == "not-found" and not facts.run.here
+        yield from from_problems([_named(problem)], "WARN" if by_plugin or elsewhere else result.level)
 
 
 def _named(problem: Problem) -> Problem:
@@ -145,33 +136,28 @@ def _launch_facts(
     run: RunSpec,
     facts: RunFacts,
     files: rows.RowFiles | None,
-    found: VerlEnvironment | None,
+    found: ask.VerlEnvironment,
     config: dict[str, object],
 ) -> LaunchFacts:
-    shape, path = run.model.shape, engine.resume_from_path
-    world = next((size for role in (Path(path, "actor"), Path(path)) if (size := saved.world_size(role))), None) if (
-        path) else None  # fmt: skip
+    resumed = engine.resume_from_path
+    worlds = [saved.world_size(role) for role in (Path(resumed, "actor"), Path(resumed))] if resumed else []
     keys, unaccepted = _reward(run, facts, config)
     return LaunchFacts(
-        rows=facts.rows, val_rows=facts.val_rows or None, data_sources=facts.data_sources,
-        val_data_sources=facts.val_data_sources, unlabelled=facts.unlabelled, differs_by_turn=facts.differs_by_turn,
-        columns=files.columns if files else None, agents=_read(files.agents) if files else None,
-        reward_keys=keys, unaccepted=unaccepted, positions=run.model.positions, architectures=_architectures(run),
-        heads=shape.num_attention_heads if shape else None, kv_heads=shape.num_key_value_heads if shape else None,
-        layers=shape.num_hidden_layers if shape else None, experts=shape.num_experts if shape else None,
-        vocabulary=shape.vocab_size if shape else None, checkpoint_world=world,
-        adapter_rank=named_files.adapter_rank(config), function_tools=named_files.function_tools(config),
-        bound=named_files.objects(config, run.reward.path if isinstance(run.reward, Python) else None),
-        tools=named_files.tools(config), agent_loops=named_files.agent_loops(config),
-        folders=named_files.folders(config), visible_gpus=None if run.cluster.remote_address else _visible(engine),
-        existing=frozenset(_existing(config, found.files.parents[1:3] if found and found.files else ())),
-        packages=found.packages if found and found.version else None,
+        run=facts,
+        columns=files.columns if files else None,
+        reward_keys=keys,
+        unaccepted=unaccepted,
+        shape=run.model.shape,
+        positions=run.model.positions,
+        visible_gpus=None if run.cluster.remote_address else _visible_gpus(engine),
+        checkpoint_world=next(filter(None, worlds), None),
+        existing=frozenset(_existing(config)),
+        packages=found.packages if found.version else None,
         variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
-        programs=frozenset(filter(shutil.which, PROGRAMS)) if facts.here else None,
-    )  # fmt: skip
+    )
 
 
-def _visible(engine: Verl) -> int | None:
+def _visible_gpus(engine: Verl) -> int | None:
     """GPUs that the run's own CUDA_VISIBLE_DEVICES leaves to Ray."""
     value = engine.env.get("CUDA_VISIBLE_DEVICES")
     return None if value is None else len([device for device in value.split(",") if device.strip() not in ("", "-1")])
@@ -198,53 +184,16 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
     return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
 
 
-def _architectures(run: RunSpec) -> tuple[str, ...] | None:
-    model = run.model
-    node = model_config.read(model.folder) if isinstance(model, Pretrained) and not model.on_hub else None
-    named = (node or {}).get("architectures")
-    return tuple(map(str, named)) if isinstance(named, list) else None
-
-
-def _existing(node: object, folders: Sequence[Path] = (), key: str = "") -> Iterator[str]:
+def _existing(node: object, key: str = "") -> Iterator[str]:
     """The paths that a config names and that are on this machine, or are written when the run starts. verl runs in a
-    folder of the run, so that other paths are looked up in `folders` only, those of verl's package."""
+    folder of the run, so a relative path leads nowhere."""
     if isinstance(node, dict):
         for name, value in node.items():
-            yield from _existing(value, folders, f"{key}.{name}" if key else name)
+            yield from _existing(value, f"{key}.{name}" if key else name)
     elif isinstance(node, list):
         for value in node:
-            yield from _existing(value, folders, key)
+            yield from _existing(value, key)
     elif isinstance(node, str):
         path = os.path.expanduser(node.removeprefix("file://"))
-        places = [path] if os.path.isabs(path) else [os.path.join(folder, path) for folder in folders]
-        if key in WRITTEN or any(map(_exists, places)):
+        if key in WRITTEN or (os.path.isabs(path) and "\0" not in path and os.path.exists(path)):
             yield node
-
-
-def _exists(path: str) -> bool:
-    try:
-        return os.path.exists(path)
-    except ValueError:  # a NUL
-        return False
-
-
-def probe(python: str) -> VerlEnvironment | Problem:
-    """What is installed for a Python of this machine: modules are looked up, none is loaded."""
-    path = shutil.which(python)
-    if path is None:
-        return Problem("engine.python", f"{python} is not there", "use the Python of verl's environment", "not-found")
-    try:
-        ran = subprocess.run(
-            [path, "-c", PROBE],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
-        node = json.loads(ran.stdout)
-        packages, version = frozenset(map(str, node["packages"])), node["verl"]
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        got = f"{python} does not say what is installed: {error_message(error)}"
-        return Problem("engine.python", got, "use the Python of verl's environment", "bad-file")
-    return VerlEnvironment(version, packages, find_files(Path(path).parents[1]) if version else None)

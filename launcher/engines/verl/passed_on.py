@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from launcher.config.names.verl import read_key, todays_key
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem
-from launcher.engines.verl.config import renamed
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import MEGATRON, Program
 from launcher.spec.algorithm import Kind
@@ -75,4 +75,4 @@ def _problems_of_keys(arguments: tuple[str, ...], program: Program) -> list[Prob
 
 
 def _todays_name(key: str, program: Program) -> str | None:
-    return renamed.ignored(key) or renamed.today(program, key)
+    return read_key(key) or todays_key(key, program)

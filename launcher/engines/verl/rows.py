@@ -18,7 +18,7 @@ from typing import Any
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
-from launcher.data.parquet_layout import count_rows, distinct, fields_of, join_files, unlike_files
+from launcher.data.parquet_layout import count_rows, fields_of, join_files, unlike_files
 from launcher.data.prepare import prepare
 from launcher.engines.verl.words import WORK, key_of
 from launcher.spec.algorithm import Kind
@@ -87,12 +87,6 @@ class RowFiles:
     def columns(self) -> frozenset[str] | None:
         """Columns of the training rows; None where they are prepared."""
         return None if self.unreadable else frozenset(_columns(fields for _, fields in self.splits["train"]))
-
-    def agents(self) -> frozenset[str]:
-        """The agent loops that rows name. Raises as `look` does."""
-        files = [] if self.unreadable else [each for split in SPLITS for each in self.splits[split]]
-        named = [distinct(Path(name), "agent_name") for name, fields in files if "agent_name" in fields]
-        return frozenset(str(agent) for agents in named for agent in agents)
 
     def unlike(self) -> Iterator[CheckResult]:
         """Files that cannot be joined into one. Raises as `look` does."""

@@ -1,37 +1,37 @@
-"""verl's arguments of a run: one pure function for each section of its config, `{verl's key: value}`.
+"""verl's arguments of a run: what the table of names says (`config/names/verl.yaml`), and what follows from several
+settings, one function for each thing.
 
-The keys are those of verl 0.9.1. What follows from other values (micro-batches that must divide, a frequency that means
-"at the end") is computed here; everything else is passed on under the name that verl has for it.
+The keys are those of verl 0.9.1.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.algorithms.dapo import DAPO
-from launcher.algorithms.grpo import GRPO
-from launcher.algorithms.gspo import GSPO
-from launcher.algorithms.ppo import PPO
+from launcher.config.names.table import Translation, table
+from launcher.config.names.verl import Program
 from launcher.core.checkpoints import name_of
 from launcher.core.overrides import is_plain, literal, quoted
-from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.combined import Auto
 from launcher.rewards.model import RewardModel
 from launcher.rewards.python import Python
-from launcher.spec.model import Model
 from launcher.spec.reward import Reward
-from launcher.spec.run import Optim, RunSpec, Trainer
+from launcher.spec.run import Optim, RunSpec
 
 if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 Section = dict[str, Any]
-PPO_MAIN, SFT_MAIN, SFT_ON_RAY = "verl.trainer.main_ppo", "verl.trainer.sft_trainer", "verl.trainer.sft_trainer_ray"
+MODULES = {"ppo": "verl.trainer.main_ppo", "sft": "verl.trainer.sft_trainer"}
+SFT_ON_RAY = "verl.trainer.sft_trainer_ray"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+FUNCTION = "reward.custom_reward_function"
 SFT_DATA_KEY = "messages"
 WORK, SAVED, VALIDATION, STATE = "verl", "saved", "validation", "state"
 """Folder in the run's that holds verl's own files; in it, what it saves and its held-out answers. Folder of a
@@ -41,31 +41,39 @@ PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 AT_THE_END = 10**9
 """A frequency that comes at the last step only: for verl, -1 and 0 mean never."""
 NEVER = -1
-NO_DUAL_CLIP = 1e9
-"""A dual clip that clips nothing: verl has no other way to disable it."""
-DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
-ESTIMATORS = {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}
 BRIDGE = Path(__file__).with_name("reward_bridge.py")
 
 
-def program(run: RunSpec) -> str:
+def program(run: RunSpec) -> Program:
+    return "ppo" if run.algorithm.sampled else "sft"
+
+
+def module(run: RunSpec) -> str:
     """The Python module that trains it: SFT on one machine has a process for each GPU, started by torchrun; on several,
     Ray starts them."""
-    if run.algorithm.sampled:
-        return PPO_MAIN
-    return SFT_MAIN if run.hardware.nnodes == 1 else SFT_ON_RAY
+    return SFT_ON_RAY if program(run) == "sft" and run.hardware.nnodes > 1 else MODULES[program(run)]
 
 
 def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[str]:
     """What stands after the program, for the run in `folder` that goes on after step `start`. What `engine.extra` gives
     takes the place of ours."""
-    sections = rl_sections(run, engine) if run.algorithm.sampled else sft_sections(run, engine)
-    sections += [
-        paths(run, folder.absolute()),
-        resuming(folder.absolute(), start, engine.resume_from_path),
-        joining(run),
-    ]
-    given = {key: value for section in sections for key, value in section.items()}
+    folder = folder.absolute()
+    given = {
+        **(own_settings(run) or {}),
+        **_from_table(run, engine),
+        **_micro_batches(run),
+        **_optimizers(run, engine),
+        **_adapters(run, engine),
+        **_length(run),
+        **_paths(run, folder),
+        **_resume(folder, start, engine.resume_from_path),
+        "trainer.logger": ("console", "file"),
+    }
+    if run.algorithm.sampled:
+        given |= {**_group_filter(run), **_reward(run, folder)}
+        given["+ray_kwargs.ray_init.address"] = run.cluster.remote_address or "local"  # `local` starts one for this run
+    else:
+        given["data.messages_key"] = SFT_DATA_KEY
     other = {key_of(word) for word in engine.extra}
     return [*(to_word(key, value) for key, value in given.items() if key_of(key) not in other), *engine.extra]
 
@@ -80,245 +88,146 @@ def to_word(key: str, value: Any) -> str:
     return f"{key}={literal(value, lambda text: text if text and is_plain(text) else quoted(text))}"
 
 
-# ---- sections of main_ppo
+# ---- the table
 
 
-def rl_sections(run: RunSpec, engine: Verl) -> list[Section]:
-    megatron = engine.strategy == "megatron"
-    made = [strategy(engine), rl_data(run), model("actor_rollout_ref.model", run.model, megatron), actor(run, megatron)]
-    made += [reference(run, megatron), rollout(run), algorithm(run), reward(run), trainer(run)]
-    return [*made, critic(run, megatron)] if run.has_critic else made
+def own_settings(run: RunSpec) -> Mapping[str, object] | None:
+    """verl's settings that choose the loss of the run's algorithm; None where verl has no such loss. What a class
+    inherits does not count: it has changed something."""
+    found: Mapping[str, object] | None = vars(type(run.algorithm)).get("verl")
+    return found
 
 
-def strategy(engine: Verl) -> Section:
-    if engine.strategy == "megatron":
-        return {"model_engine": "megatron"}
-    return {f"{ACTOR}.strategy": engine.strategy, "critic.strategy": engine.strategy}
+def value_of(run: RunSpec, setting: str) -> Any:
+    """The value of `sampler.n`. Raises `KeyError` where the run's algorithm has no such field."""
+    group, _, name = setting.partition(".")
+    if group == "algorithm" and name not in {field.name for field in fields(run.algorithm)}:  # type: ignore[arg-type]
+        raise KeyError(setting)
+    return attrgetter(setting)(run)
 
 
-def rl_data(run: RunSpec) -> Section:
-    data = run.data
-    return {
-        "data.train_batch_size": data.train_batch_size,
-        "data.max_prompt_length": data.max_prompt_length,
-        "data.max_response_length": data.max_response_length,
-        "data.shuffle": data.shuffle,
-        "data.seed": run.seed,
-        **_truncation(run),
-        **({"data.apply_chat_template_kwargs": data.template_args} if data.template_args else {}),
-    }
+def _from_table(run: RunSpec, engine: Verl) -> Section:
+    written: Section = {}
+    for row in table().meanings:
+        keys = row.ppo if run.algorithm.sampled else row.sft
+        try:
+            if keys and _is_written(row, run, engine):
+                value = _converted(row, value_of(run, row.ours[0]), run)
+                written |= {key: value for key in keys if _has_network(key, run)}
+        except KeyError:  # of another algorithm
+            continue
+    return written
 
 
-def _truncation(run: RunSpec) -> Section:
-    filtered = run.data.truncation == "filter"
-    return {
-        "data.filter_overlong_prompts": filtered,
-        "data.truncation": "error" if filtered else run.data.truncation,
-    }
+def _is_written(row: Translation, run: RunSpec, engine: Verl) -> bool:
+    if row.when in ("fsdp", "megatron"):
+        return (engine.strategy == "megatron") == (row.when == "megatron")
+    return not row.when or bool(value_of(run, row.when))
 
 
-def model(prefix: str, spec: Model, megatron: bool = False) -> Section:
-    """The model below `prefix`: the policy's, the critic's or that of SFT."""
-    assert isinstance(spec, Pretrained)
-    adapters: Section = {
-        f"{prefix}.lora_rank": spec.lora_rank,
-        f"{prefix}.lora_alpha": spec.lora_alpha,
-        f"{prefix}.target_modules": spec.peft_targets,
-    }
-    if megatron:  # which reads names of its own (megatron_peft.py), and has names of its own for layers
-        adapters = {f"{prefix}.lora.rank": spec.lora_rank, f"{prefix}.lora.alpha": spec.lora_alpha}
-        if spec.target_modules != ("all-linear",):
-            adapters[f"{prefix}.lora.target_modules"] = spec.target_modules
-    return {
-        f"{prefix}.path": spec.path,
-        f"{prefix}.enable_gradient_checkpointing": spec.enable_gradient_checkpointing,
-        f"{prefix}.trust_remote_code": spec.trust_remote_code,
-        **(adapters if spec.lora_rank else {}),
-    }
+def _has_network(key: str, run: RunSpec) -> bool:
+    """Whether the run has the model that a key is about."""
+    needed = {"critic.": "critic", f"{REF}.": "reference"}
+    return all(need in run.algorithm.needs for start, need in needed.items() if key.startswith(start))
 
 
-def actor(run: RunSpec, megatron: bool) -> Section:
-    """The policy's update: batches, clipping, KL and optimizer."""
-    spec = run.algorithm
-    assert isinstance(spec, GRPO | PPO)
-    kl_loss = spec.kl_loss_coef if isinstance(spec, GRPO) else 0.0
-    with_kl = {f"{ACTOR}.kl_loss_coef": kl_loss, f"{ACTOR}.kl_loss_type": ESTIMATORS[spec.kl_loss_type]} if (
-        isinstance(spec, GRPO) and kl_loss) else {}  # fmt: skip
-    return {
-        f"{ACTOR}.ppo_mini_batch_size": run.mini_batch_size,
-        f"{ACTOR}.ppo_epochs": run.trainer.ppo_epochs,
-        **_micro_batches(run, ACTOR, "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "use_dynamic_bsz"),
-        f"{ACTOR}.clip_ratio": spec.clip_ratio_low,
-        f"{ACTOR}.clip_ratio_low": spec.clip_ratio_low,
-        f"{ACTOR}.clip_ratio_high": spec.clip_ratio_high,
-        f"{ACTOR}.clip_ratio_c": NO_DUAL_CLIP if spec.clip_ratio_c is None else spec.clip_ratio_c,
-        f"{ACTOR}.policy_loss.loss_mode": "gspo" if isinstance(spec, GSPO) else "vanilla",
-        f"{ACTOR}.loss_agg_mode": spec.loss_agg_mode,
-        **({f"{ACTOR}.loss_scale_factor": _whole(spec.loss_scale_factor)} if spec.loss_scale_factor else {}),
-        f"{ACTOR}.entropy_coeff": spec.entropy_coeff,
-        f"{ACTOR}.use_kl_loss": bool(kl_loss),
-        **with_kl,
-        **({} if megatron else _sharded(run, f"{ACTOR}.fsdp_config")),
-        f"{ACTOR}.data_loader_seed": run.seed,
-        **optimizer(f"{ACTOR}.optim", run.optim, megatron),
-    }
+def _converted(row: Translation, value: Any, run: RunSpec) -> Any:
+    if not isinstance(row.to, str):
+        return row.to.get(value, value) if isinstance(value, str | int | float | None) else value
+    if row.to == "frequency":
+        if row.ours == ("trainer.test_freq",) and run.data.held_out == 0:
+            return NEVER
+        return value if value > 0 else AT_THE_END
+    if row.to == "held_out":
+        return value and run.data.held_out != 0
+    return {"is_on": bool, "whole": lambda number: int(number) if number == int(number) else number}[row.to](value)
 
 
-def _whole(value: float) -> float | int:
-    """Without its point where it is a whole number: verl's setting is one."""
-    return int(value) if value == int(value) else value
+# ---- what follows from several settings
 
 
-def _sharded(run: RunSpec, prefix: str) -> Section:
-    """Number format of the weights; Megatron keeps them in bfloat16, with an optimizer in float32."""
-    return {f"{prefix}.model_dtype": DTYPES[run.model.dtype], f"{prefix}.seed": run.seed}
-
-
-def _micro_batches(run: RunSpec, prefix: str, rows: str, tokens: str, dynamic: str) -> Section:
+def _micro_batches(run: RunSpec) -> Section:
     """By rows, of which verl wants a divisor of those of an update in one process; or by tokens."""
-    if run.trainer.max_tokens_per_gpu:
-        return {f"{prefix}.{dynamic}": True, f"{prefix}.{tokens}": run.trainer.max_tokens_per_gpu}
-    return {f"{prefix}.{dynamic}": False, f"{prefix}.{rows}": run.micro_batch_rows}
+    tokens, rows = run.trainer.max_tokens_per_gpu, run.micro_batch_rows
+    log_prob = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
+    update = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
+    of_sft = ("use_dynamic_bsz", "max_token_len_per_gpu", "micro_batch_size_per_gpu")
+    places = {ACTOR: update, ROLLOUT: log_prob, REF: log_prob, "critic": update} if run.algorithm.sampled else {
+        "data": of_sft}  # fmt: skip
+    made: Section = {}
+    for place, (dynamic, by_tokens, by_rows) in places.items():
+        if _has_network(f"{place}.", run):
+            made[f"{place}.{dynamic}"] = bool(tokens)
+            made[f"{place}.{by_tokens if tokens else by_rows}"] = tokens or rows
+    if tokens and run.has_critic:
+        made["+critic.ppo_infer_max_token_len_per_gpu"] = tokens  # V1 reads it for updates, too
+    return made
 
 
-def optimizer(prefix: str, spec: Optim, megatron: bool) -> Section:
-    """AdamW and its schedule."""
-    common = {
-        f"{prefix}.lr": spec.lr,
-        f"{prefix}.weight_decay": spec.weight_decay,
-        f"{prefix}.betas": spec.betas,
-        f"{prefix}.clip_grad": spec.clip_grad,
-        f"{prefix}.lr_warmup_steps": spec.lr_warmup_steps or NEVER,
-    }
-    eps = {f"{prefix}.override_optimizer_config": {"eps": spec.adam_eps}} if spec.adam_eps != Optim().adam_eps else {}
-    if megatron:
-        decays = {f"{prefix}.lr_decay_style": spec.lr_scheduler_type, f"{prefix}.min_lr": spec.min_lr_ratio * spec.lr}
-        return {**common, **decays}
-    return {
-        **common,
-        f"{prefix}.lr_scheduler_type": spec.lr_scheduler_type,
-        f"{prefix}.min_lr_ratio": spec.min_lr_ratio,
-        **eps,
-    }
+def _optimizers(run: RunSpec, engine: Verl) -> Section:
+    """What AdamW and Megatron's schedule take of two settings."""
+    made: Section = {}
+    own = f"{ACTOR}.optim" if run.algorithm.sampled else "optim"
+    for place, optim in ((own, run.optim), *([("critic.optim", run.critic.optim)] if run.has_critic else [])):
+        if engine.strategy == "megatron":
+            made[f"{place}.min_lr"] = optim.min_lr_ratio * optim.lr
+        elif optim.adam_eps != Optim().adam_eps:
+            made[f"{place}.override_optimizer_config"] = {"eps": optim.adam_eps}
+    return made
 
 
-def reference(run: RunSpec, megatron: bool) -> Section:
-    """The frozen model's log-probabilities."""
-    if "reference" not in run.algorithm.needs:
+def _adapters(run: RunSpec, engine: Verl) -> Section:
+    """LoRA of the policy; Megatron reads names of its own, and has names of its own for layers."""
+    spec, place = run.model, "actor_rollout_ref.model" if run.algorithm.sampled else "model"
+    assert isinstance(spec, Pretrained)
+    if not spec.lora_rank:
         return {}
-    return {**_log_probs(run, REF), **({} if megatron else _sharded(run, f"{REF}.fsdp_config"))}
+    if engine.strategy != "megatron":
+        rank, alpha, targets = spec.lora_rank, spec.lora_alpha, spec.peft_targets
+        return {f"{place}.lora_rank": rank, f"{place}.lora_alpha": alpha, f"{place}.target_modules": targets}
+    made: Section = {f"{place}.lora.rank": spec.lora_rank, f"{place}.lora.alpha": spec.lora_alpha}
+    if spec.target_modules != ("all-linear",):
+        made[f"{place}.lora.target_modules"] = spec.target_modules
+    return made
 
 
-def _log_probs(run: RunSpec, prefix: str) -> Section:
-    return _micro_batches(
-        run, prefix, "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu", "log_prob_use_dynamic_bsz"
-    )
-
-
-def rollout(run: RunSpec) -> Section:
-    """Sampling, in training and in validation."""
-    sampler = run.sampler
-    assert isinstance(sampler, VerlSampler)
-    greedy = not sampler.val_temperature
-    return {
-        f"{ROLLOUT}.name": sampler.name,
-        f"{ROLLOUT}.n": sampler.n,
-        f"{ROLLOUT}.temperature": sampler.temperature,
-        f"{ROLLOUT}.top_p": sampler.top_p,
-        f"{ROLLOUT}.top_k": sampler.top_k,
-        f"{ROLLOUT}.tensor_model_parallel_size": sampler.tensor_parallel_size,
-        f"{ROLLOUT}.gpu_memory_utilization": sampler.gpu_memory_utilization,
-        f"{ROLLOUT}.max_num_seqs": sampler.max_num_seqs,
-        f"{ROLLOUT}.max_model_len": sampler.max_model_len,
-        f"{ROLLOUT}.enforce_eager": sampler.enforce_eager,
-        f"{ROLLOUT}.seed": run.seed,
-        f"{ROLLOUT}.val_kwargs.n": sampler.val_n,
-        f"{ROLLOUT}.val_kwargs.do_sample": not greedy,
-        f"{ROLLOUT}.val_kwargs.temperature": sampler.val_temperature,
-        **_log_probs(run, ROLLOUT),
-    }
-
-
-def algorithm(run: RunSpec) -> Section:
-    """Advantages, and the KL penalty in the reward."""
-    spec = run.algorithm
-    if isinstance(spec, PPO):
-        kl = {
-            "algorithm.kl_penalty": ESTIMATORS[spec.kl_penalty],
-            "algorithm.kl_ctrl.type": spec.kl_ctrl,
-            "algorithm.kl_ctrl.kl_coef": spec.kl_coef,
-            "algorithm.kl_ctrl.target_kl": spec.target_kl,
-            "algorithm.kl_ctrl.horizon": spec.horizon,
-        }
-        return {
-            "algorithm.adv_estimator": "gae",
-            "algorithm.gamma": spec.gamma,
-            "algorithm.lam": spec.lam,
-            "algorithm.use_kl_in_reward": bool(spec.kl_coef),
-            **(kl if spec.kl_coef else {}),
-        }
-    assert isinstance(spec, GRPO)
-    return {
-        "algorithm.adv_estimator": "grpo",
-        "algorithm.norm_adv_by_std_in_grpo": spec.norm_adv_by_std_in_grpo,
-        "algorithm.use_kl_in_reward": False,
-        **(_group_filter(spec) if isinstance(spec, DAPO) else {}),
-    }
-
-
-def _group_filter(spec: DAPO) -> Section:
-    """Only groups with right and wrong answers, judged by the score without the length penalty."""
-    made: Section = {
-        "algorithm.filter_groups.enable": True,
-        "algorithm.filter_groups.metric": "acc" if spec.overlong_buffer_len else "reward",
-    }
-    if spec.max_num_gen_batches != DAPO().max_num_gen_batches:
-        made["algorithm.filter_groups.max_num_gen_batches"] = spec.max_num_gen_batches
-    if spec.overlong_buffer_len:
+def _group_filter(run: RunSpec) -> Section:
+    """Of algorithms that sample until a step is full of groups, and that lower the score of long answers."""
+    defaults = {field.name: field.default for field in fields(run.algorithm)}  # type: ignore[arg-type]
+    made: Section = {}
+    if run.algorithm.max_num_gen_batches != defaults.get("max_num_gen_batches", run.algorithm.max_num_gen_batches):
+        made["algorithm.filter_groups.max_num_gen_batches"] = run.algorithm.max_num_gen_batches
+    if "overlong_buffer_len" in defaults and (length := value_of(run, "algorithm.overlong_buffer_len")):
+        buffer = "+reward.reward_kwargs.overlong_buffer_cfg"
         made |= {
+            "algorithm.filter_groups.metric": "acc",  # the score without the penalty
             "reward.reward_manager.name": "dapo",
-            "+reward.reward_kwargs.max_resp_len": spec.max_response_length,
-            "+reward.reward_kwargs.overlong_buffer_cfg.enable": True,
-            "+reward.reward_kwargs.overlong_buffer_cfg.len": spec.overlong_buffer_len,
-            "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor": spec.overlong_penalty_factor,
-            "+reward.reward_kwargs.overlong_buffer_cfg.log": False,
+            "+reward.reward_kwargs.max_resp_len": value_of(run, "algorithm.max_response_length"),
+            f"{buffer}.enable": True,
+            f"{buffer}.len": length,
+            f"{buffer}.penalty_factor": value_of(run, "algorithm.overlong_penalty_factor"),
+            f"{buffer}.log": False,
         }
     return made
 
 
-def critic(run: RunSpec, megatron: bool) -> Section:
-    """The value model: all of its weights are trained, as the policy's model with a new output layer."""
-    spec, tokens = run.algorithm, run.trainer.max_tokens_per_gpu
-    assert isinstance(spec, PPO)
-    return {
-        **model("critic.model", replace(run.model, lora_rank=0)),
-        "critic.ppo_mini_batch_size": run.mini_batch_size,
-        "critic.ppo_epochs": run.trainer.ppo_epochs,
-        **_micro_batches(run, "critic", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "use_dynamic_bsz"),
-        **({"+critic.ppo_infer_max_token_len_per_gpu": tokens} if tokens else {}),  # V1 reads it for updates, too
-        "critic.cliprange_value": spec.cliprange_value,
-        "critic.data_loader_seed": run.seed,
-        **({} if megatron else _sharded(run, "critic.fsdp")),
-        **optimizer("critic.optim", run.critic.optim, megatron),
-    }
-
-
-def reward(run: RunSpec) -> Section:
+def _reward(run: RunSpec, folder: Path) -> Section:
     """A reward model, the user's own function, verl's rules, or ours in a process beside verl's."""
-    function = "reward.custom_reward_function"
+    prefix = "reward.reward_model"
     if isinstance(run.reward, RewardModel):
-        prefix, sampler = "reward.reward_model", run.sampler
-        assert isinstance(sampler, VerlSampler)
         return {
             f"{prefix}.enable": True,
             f"{prefix}.model_path": run.reward.path,
-            f"{prefix}.rollout.name": sampler.name,
-            f"{prefix}.rollout.tensor_model_parallel_size": sampler.tensor_parallel_size,
+            f"{prefix}.rollout.name": value_of(run, "sampler.name"),
+            f"{prefix}.rollout.tensor_model_parallel_size": value_of(run, "sampler.tensor_parallel_size"),
         }
     if isinstance(run.reward, Python):
-        given = {f"+{function}.reward_kwargs.{name}": value for name, value in run.reward.kwargs.items()}
-        return {f"{function}.path": run.reward.path, f"{function}.name": run.reward.name, **given}
-    return {f"{function}.path": str(BRIDGE), f"{function}.name": "compute_score"} if uses_bridge(run.reward) else {}
+        given = {f"+{FUNCTION}.reward_kwargs.{name}": value for name, value in run.reward.kwargs.items()}
+        return {f"{FUNCTION}.path": run.reward.path, f"{FUNCTION}.name": run.reward.name, **given}
+    if not uses_bridge(run.reward):
+        return {}
+    given = {f"+{FUNCTION}.reward_kwargs.python": sys.executable, f"+{FUNCTION}.reward_kwargs.folder": str(folder)}
+    return {f"{FUNCTION}.path": str(BRIDGE), f"{FUNCTION}.name": "compute_score", **given}
 
 
 def uses_bridge(reward: Reward) -> bool:
@@ -327,76 +236,18 @@ def uses_bridge(reward: Reward) -> bool:
     return not isinstance(reward, RewardModel | Python) and not (isinstance(reward, Auto) and not reward.routes)
 
 
-def trainer(run: RunSpec) -> Section:
-    """Steps, frequencies, names and hardware; what RL and SFT share."""
-    spec, held_out = run.trainer, run.data.held_out != 0
-    shared = {
-        "trainer.project_name": spec.project_name,
-        **({"trainer.experiment_name": spec.experiment_name} if spec.experiment_name else {}),
-        **_length(spec),
-        "trainer.save_freq": spec.save_freq if spec.save_freq > 0 else AT_THE_END,
-        "trainer.test_freq": (spec.test_freq if spec.test_freq > 0 else AT_THE_END) if held_out else NEVER,
-        "trainer.logger": ("console", "file"),
-        "trainer.nnodes": run.hardware.nnodes,
-        "trainer.n_gpus_per_node": run.hardware.processes_per_node,
-    }
-    if not run.algorithm.sampled:
-        return shared
-    return {
-        **shared,
-        "trainer.val_before_train": spec.val_before_train and held_out,
-        "trainer.critic_warmup": spec.critic_warmup,
-    }
-
-
-def _length(spec: Trainer) -> Section:
+def _length(run: RunSpec) -> Section:
     """verl ends after its epochs, too, so these are enough for the steps."""
-    steps = spec.total_training_steps
+    steps = run.trainer.total_training_steps
     if steps is None:
-        return {"trainer.total_epochs": spec.total_epochs}
+        return {"trainer.total_epochs": run.trainer.total_epochs}
     return {"trainer.total_epochs": steps, "trainer.total_training_steps": steps}
-
-
-# ---- sections of sft_trainer
-
-
-def sft_sections(run: RunSpec, engine: Verl) -> list[Section]:
-    made = [sft_data(run), model("model", run.model, engine.strategy == "megatron"), sft_engine(run, engine)]
-    return [*made, trainer(run), {"trainer.seed": run.seed}]
-
-
-def sft_data(run: RunSpec) -> Section:
-    data = run.data
-    return {
-        "data.train_batch_size": data.train_batch_size,
-        "data.max_length": run.max_sequence_length,
-        "data.truncation": "error" if data.truncation in ("error", "filter") else data.truncation,
-        "data.messages_key": SFT_DATA_KEY,
-        **_sft_micro_batches(run),
-        **({"data.apply_chat_template_kwargs": data.template_args} if data.template_args else {}),
-    }
-
-
-def _sft_micro_batches(run: RunSpec) -> Section:
-    if tokens := run.trainer.max_tokens_per_gpu:
-        return {"data.use_dynamic_bsz": True, "data.max_token_len_per_gpu": tokens}
-    return {"data.use_dynamic_bsz": False, "data.micro_batch_size_per_gpu": run.micro_batch_rows}
-
-
-def sft_engine(run: RunSpec, engine: Verl) -> Section:
-    if engine.strategy == "megatron":
-        return {"engine": "megatron", "optim": "megatron", **optimizer("optim", run.optim, megatron=True)}
-    return {
-        "engine.strategy": engine.strategy,
-        **_sharded(run, "engine"),
-        **optimizer("optim", run.optim, megatron=False),
-    }
 
 
 # ---- paths, and what depends on where it goes on
 
 
-def paths(run: RunSpec, folder: Path) -> Section:
+def _paths(run: RunSpec, folder: Path) -> Section:
     """Files of the run's folder."""
     work, held_out = folder / WORK, run.data.held_out != 0
     train, val = str(work / "train.parquet"), str(work / "val.parquet")
@@ -406,13 +257,10 @@ def paths(run: RunSpec, folder: Path) -> Section:
     made["data.val_files"] = val if held_out else train  # main_ppo opens some, also where it never validates
     if held_out:
         made["trainer.validation_data_dir"] = str(work / VALIDATION)
-    if uses_bridge(run.reward):
-        kwargs = "+reward.custom_reward_function.reward_kwargs"
-        made |= {f"{kwargs}.python": sys.executable, f"{kwargs}.folder": str(folder)}
     return made
 
 
-def resuming(folder: Path, start: int, other: str | None) -> Section:
+def _resume(folder: Path, start: int, other: str | None) -> Section:
     """From the run's own checkpoint of step `start`, or at its beginning from that of another program."""
     path = str(state_folder(folder, start)) if start else other
     if path is None:
@@ -423,11 +271,6 @@ def resuming(folder: Path, start: int, other: str | None) -> Section:
 def state_folder(folder: Path, step: int) -> Path:
     """verl's own files in the checkpoint of a step."""
     return folder / "checkpoints" / name_of(step) / STATE / f"global_step_{step}"
-
-
-def joining(run: RunSpec) -> Section:
-    """Which Ray cluster verl joins; `local` starts one for this run."""
-    return {"+ray_kwargs.ray_init.address": run.cluster.remote_address or "local"} if run.algorithm.sampled else {}
 
 
 def log_file(folder: Path) -> Path:

@@ -104,12 +104,6 @@ def test_what_rows_hold_is_compared_with_what_verl_knows(folder: Path) -> None:
     assert "'mine' has no reward in verl" in named(folder, f"data.val_files={other}")["data.val_files"][0]
     unlabelled = rows_of(folder, "open", 20, reward_model={"style": "rule"})
     assert "20 rows have no ground truth" in named(folder, f"data.val_files={unlabelled}")["data.val_files"][1]
-    agents, key = rows_of(folder, "agents", 300, agent_name="mine"), f"{ROLLOUT}.agent.agent_loop_config_path"
-    assert (
-        "rows have agent_name=mine" in named(folder, f"data.train_files={agents}", "data.train_batch_size=256")[key][0]
-    )
-    known = rows_of(folder, "known", 300, agent_name="tool_agent")
-    assert key not in named(folder, f"data.train_files={known}", "data.train_batch_size=256")
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,6 @@ PPO = {
     f"{ACTOR}.megatron.grad_offload": OUT,
     "critic.megatron.grad_offload": OUT,
     "critic.model.fsdp_config.grad_offload": OUT,
-    f"{ACTOR}.profiler.discrete": f"use {ACTOR}.profiler.tool_config.TOOL.discrete, with TOOL npu, nsys or torch",
-    f"{ROLLOUT}.profiler.discrete": f"use {ROLLOUT}.profiler.tool_config.TOOL.discrete, with TOOL npu or torch",
-    f"{ACTOR}.profile.options.level": f"use {ACTOR}.profiler.tool_config.npu.level",
-    f"{REF}.profiler.options.analysis": f"use {REF}.profiler.tool_config.npu.analysis",
-    f"{ACTOR}.profiler.options.with_stack": f"use {ACTOR}.profiler.tool_config.npu.contents=[stack]",
-    "actor_rollout_ref.profiler.options.level": f"use {ACTOR}.profiler.tool_config.npu.level",
-    "actor_rollout_ref.profile.options.save_path": f"use {ACTOR}.profiler.save_path",
-    "trainer.npu_profile.options.level": f"use {ACTOR}.profiler.tool_config.npu.level",
     f"{ACTOR}.kl_loss.type": f"use {ACTOR}.kl_loss_type",
     "algorithm.in_reward_kl.type": "use algorithm.kl_penalty",
     f"{REF}.param_offload": f"did you mean {REF}.fsdp_config.param_offload?",
@@ -37,41 +29,31 @@ PPO = {
     "reward_model.model.fsdp_config.param_offload": OUT,
     "reward_model.megatron.tensor_model_parallel_size": OUT,
     f"{ROLLOUT}.n_agent": f"use {ROLLOUT}.n",
-    f"{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache": CACHE,
     "retriever.url": "use +retriever.url= where code of yours reads it",
     "retriever.topk": "use +retriever.topk= where code of yours reads it",
-    f"{ACTOR}.load_weight": OUT,
     f"{ACTOR}.checkpoint.contents": f"use {ACTOR}.checkpoint.save_contents",
     f"{ACTOR}.behav_imp_weight_cap": f"use {CORRECTION}.rollout_is_threshold",
     f"{ROLLOUT}.update_weights_bucket_megabytes": f"use {ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes",
     f"{ROLLOUT}.swap_space": OUT,
-    f"{ROLLOUT}.layer_name_map.qkv_layer_name": OUT,
     f"{ROLLOUT}.limit_images": f"use +{ROLLOUT}.limit_images=",
     f"{ROLLOUT}.val_temperature": f"use {ROLLOUT}.val_kwargs.temperature",
     "actor_rollout_ref.model.use_rmpad": "use actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.model.tokenizer": "did you mean actor_rollout_ref.model.tokenizer_path?",
     "algorithm.rollout_token_veto_threshold": VETO,
     "algorithm.bypass_old_logprob_for_rollout": f"use {CORRECTION}.bypass_mode",
-    "algorithm.pf_ppo_weight_pow": "use algorithm.pf_ppo.weight_pow",
     "critic.kl_ctrl.kl_coef": "use algorithm.kl_ctrl.kl_coef",
     "data.max_start_length": "use data.max_prompt_length",
     "data.shuffle_train_dataloader": "use data.shuffle",
     "max_turns": f"use {ROLLOUT}.multi_turn.max_assistant_turns",
     "trainer.remove_previous_ckpt_in_save": "use trainer.max_actor_ckpt_to_keep=1",
-    "trainer.profile_continuous_steps": "use global_profiler.profile_continuous_steps",
     "reward_model.enabel": "did you mean reward.reward_model.enable?",
 }
 MISSPELT = {
     f"{ROLLOUT}.temprature": f"{ROLLOUT}.temperature",
-    f"{ACTOR}.temperature": f"{ROLLOUT}.temperature",
     "actor_rollout_ref.rolout.temperature": f"{ROLLOUT}.temperature",
-    "temprature": f"{ROLLOUT}.temperature",
     f"{ACTOR}.ppo_mini_bach_size": f"{ACTOR}.ppo_mini_batch_size",
-    "ppo_mini_bach_size": f"{ACTOR}.ppo_mini_batch_size",  # the critic's follows it
-    "data.total_epochs": "trainer.total_epochs",
     f"{ROLLOUT}.nn": f"{ROLLOUT}.nnodes",
     "critic.lr": "critic.optim.lr",
-    f"{REF}.ppo_mini_batch_size": f"{ACTOR}.ppo_mini_batch_size",
 }
 VAGUE = ("retriever.enable", "data.foo.type", "processor.path", "my.url", f"{ROLLOUT}.speculative_decoding.enable")
 
@@ -111,9 +93,3 @@ def test_what_is_meant_depends_on_the_backend() -> None:
 )
 def test_a_key_of_sft_has_its_answer(key: str, fix: str) -> None:
     assert fix_of(key, program="sft") == fix
-
-
-@pytest.mark.parametrize(("value", "fixes"), [("True", [CACHE]), ("False", [])])
-def test_an_argument_that_later_versions_of_vllm_lack_is_a_warning(value: str, fixes: list[str]) -> None:
-    made = compose([f"+{ROLLOUT}.engine_kwargs.vllm.disable_mm_preprocessor_cache={value}"], "ppo")
-    assert not made.problems and [note.fix for note in made.notes] == fixes

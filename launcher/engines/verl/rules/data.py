@@ -1,17 +1,16 @@
-"""Rows and rewards: what verl finds when it has read the data, or after a whole rollout. Numbers are lines of verl
-0.9.1."""
+"""Rows and rewards: what verl finds when it has read the data, or after a whole rollout."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from math import lcm
+from pathlib import PurePath
 from typing import Any
 
 from launcher.core.problems import short_repr, shortened, suggest
-from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, warns
-from launcher.engines.verl.rules.paths import SEEN
-from launcher.engines.verl.rules.saving import rows_of, steps_of
-from launcher.engines.verl.rules.sections import not_one_of
-from launcher.engines.verl.rules.settings import ACTOR, AGENT_LOOPS, MODEL, ROLLOUT, RlSizes, is_set, step_for
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, Sizes, is_set, step_for
 
 SOURCES = (
     "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo",
@@ -21,26 +20,40 @@ SOURCES = (
     "searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle",
 )  # fmt: skip
 """Values of data_source with a reward of verl's own, beside those that begin with aime."""
-MANAGERS = ("naive", "dapo", "gdpo", "remote", "rate_limited")
-ENDINGS = (".parquet", ".json", ".jsonl")
+SEEN = "use a whole path that all nodes see"
+PATHS = (
+    "path", "tokenizer_path", "hf_config_path", "lora_adapter_path", "tool_config_path", "function_tool_path",
+    "agent_loop_config_path", "model_path", "dist_checkpointing_path", "resume_from_path",
+)  # fmt: skip
+"""Last parts of the keys of files and folders that verl reads."""
+ELSEWHERE = ("data.tool_config_path", "data.function_tool_path", "reward_model.", "custom_reward_function.",
+             f"{MODEL}.path", "model.path")  # fmt: skip
+"""Copies of other keys, what verl does not read, and the model, which a plan opens."""
+FILES = {".py", ".yaml", ".yml", ".json", ".jsonl", ".parquet"}
+"""Endings of relative names that are no model of a hub."""
+METRICS, METRICS_OF_MATH = ("reward", "acc"), ("reward", "acc", "score", "pred")
+"""What every answer has that one of verl's own functions has scored; the same of math_dapo and aime*."""
+DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
+FUNCTION, FILTER = "reward.custom_reward_function", "algorithm.filter_groups"
 
 
-def data(run: RlSizes, facts: LaunchFacts) -> Results:
-    yield from files(run, ("data.train_files", "data.val_files"), ENDINGS, facts)
+def judge_data(run: Sizes, facts: LaunchFacts) -> Results:
+    yield from judge_files(run, ("data.train_files", "data.val_files"), (".parquet", ".json", ".jsonl"), facts)
     yield from _rows(run, facts)
     yield from _columns(run, facts)
-    yield from own_class(run)
-    truncation, allowed = run("data.truncation"), ("left", "right", "middle", "error")
-    if truncation not in allowed:
-        yield RuleResult("WARN", not_one_of("data.truncation", truncation, allowed))
+    yield from _function(run, facts)
+    if run(f"{FILTER}.enable"):
+        yield from _filter(run, facts)
+    if run("reward.reward_manager.name") == "dapo":
+        yield from _overlong(run)
 
 
-def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: LaunchFacts) -> Results:
-    """Files of a format that verl reads (rl_dataset.py:178); those of the validation are always read."""
+def judge_files(run: Sizes, keys: Sequence[str], endings: tuple[str, ...], facts: LaunchFacts) -> Results:
+    """Files of rows that are there, in a format that verl reads."""
     for key in keys:
         given = run(key)
         paths = [given] if isinstance(given, str) else list(given or ())
-        if not paths or not all(is_set(path) for path in paths):
+        if not paths or not all(map(is_set, paths)):
             yield fails(key, "not set, and verl reads it at the start", f"use a file that ends in {endings[0]}")
             continue
         for path in map(str, paths):
@@ -51,15 +64,42 @@ def files(run: Any, keys: tuple[str, ...], endings: tuple[str, ...], facts: Laun
                 yield fails(key, f"there is no {shortened(path)}", SEEN, "not-found")
 
 
-def own_class(run: Any) -> Results:
-    """dataset_utils: the class is loaded by the file and its name."""
-    if is_set(run("data.custom_cls.path")) and not is_set(run("data.custom_cls.name")):
-        yield fails("data.custom_cls.name", "not set, with data.custom_cls.path", "use the name of the class")
+def judge_paths(run: Sizes, facts: LaunchFacts) -> Results:
+    """Files and folders that a config names; most are opened after the GPUs are taken."""
+    for place in ("model", MODEL, *(["critic.model"] if run.needs_critic else [])):
+        path = run(f"{place}.path")
+        if path == DEFAULT_MODEL and path not in (facts.existing or ()):
+            yield fails(f"{place}.path", f"{path} is verl's default", "use the model that is trained")
+        elif isinstance(path, str) and path.endswith("/"):
+            got = f"{short_repr(path)}: verl takes no path that ends in a slash"
+            yield fails(f"{place}.path", got, f"use {path.rstrip('/') or '/.'}")
+    if facts.existing is None:
+        return
+    unused = (*ELSEWHERE, *run.unused())
+    for key, value in _named(run.config, ""):
+        if not key.startswith(unused) and _leads_nowhere(value, facts.existing):
+            yield fails(key, f"there is no {shortened(value)}", SEEN, "not-found")
 
 
-def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
-    """trainer_base.py:450, 765: an epoch of no step is a division by zero."""
-    rows = rows_of(run, facts)
+def _named(node: dict[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    for name, value in node.items():
+        key = f"{place}.{name}" if place else str(name)
+        if isinstance(value, dict):
+            yield from _named(value, key)
+        elif isinstance(value, str) and value and name in PATHS:
+            yield key, value
+
+
+def _leads_nowhere(value: str, existing: frozenset[str]) -> bool:
+    path = value.removeprefix("file://")
+    if "://" in path or value in existing or not is_set(value):
+        return False
+    return os.path.isabs(os.path.expanduser(path)) or path.startswith("./") or PurePath(path).suffix in FILES
+
+
+def _rows(run: Sizes, facts: LaunchFacts) -> Results:
+    """An epoch of no step is a division by zero."""
+    rows = trained_rows(run, facts)
     if rows == 0:
         fix = "use a larger data.max_prompt_length, or other rows"
         yield fails("data.train_files", "no row is left after the filter", fix, "not-enough")
@@ -69,33 +109,50 @@ def _rows(run: RlSizes, facts: LaunchFacts) -> Results:
         sizes = (lcm(shared, int(run(f"{ACTOR}.ppo_mini_batch_size"))), shared)
         fitting = [rows // size * size for size in sizes if size <= rows][:1]
         yield fails("data.train_batch_size", got, fitting or [rows], "not-enough")
-    if (run("data.val_batch_size") or 0) < 0:
-        yield fails("data.val_batch_size", f"{run('data.val_batch_size')} rows", "use null for all rows")
-    if run("data.dataloader_num_workers", 0) < 0:
-        yield fails("data.dataloader_num_workers", f"{run('data.dataloader_num_workers')} processes", "use 8")
-    if (run("data.filter_overlong_prompts_workers") or 0) < 0 and run("data.filter_overlong_prompts"):
-        yield fails("data.filter_overlong_prompts_workers", "less than 0 processes", "use 1")
-    for name, value in (("max_prompt_length", 1024), ("max_response_length", 512)):
-        if run(f"data.{name}") < 1:
-            yield fails(f"data.{name}", f"{run(f'data.{name}')} tokens", f"use {value}")
-    if facts.val_rows is not None and facts.val_rows < 1:
-        got = "no row is left: verl stops where it validates"
-        yield fails("data.val_files", got, "use at least 1 row", "not-enough")
-    warmup, total = run("trainer.critic_warmup") or 0, steps_of(run, facts)
-    if run.needs_critic and total is not None and warmup >= total > 0:  # trainer_base.py:608
+    if facts.run.val_rows == 0:
+        yield fails(
+            "data.val_files", "no row is left: verl stops where it validates", "use 1 row or more", "not-enough"
+        )
+    warmup, total = run("trainer.critic_warmup") or 0, total_steps(run, facts)
+    if run.needs_critic and total is not None and warmup >= total > 0:
         got = f"{warmup} of {total} steps train the critic alone: the actor stays as it is"
         yield warns("trainer.critic_warmup", got, [total // 10])
-    elif not run.needs_critic and warmup > 1:
-        got = f"{warmup}, and there is no critic: the first {warmup - 1} steps train nothing"
-        yield warns("trainer.critic_warmup", got, [0])
-    limit = run("data.max_prompt_length")
-    if facts.longest_prompt is not None and facts.longest_prompt > limit and not run("data.filter_overlong_prompts"):
-        got = f"a prompt has {facts.longest_prompt} tokens: longer ones are cut, or end the run"
-        yield warns("data.max_prompt_length", got, [facts.longest_prompt])
 
 
-def _columns(run: RlSizes, facts: LaunchFacts) -> Results:
-    """The dataset checks nothing; the reward fails after the rollout."""
+def trained_rows(run: Sizes, facts: LaunchFacts) -> int | None:
+    """Rows that are trained on: `data.train_max_samples` of them, where it is above 0."""
+    rows, most = facts.run.rows, run("data.train_max_samples", -1) or -1
+    return min(rows, most) if rows is not None and most > 0 else rows
+
+
+def total_steps(run: Sizes, facts: LaunchFacts) -> int | None:
+    """Steps that the schedules are made for."""
+    rows, steps = trained_rows(run, facts), run("trainer.total_training_steps")
+    return rows // run.batch * run("trainer.total_epochs") if steps is None and rows is not None else steps
+
+
+def judge_steps(run: Sizes, facts: LaunchFacts) -> Results:
+    """The last step saves and validates at the end, and the epochs may end before it; a warm-up has to end, too."""
+    rows, steps = trained_rows(run, facts), run("trainer.total_training_steps")
+    if steps is not None and rows is not None and rows >= run.batch:
+        an_epoch, epochs = rows // run.batch, run("trainer.total_epochs")
+        if steps > an_epoch * epochs > 0:
+            got = f"{epochs} of {an_epoch} steps end before total_training_steps={steps}: nothing is saved at the end"
+            yield warns("trainer.total_epochs", got, [-(-steps // an_epoch)], "conflicting-settings")
+    total = total_steps(run, facts)
+    for section in run.trained if run.sampled else [""]:
+        where = f"{section}.optim".lstrip(".")
+        warmup, most = run(f"{where}.lr_warmup_steps"), run(f"{where}.lr_decay_steps") or total
+        if isinstance(warmup, int) and most is not None and warmup >= most > 0:
+            refuses = run.uses_megatron(section or "engine")
+            what = "Megatron refuses it" if refuses else "the learning rate never has its value"
+            fix = [max(most // 10, 1) if most > 1 else -1]
+            found = fails if refuses else warns
+            yield found(f"{where}.lr_warmup_steps", f"{warmup} of {most} steps: {what}", fix, "conflicting-settings")
+
+
+def _columns(run: Sizes, facts: LaunchFacts) -> Results:
+    """verl's dataset checks nothing, so the reward fails after the rollout."""
     if facts.columns is None or is_set(run("data.custom_cls.path")):
         return
     key = run("data.prompt_key")
@@ -108,137 +165,70 @@ def _columns(run: RlSizes, facts: LaunchFacts) -> Results:
             yield fails("data.train_files", got, f"write rows with {column}", "bad-row")
 
 
-def rewards(run: RlSizes, facts: LaunchFacts) -> Results:
-    manager = "reward.reward_manager"
-    source, name = run(f"{manager}.source"), run(f"{manager}.name")
-    if source not in ("register", "importlib"):  # trainer/ppo/reward.py:108
-        yield RuleResult("FAIL", not_one_of(f"{manager}.source", source, ("register", "importlib")))
-    elif source == "importlib" and not is_set(run(f"{manager}.module.path")):  # :100
-        yield fails(f"{manager}.module.path", "not set, with source=importlib", "use the file of the manager")
-    elif source == "register" and name in ("batch", "prime"):
-        fix = "use naive, and reward.custom_reward_function.path"
-        yield fails(f"{manager}.name", f"{name} was removed", fix, "unknown-choice")
-    elif source == "register" and name not in MANAGERS:
-        yield RuleResult("FAIL", not_one_of(f"{manager}.name", name, MANAGERS))
-    yield from _function(run, facts)
-    buffer = run("reward.reward_kwargs.overlong_buffer_cfg") or {}
-    if source == "register" and name == "dapo":
-        yield from _overlong(run)
-    elif source == "register" and buffer and buffer.get("enable", True):
-        where = "reward.reward_kwargs.overlong_buffer_cfg"
-        yield fails(where, f"which the manager {name} does not read", f"use {manager}.name=dapo")
-
-
-def _function(run: RlSizes, facts: LaunchFacts) -> Results:
-    """reward_score/__init__.py:107: a source without a reward fails after the rollout, with another message."""
-    function, where = run("reward.custom_reward_function.path"), "reward.custom_reward_function"
-    if function is not None:
-        if not is_set(run(f"{where}.name")):
-            yield fails(f"{where}.name", "not set", "use the function's name, such as compute_score")
-        if facts.unaccepted:  # naive.py:75
+def _function(run: Sizes, facts: LaunchFacts) -> Results:
+    """A source without a reward fails after the rollout, with another message."""
+    if is_set(run(f"{FUNCTION}.path")):
+        if facts.unaccepted:
             got = f"the function takes no {', '.join(facts.unaccepted)}, which verl gives to it with every answer"
             fix = f"add {', '.join(f'{name}=None' for name in facts.unaccepted)}"
-            yield fails(f"{where}.name", got, fix)
+            yield fails(f"{FUNCTION}.name", got, fix)
         return
-    if run.reward_model or run("reward.reward_manager.source") == "importlib":
+    if run("reward.reward_model.enable") or run("reward.reward_manager.source") == "importlib":
         return
-    if facts.unlabelled:
-        got = f"{facts.unlabelled:,} rows have no ground truth, and verl scores their answers all the same"
+    if facts.run.unlabelled:
+        got = f"{facts.run.unlabelled:,} rows have no ground truth, and verl scores their answers all the same"
         yield warns("data.val_files", got, "leave them out, or write reward_model.ground_truth", "bad-row")
-    splits = {"data.train_files": facts.data_sources or (), "data.val_files": facts.val_data_sources or ()}
-    for key, sources in splits.items():
-        for source in sorted(source for source in sources if source not in SOURCES and not source.startswith("aime")):
-            after = "the first rollout" if key == "data.train_files" else "the first validation"
-            got = f"{short_repr(source)} has no reward in verl: every answer fails after {after}"
-            known = {"gsm8k": "openai/gsm8k", "math500": "HuggingFaceH4/MATH-500"}
-            near = known.get(source.lower()) or next((one for one in SOURCES if one.endswith(f"/{source}")), None)
-            own = f"use {where}.path, or reward=exact"
-            fix = f"write data_source={near} in the rows, or {own}" if near else own
-            yield fails(key, got, fix, "unknown-choice")
+    after = {"train": "the first rollout", "val": "the first validation"}
+    for split, sources in (("train", facts.run.data_sources), ("val", facts.run.val_data_sources)):
+        for source in sorted(sources or ()):
+            if source not in SOURCES and not source.startswith("aime"):
+                got = f"{short_repr(source)} has no reward in verl: every answer fails after {after[split]}"
+                yield fails(f"data.{split}_files", got, _nearest_source(source), "unknown-choice")
 
 
-def _overlong(run: RlSizes) -> Results:
-    """experimental/reward_loop/reward_manager/dapo.py:41."""
+def _nearest_source(source: str) -> str:
+    known = {"gsm8k": "openai/gsm8k", "math500": "HuggingFaceH4/MATH-500"}
+    near = known.get(source.lower()) or next((name for name in SOURCES if name.endswith(f"/{source}")), None)
+    own = f"use {FUNCTION}.path, or reward=exact"
+    return f"write data_source={near} in the rows, or {own}" if near else own
+
+
+def _filter(run: Sizes, facts: LaunchFacts) -> Results:
+    """DAPO's groups are chosen by a reward that is known before training on them."""
+    metric, where = run(f"{FILTER}.metric"), f"{FILTER}.metric"
+    of_math = all(source.startswith(("math_dapo", "aime")) for source in facts.run.data_sources or ())
+    own = is_set(run(f"{FUNCTION}.path")) or run("reward.reward_manager.source") == "importlib"
+    if not metric:
+        yield fails(where, "not set", "use reward, or acc")
+    elif metric in ("seq_reward", "seq_final_reward") or (
+        metric not in (METRICS_OF_MATH if of_math else METRICS) and not own
+    ):
+        got = f"{metric}, which no answer has after the first rollout"
+        yield (warns if own else fails)(where, got, "use reward, or acc", "unknown-choice")
+    elif metric != "reward" and facts.reward_keys is not None and metric not in facts.reward_keys:
+        got = f"{metric}, which the dict of your reward function lacks: it has {', '.join(sorted(facts.reward_keys))}"
+        yield fails(where, got, f"use reward, or return {metric} beside score", "unknown-choice")
+    if run.n == 1:
+        got = "1 answer: algorithm.filter_groups filters nothing"
+        yield warns("actor_rollout_ref.rollout.n", got, "use 5", "conflicting-settings")
+
+
+def _overlong(run: Sizes) -> Results:
+    """The reward manager `dapo` reads a buffer before the longest answer."""
     place = "reward.reward_kwargs"
-    buffer = run(f"{place}.overlong_buffer_cfg") or {}
-    if buffer and buffer.get("enable") is None:  # :39, where each reward worker is made
-        yield fails(f"+{place}.overlong_buffer_cfg.enable", "not set, with overlong_buffer_cfg", "use true")
-    if not buffer.get("enable", buffer):
-        return
-    limit, length = run(f"{place}.max_resp_len"), buffer.get("len")
+    buffer, limit = run(f"{place}.overlong_buffer_cfg") or {}, run(f"{place}.max_resp_len")
     answer = run("data.max_response_length")
+    if not buffer or buffer.get("enable") is False:
+        return
+    for name, value in (("enable", "true"), ("penalty_factor", "1.0"), ("log", "true")):
+        if buffer.get(name) is None:
+            yield fails(f"+{place}.overlong_buffer_cfg.{name}", "not set, with overlong_buffer_cfg", f"use {value}")
+    length = buffer.get("len")
     if limit is None:
         yield fails(f"+{place}.max_resp_len", "not set, with overlong_buffer_cfg.enable", [answer])
-    elif length is not None and length > limit:
-        got = f"{length} tokens are more than max_resp_len={limit}"
-        yield fails(f"{place}.overlong_buffer_cfg.len", got, [max(limit // 4, 1)], "conflicting-settings")
     elif limit != answer:
         got = f"{limit}, and data.max_response_length is {answer}"
         yield warns(f"{place}.max_resp_len", got, [answer], "conflicting-settings")
-    if length is None or length <= 0:
-        got = "not set" if length is None else f"{length} tokens"
+    if length is None or not 0 < length <= (limit or length):
+        got = "not set" if length is None else f"{length} tokens are not between 0 and max_resp_len={limit}"
         yield fails(f"{place}.overlong_buffer_cfg.len", got, [max((limit or answer) // 4, 1)])
-    if buffer.get("penalty_factor") is None:
-        yield fails(f"+{place}.overlong_buffer_cfg.penalty_factor", "not set", "use 1.0")
-    if "log" not in buffer:
-        yield fails(f"+{place}.overlong_buffer_cfg.log", "not set", "use true")
-
-
-def multi_turn(run: RlSizes, facts: LaunchFacts) -> Results:
-    """Tools are used by the agent loop that is chosen, not by `multi_turn.enable` alone."""
-    place, agent = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent.default_agent_loop"
-    tools = [run(f"{place}.tool_config_path"), run(f"{place}.function_tool_path")]
-    has_column = facts.columns is not None and "agent_name" in facts.columns
-    if (run(f"{place}.enable") or any(tools)) and run(agent) == "single_turn_agent" and not has_column:
-        got = "single_turn_agent, with multi_turn: tools are not called"
-        yield warns(agent, got, "use tool_agent, or rows with a column agent_name", "conflicting-settings")
-    yield from _tools(run, facts)
-    yield from _agents(run, facts, has_column)
-
-
-def _agents(run: RlSizes, facts: LaunchFacts, has_column: bool) -> Results:
-    """agent_loop.py:678: each row's agent loop is looked up when it is sampled."""
-    settings = (f"{ROLLOUT}.agent.agent_loop_config_path", f"{MODEL}.external_lib")
-    default, listed = f"{ROLLOUT}.agent.default_agent_loop", facts.agent_loops
-    known = {*AGENT_LOOPS, *(listed or {})}
-    if listed is not None and not has_column and run(default) not in known and not is_set(run(settings[1])):
-        yield RuleResult("FAIL", not_one_of(default, run(default), tuple(sorted(known))))
-    others = sorted((facts.agents or frozenset()) - known)
-    registered = is_set(run(settings[1])) or (is_set(run(settings[0])) and listed is None)
-    if others and not registered:
-        got = f"{'not set' if listed is None else shortened(run(settings[0]))}, and rows have agent_name={others[0]}"
-        fix = f"use a file that registers it, or {' or '.join(sorted(known))} in the rows"
-        yield fails(settings[0], f"{got}, which verl does not know", fix, "unknown-choice")
-    for name, target in (listed or {}).items():
-        package = target.partition(".")[0]
-        if facts.packages and package not in facts.packages and package != "verl":
-            got = f"{name} is {short_repr(target)}, which cannot be imported beside verl"
-            fix = "write _target_: package.module.Class, and add its folder to PYTHONPATH"
-            yield warns(settings[0], got, fix, "not-installed")
-
-
-def _tools(run: RlSizes, facts: LaunchFacts) -> Results:
-    """tool_registry.py:50 and function_tool.py:113: tools are made in each agent-loop worker."""
-    place = f"{ROLLOUT}.multi_turn"
-    where = f"{place}.function_tool_path"
-    if facts.function_tools is not None and not facts.function_tools:
-        got = f"no function of {shortened(run(where))} is a tool"
-        yield warns(where, got, "write @function_tool above each function that is one")
-    for name, fault in (facts.function_tools or {}).items():
-        if fault:
-            got = f"{name} {fault}: verl makes no tool of it, and ends"
-            fix = "give each parameter a type, and describe it under Args: of the docstring"
-            yield fails(where, got, fix, "bad-file")
-    where = f"{place}.tool_config_path"
-    for name, kind in facts.tools:
-        package = name.partition(".")[0]
-        if kind != "native":  # ToolType
-            got = f"{name or 'a tool'} has config.type {kind or 'not set'}, and verl has native alone"
-            yield fails(where, got, "write type: native under config of each tool", "unknown-choice")
-        if "." not in name:
-            yield fails(
-                where, f"{short_repr(name)} is not a class path", "write class_name: package.module.Class", "bad-file"
-            )
-        elif facts.packages and package not in facts.packages and package != "verl":
-            got = f"{name} cannot be imported beside verl"
-            yield warns(where, got, f"install {package} there, or add its folder to PYTHONPATH", "not-installed")

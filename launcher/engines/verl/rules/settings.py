@@ -1,7 +1,8 @@
-"""verl's config as a nested dict: values by their keys, and the numbers that follow from them."""
+"""verl's config as a nested dict: values by their keys, and the sizes that follow from them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, gcd, lcm, prod
@@ -11,18 +12,10 @@ ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
 REF = "actor_rollout_ref.ref"
 MODEL = "actor_rollout_ref.model"
-ENGINES = {
-    "FSDPEngineConfig": "fsdp",
-    "McoreEngineConfig": "megatron",
-    "VeOmniEngineConfig": "veomni",
-    "TorchtitanEngineConfig": "torchtitan",
-    "AutomodelEngineConfig": "automodel",
-}
-"""What trains, by the class of an engine's settings."""
-AGENT_LOOPS = ("single_turn_agent", "tool_agent")
-"""verl's own agent loops."""
 MISSING = "???"
 """What Hydra has where a value must be given."""
+SHARDED = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+"""Megatron's sizes, whose product is the number of GPUs that hold one copy of the model."""
 
 
 def at(config: Any, key: str, default: Any = None) -> Any:
@@ -35,15 +28,13 @@ def at(config: Any, key: str, default: Any = None) -> Any:
 
 
 def is_set(value: Any) -> bool:
-    return value not in (None, MISSING)
+    return value not in (None, MISSING, "")
 
 
-def multiples(value: int, step: int, least: int = 1) -> list[int]:
-    """The multiples of `step` next to `value`, at least `least`: what to use instead of it."""
+def multiples(value: int, step: int) -> list[int]:
+    """The multiples of `step` next to `value`, above 0: what to use instead of it."""
     below, above = value // step * step, ceil(value / step) * step
-    return [number for number in dict.fromkeys((below, max(above, step))) if number >= least] or [
-        ceil(least / step) * step
-    ]
+    return [number for number in dict.fromkeys((below, max(above, step))) if number]
 
 
 def step_for(total: int, factor: int) -> int:
@@ -58,11 +49,16 @@ def divisors(total: int, near: int) -> list[int]:
     return below + [number for number in fitting if number > near][:1]
 
 
-@dataclass(frozen=True)
-class RlSizes:
-    """Sizes of a PPO training: G GPUs, of which `dp` ranks have different data.
+def product(section: Any, *names: str) -> int:
+    """The product of sizes, of which those that are not set are 1; at least 1."""
+    return max(prod(int(at(section, name) or 1) for name in names), 1)
 
-    A batch is counted in prompts, of which each has `n` answers; `ppo_mini_batch_size` is in prompts too.
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a training: GPUs, of which `ranks` have different data, and batches.
+
+    A batch is counted in prompts, of which each has `n` answers (`ppo_mini_batch_size`, too), or in rows of SFT.
     """
 
     config: dict[str, Any]
@@ -71,72 +67,40 @@ class RlSizes:
         return at(self.config, key, default)
 
     @cached_property
+    def sampled(self) -> bool:
+        """Whether it is a config of main_ppo, and not of SFT."""
+        return "actor_rollout_ref" in self.config
+
+    @cached_property
     def gpus(self) -> int:
         return int(self("trainer.n_gpus_per_node") * self("trainer.nnodes"))
 
     @cached_property
     def n(self) -> int:
-        return int(self(f"{ROLLOUT}.n"))
+        return int(self(f"{ROLLOUT}.n", 1))
 
     @cached_property
     def batch(self) -> int:
-        """Prompts of a step."""
         return int(self("data.train_batch_size"))
 
     @cached_property
-    def updates(self) -> int:
-        """Parts of a step's batch that are sampled and trained on one after another."""
-        return int(self(f"trainer.v1.{self.mode}.parameter_sync_step") or 1) if self.v1 else 1
-
-    @property
-    def answers(self) -> int:
-        """Answers that are trained on at once."""
-        return self.batch * self.n // max(self.updates, 1)
-
-    @cached_property
     def length(self) -> int:
-        """Most tokens of a prompt and its answer."""
+        """Most tokens of a prompt with its answer."""
         return int(self("data.max_prompt_length") + self("data.max_response_length"))
 
     @cached_property
-    def strategy(self) -> str:
-        return str(self(f"{ACTOR}.strategy"))
-
-    @cached_property
     def dynamic(self) -> bool:
+        """Whether the actor's micro-batches are filled by tokens."""
         return bool(self(f"{ACTOR}.use_dynamic_bsz"))
 
-    def sequence_parallel(self, section: str = ACTOR) -> int:
-        return sequence_parallel(self(section))
-
-    def model_parallel(self, section: str = ACTOR) -> int:
-        return model_parallel(self(section))
-
-    def dp(self, section: str = ACTOR) -> int:
-        return data_parallel(self(section), self.gpus)
-
-    def mini(self, section: str = ACTOR) -> int:
-        """Answers of a mini-batch."""
-        return int(self(f"{section}.ppo_mini_batch_size")) * self.n
-
     @cached_property
-    def padded(self) -> int:
-        """Answers of a step after V1 has filled it up with copies: a multiple of dp and of the mini-batches."""
-        if not self.v1:
-            return self.answers
-        step = lcm(self.dp(), self.mini())
-        if self.needs_critic:
-            step = lcm(step, self.mini("critic"))
-        return ceil(self.answers / step) * step
-
-    @cached_property
-    def rollout_gpus(self) -> int:
-        """GPUs of one replica of the rollout engine."""
-        return replica_gpus(self(ROLLOUT))
-
-    @cached_property
-    def needs_ref(self) -> bool:
+    def needs_reference(self) -> bool:
         return bool(self("algorithm.use_kl_in_reward") or self(f"{ACTOR}.use_kl_loss"))
+
+    @cached_property
+    def reference_in_actor(self) -> bool:
+        """With LoRA the reference is the actor without its adapter."""
+        return self.lora_rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
 
     @cached_property
     def needs_critic(self) -> bool:
@@ -145,76 +109,60 @@ class RlSizes:
 
     @cached_property
     def lora_rank(self) -> int:
-        return (self(f"{MODEL}.lora.rank") or 0) or (self(f"{MODEL}.lora_rank") or 0)
-
-    @cached_property
-    def ref_in_actor(self) -> bool:
-        """With LoRA the reference is the actor without its adapter."""
-        return self.lora_rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
+        return int(self(f"{MODEL}.lora.rank") or self(f"{MODEL}.lora_rank") or 0)
 
     @cached_property
     def v1(self) -> bool:
+        """Whether the trainer is that of `trainer.use_v1`, which fills batches up."""
         return bool(self("trainer.use_v1", True))
 
-    @cached_property
-    def mode(self) -> str:
-        return str(self("trainer.v1.trainer_mode"))
+    @property
+    def trained(self) -> list[str]:
+        """Sections with an optimizer."""
+        return [ACTOR, *(["critic"] if self.needs_critic else [])]
 
-    @cached_property
-    def reward_model(self) -> bool:
-        return bool(self("reward.reward_model.enable"))
+    def uses_megatron(self, section: str = ACTOR) -> bool:
+        return isinstance(self(f"{section}.megatron"), dict) or str(self(f"{section}._target_")).endswith("Mcore"
+            "EngineConfig")  # fmt: skip
 
+    def sequence_parallel(self, section: str = ACTOR) -> int:
+        """Ranks that a sequence is cut over."""
+        if self.uses_megatron(section):
+            return product(self(f"{section}.megatron") or self(section), "context_parallel_size")
+        inner = "critic.fsdp" if section == "critic" else section
+        return product(self(inner), "ulysses_sequence_parallel_size")
 
-def replica_gpus(rollout: dict[str, Any]) -> int:
-    return product(rollout, "tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    def model_parallel(self, section: str = ACTOR) -> int:
+        """GPUs that hold one copy of a micro-batch."""
+        if self.uses_megatron(section):
+            return product(self(f"{section}.megatron") or self(section), *SHARDED)
+        return self.sequence_parallel(section)
 
+    def ranks(self, section: str = ACTOR) -> int:
+        """Ranks with different data; at least 1."""
+        return max(self.gpus // self.model_parallel(section), 1)
 
-def product(section: dict[str, Any], *names: str) -> int:
-    """The product of sizes, of which those that are not set are 1; at least 1."""
-    return max(prod(int(section.get(name) or 1) for name in names), 1)
+    def mini(self, section: str = ACTOR) -> int:
+        """Answers of a mini-batch."""
+        return int(self(f"{section}.ppo_mini_batch_size")) * self.n
 
+    @property
+    def filled_step(self) -> int:
+        """What the answers of a step are filled up to a multiple of, with copies."""
+        return lcm(self.ranks(), *(self.mini(section) for section in self.trained)) if self.v1 else 1
 
-def engine_of(section: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What trains an actor, a critic or the model of SFT: fsdp, megatron, torchtitan, veomni or automodel, with its
-    settings."""
-    for kind in ("megatron", "torchtitan", "veomni"):
-        if isinstance(section.get(kind), dict):
-            return kind, section[kind]
-    inner = section.get("fsdp_config", section.get("fsdp"))
-    if isinstance(inner, dict):
-        own = section.get("ulysses_sequence_parallel_size") or 1
-        if "fsdp_config" in section and own > 1:  # a critic's own key is not passed on to its engine
-            return "fsdp", inner | {"ulysses_sequence_parallel_size": own}
-        return "fsdp", inner
-    return ENGINES.get(str(section.get("_target_")).rpartition(".")[2], "fsdp"), section
+    @property
+    def filled(self) -> int:
+        """Answers of a step, with the copies."""
+        return ceil(self.batch * self.n / self.filled_step) * self.filled_step
 
-
-def sequence_parallel(section: dict[str, Any]) -> int:
-    """Ranks that a sequence is cut over, as verl multiplies a micro-batch of tokens by them."""
-    kind, engine = engine_of(section)
-    names = {
-        "fsdp": "ulysses_sequence_parallel_size", "megatron": "context_parallel_size",
-        "veomni": "ulysses_parallel_size", "torchtitan": "tensor_parallel_size",
-    }  # fmt: skip
-    return product(engine, names[kind]) if kind in names else 1
-
-
-def data_parallel(section: dict[str, Any], gpus: int) -> int:
-    """Ranks with different data; at least 1."""
-    kind, engine = engine_of(section)
-    if kind == "torchtitan":
-        return product(engine, "data_parallel_shard_size", "data_parallel_replicate_size")
-    if kind == "megatron" and engine.get("dynamic_context_parallel"):
-        return 1
-    return max(gpus // model_parallel(section), 1)
-
-
-def model_parallel(section: dict[str, Any]) -> int:
-    """GPUs that hold one copy of a micro-batch."""
-    kind, engine = engine_of(section)
-    if kind == "megatron":
-        sizes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-        return product(engine, *sizes)
-    if kind == "automodel":
-        return product(engine, "tp_size", "pp_size", "cp_size")
-    return sequence_parallel(section)
+    def unused(self) -> Iterator[str]:
+        """Beginnings of keys that this training does not read."""
+        if self.sampled and not self.needs_critic:
+            yield "critic."
+        if not self("reward.reward_model.enable"):
+            yield "reward.reward_model."
+        if not self.needs_reference or self.reference_in_actor:
+            yield f"{REF}."
+        if self("trainer.resume_mode") != "resume_path":
+            yield "trainer.resume_from_path"
