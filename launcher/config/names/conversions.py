@@ -72,22 +72,26 @@ _GPUS = ("num_gpus", "gpus", "ngpus")
 def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
     """The words to type; none of them where it is to be left out; None where this value has no counterpart."""
     plain = _plain(value)
-    own = _looked_up(meaning.values, plain) if meaning.values is not None else None
+    own = None if meaning.values is None else _looked_up(meaning.values, plain)
     if own is None and plain in _UNSET:
         return []
     if known.is_off(*meaning.switch) or (plain not in _OFF and known.is_on(*meaning.unless)):
         return []  # as `says_better` tells
     if meaning.convert:
         return RULES[meaning.convert](value, known)
-    if meaning.values is not None:
-        pattern = meaning.values.get("*") if own is None else own
-    elif meaning.use or meaning.instead or not meaning.ours:
-        pattern = meaning.use or None
-    else:
-        pattern = f"{meaning.ours[0]}={{}}"
+    pattern = own if own is not None else _pattern(meaning)
     if own is None and plain in _OFF and "{}" not in (pattern or ""):
         return []  # what we do not have is off already
     return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
+
+
+def _pattern(meaning: Translation) -> str | None:
+    """What stands for any value, with `{}` for it; None where there is nothing of that kind."""
+    if meaning.values is not None:
+        return meaning.values.get("*")
+    if meaning.use or meaning.instead or not meaning.ours:
+        return meaning.use or None
+    return f"{meaning.ours[0]}={{}}"
 
 
 def is_complete(words: list[str]) -> bool:
