@@ -147,8 +147,8 @@ def _unread_settings(run: RunSpec) -> Iterator[Problem]:
         setting, kind = row["ours"], row.get("kind", run.algorithm.data)
         is_read = kind == run.algorithm.data and (run.has_critic or not setting.startswith("critic."))
         with suppress(KeyError):  # of another algorithm
-            if is_read and words.value_of(run, setting) not in row["allowed"]:
-                yield conflict(setting, row["got"], row["fix"], "engine")
+            if is_read and (value := words.value_of(run, setting)) not in row["allowed"]:
+                yield conflict(setting, row["got"].format(value), row["fix"], "engine")
     if run.engine.strategy == "megatron" and run.optim.adam_eps != Optim().adam_eps:  # type: ignore[attr-defined]
         key = f"+{words.ACTOR}.optim.override_optimizer_config.adam_eps={run.optim.adam_eps:g}"
         got = "Megatron's optimizer takes it in a setting of its own"
