@@ -36,8 +36,7 @@ BELOW = {
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",
     "engines.verl": (
-        "core clusters.ray config.names spec data logs models rewards engines engines.verl.config "
-        "engines.verl.rules"
+        "core clusters.ray config.names spec data logs models rewards engines engines.verl.config engines.verl.rules"
     ),
     "reports": "core spec monitor runs views config",
     "config.reference": "core spec config.names config",
