@@ -49,11 +49,6 @@ def test_a_limit_of_sampling_is_passed_on() -> None:
     assert extra(f"{GROUPS}.enable=true", f"{MOST}=5") == [f"{MOST}=5"]
 
 
-@pytest.mark.parametrize(("share", "steps"), [("0.1", "10"), ("1", "100"), ("1.0", "100")])
-def test_a_share_of_all_steps(share: str, steps: str) -> None:
-    typed = ["algorithm=grpo", "trainer.total_training_steps=100", f"warmup_ratio={share}"]
-
-
 def test_more_than_all_steps_is_no_share() -> None:
     """Neither 10 steps nor ten times all of them are known to be meant."""
     name = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
