@@ -20,7 +20,7 @@ from launcher.sandbox.script import Machine, Run, StandIn, Started, missing_path
 
 ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
 SIZE = 2**20  # bytes of a script
-ROUNDS = 4  # runs to find the paths that are missing here
+ROUNDS = 8  # runs to find the paths that are missing here
 SHELL_SETS = re.compile(
     r"(BASH|RLRUN)\w*|S?RANDOM|SECONDS|LINENO|EPOCH\w+|P?PID|E?UID|HOSTNAME|\w+TYPE|OPTARG|OPTIND|IFS|(OLD)?PWD|HOME|USER|"
     r"PATH|TMPDIR|REPLY|FUNCNAME|PIPESTATUS|SHELL|TERM|LANG|COLUMNS|LINES|MAPFILE|DIRSTACK|COPROC|PS\d|SHLVL|GROUPS|_"
@@ -189,6 +189,8 @@ class _Comparison:
         for path, text in {**self.written}.items():
             other_text = self._temporary(run.written.get(path, ""))
             self.written[path] = self._differing_lines(text, other_text, machine)
+        more = self.launches[len(self.before) :]
+        left = [one for one in left if not any(_shape(one) == _shape(there) for there in more)]
         if not alone and not left:
             return
         reason = self._reason(machine, {*map(_shape, self.before)})
@@ -242,20 +244,13 @@ class _Comparison:
     def _placeholder(self, value: str) -> str:
         """`{date +%m%d}`: the commands that the value may come from."""
         calls = {f"{one.name} {' '.join(one.words)}".strip(): one for one in self.calls}
-        telling = {
-            text for text, one in calls.items()
-            if value and (value in self._said(one) or (one.name == "date" and value[0].isdigit()))
-        }  # fmt: skip
-        chosen = [text for text in calls if text in telling] or [*calls]
+        likely = {text: _likelihood(one, value) for text, one in calls.items()}
+        most = max(likely.values(), default=0)
+        chosen = [text for text, likelihood in likely.items() if likelihood == most]
         named = shortened(" or ".join(chosen[:3]) or "running the script", 80)
         place = next((one.place for text, one in calls.items() if text in chosen), self.first.last)
         self.open.append(OpenPart(place, f"$({named})" if chosen else named, "only running the script tells"))
         return self._open(f"{{{named}}}")
-
-    def _said(self, one: Started) -> str:
-        """What the first machine answered, and how many lines those are."""
-        answer = FIRST.answers.get(one.name, str(FIRST.number))
-        return f"{answer} {len(answer.splitlines())}"
 
     def _temporary(self, text: str) -> str:
         return _TEMPORARY.sub(lambda _: self._open("{mktemp}"), text)
@@ -267,6 +262,16 @@ class _Comparison:
 
 def _shape(one: Started) -> tuple[str, str, int]:
     return one.place, one.name, len(one.words)
+
+
+def _likelihood(one: Started, value: str) -> int:
+    """Of the value coming from the call: it is the answer, the number of its lines, or a part of it."""
+    answer = FIRST.answers.get(one.name, str(FIRST.number))
+    if one.name == "date":
+        return int(value[:1].isdigit() and len(value) > 2)
+    if value in (answer, str(len(answer.splitlines()))):
+        return 2
+    return int(len(value) > 1 and value in answer)
 
 
 def _alike(text: str, other: str) -> int:
@@ -324,7 +329,7 @@ def _error_notes(run: Run, stand_ins: Sequence[StandIn]) -> list[OpenPart]:
 
 def _unset(path: Path, text: str, given: set[str]) -> list[OpenPart]:
     """Variables that the script uses and nobody sets, where it has no default for them."""
-    plain = re.sub(r"'[^'\n]*'|(?m:^\s*#.*$)", "", text)
+    plain = re.sub(r"'[^'\n]*'|(?m:(?:^|\s)#.*$)", "", text)
     whole = "\n".join([plain, *_sourced(path, plain)])
     known = {name for match in _SET.finditer(whole) for name in re.findall(r"\w+", match[1] or match[2])} | given
     found = dict[str, OpenPart]()

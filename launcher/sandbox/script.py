@@ -22,7 +22,7 @@ from pathlib import Path
 
 from launcher.core.problems import shortened
 from launcher.sandbox.keeper import Order, Outcome
-from launcher.sandbox.stubs import ABSENT, RECORDED, THERE, write_stubs
+from launcher.sandbox.stubs import ABSENT, RECORDED, THERE, TOOLS, write_stubs
 
 ENTRIES, COPIED_BYTES, DEPTH = 2_000, 2**16, 4
 """Of a folder so many entries are copied, files of at most this size, and folders so deep; larger files are linked."""
@@ -51,7 +51,7 @@ OF_SHELL = frozenset(
         "_STDBUF_I",
     ]
 )
-_TRACED = re.compile(r"^(?:\++(\d+) (\d+) (.*?):(\d+) |#(\d+) (\d+) (\d+)$)", re.MULTILINE)
+_TRACED = re.compile(r"^(?:\++(\d+) (\d+) (.*?):(\d+) (?:exec )?(\S*)|#(\d+) (\d+) (\d+)$)", re.MULTILINE)
 _ERROR = re.compile(r"^(?P<file>.*?): line (?P<line>\d+): (?P<text>.*)")
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"’‘`]+")
 _FLAGS = ("-u", "-B", "-O", "-s", "-E", "-I")
@@ -109,6 +109,8 @@ class Run:
     outcome: Outcome
     last: str
     """`file:line` of its last command."""
+    programs: Mapping[str, str]
+    """Programs that it names by a path elsewhere, with their place."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,9 @@ class _Sandbox:
         if ended.returncode:
             raise OSError(f"the script cannot be run: {ended.stderr.strip().splitlines()[-1:]}")
         outcome = Outcome(**json.loads(ended.stdout))
-        places, last = self._places()
+        places, last, programs = self._places()
         started = [*self._records(places, base)]
-        return Run(started, self._written(), self._errors(), outcome, last)
+        return Run(started, self._written(), self._errors(), outcome, last, programs)
 
     # ---- before
 
@@ -252,19 +254,25 @@ class _Sandbox:
                 return ""
             return file.read(most).decode("utf-8", "replace")
 
-    def _places(self) -> tuple[dict[tuple[str, str], str], str]:
-        """`file:line` of each command by the process that ran it and its number; and of the last one."""
+    def _places(self) -> tuple[dict[tuple[str, str], str], str, dict[str, str]]:
+        """`file:line` of each command by the process that ran it and its number; of the last one; and of programs that
+        are named by a path elsewhere."""
+        programs = dict[str, str]()
         found, last = dict[tuple[str, str], str](), str(self.script)
         begun = dict[str, str]()  # where a shell was started, of which the text is in no file
         prelude = str(self.programs / "prelude")
-        for process, step, file, line, shell, parent, before in _TRACED.findall(self._read(self.box / "trace", 2**24)):
+        for process, step, file, line, word, shell, parent, before in _TRACED.findall(
+            self._read(self.box / "trace", 2**24)
+        ):
             if shell:
                 begun[shell] = found.get((parent, before), last)
             elif file not in ("", "environment", "main", prelude):
                 found[process, step] = last = f"{self._shown(file)}:{line}"
             else:
                 found[process, step] = begun.get(process, last)
-        return found, last
+            if word.startswith("/") and not word.startswith((str(self.box), str(self.programs))):
+                programs.setdefault(word, last)
+        return found, last, programs
 
     def _records(self, places: Mapping[tuple[str, str], str], base: Mapping[str, str]) -> Iterator[Started]:
         folder = self.box / "records"
@@ -323,7 +331,10 @@ def _folders_below(folder: str, shallow: bool) -> Iterator[tuple[str, list[str]]
 
 def missing_paths(run: Run) -> list[StandIn]:
     """Paths that stood in the way of the run and that can be in the sandbox instead."""
-    found = list[StandIn]()
+    found = [
+        StandIn(path, "program", place)
+        for path, place in run.programs.items() if os.path.basename(path) not in (*TOOLS, "bash")
+    ]  # fmt: skip
     for place, text in run.errors:
         if not text.endswith(_MISSING):
             continue
