@@ -181,7 +181,7 @@ def fault_of_alerts(outcome: Outcome, effect: int | None) -> str:
         return outcome.refused or ("critical" if critical else "")
     if not critical or min(critical) < effect:
         return "before its effect" if critical else "missed"
-    return "late" if critical[0] - effect > LATEST else ""
+    return "late" if min(critical) - effect > LATEST else ""
 
 
 def main(given: argparse.Namespace) -> int:
