@@ -66,26 +66,17 @@ def diagnose(
 ) -> tuple[RunSpec | None, list[Problem], LeftOut]:
     """The run that is left, all problems, and what the run lacks. `problems` are those found so far."""
     files, values = choices(config_dir), arguments.texts
-    chosen = {key for key, choice in arguments.choices.items() if not removes(choice)}
-    lacking = [group for group in files if group not in chosen and group in placeholders()]
-    missing = [group for group in files if group not in {**composed.node, **placeholders()} or group in lacking]
+    missing = _missing_groups(arguments, composed, files)
     of_choices = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
     arguments.doubtful.update(answer.problem.where for answer in of_choices if not answer.certain)
     every = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
     suggester = Suggester(composed.node, files, arguments.unknown, missing, every)
     answers = [*map(suggester.suggestion, arguments.unknown), *of_choices]
     meant = _meant(arguments, answers)
-    named = {*arguments.doubtful, *meant, *(group for group, _ in arguments.no_choices)}
-    unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
+    named = {*arguments.doubtful, *meant, *dict(arguments.no_choices)}
     not_chosen = [group for group in missing if group not in named]
-    problems = [
-        *(answer.problem for answer in answers),
-        *problems,
-        *(Problem(group, "not chosen", f"it may be {', '.join(sorted(files[group]))}", "unknown-choice")
-          for group in not_chosen),
-        *(Problem(place, "has no value", f"use {place}=VALUE") for place in unset),
-    ]  # fmt: skip
-    arguments.doubtful.update(unset, not_chosen)
+    problems = [*(answer.problem for answer in answers), *problems]
+    problems += _not_given(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
     try:
         full, plain, replacements = _with_placeholders(arguments, composed, meant, missing, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
@@ -97,14 +88,32 @@ def diagnose(
     left_out = LeftOut(arguments.doubtful, typed, suggester.holders)
     repair = _Repair(deepcopy(full), plain, replacements, left_out)
     run = repair.run()
-    of_answers = {key: answer for answer in answers for key in map(key_of, answer.overrides) if key not in values}
+    of_answers = {key_of(word): answer for answer in answers for word in answer.overrides}
     for problem in repair.problems:
-        answer = of_answers.get(problem.where)
+        answer = of_answers.get(problem.where) if problem.where not in values else None
         if answer and answer.problem in problems:  # one line for a wrong value under a wrong name
             problems[problems.index(answer.problem)] = _of_both(answer, problem)
         else:
             problems += suggester.named(problem, values)
     return run, list(dict.fromkeys(problems)), left_out
+
+
+def _missing_groups(arguments: Arguments, composed: Composed, files: Mapping[str, object]) -> list[str]:
+    """Groups without a choice: none is typed where there is no default, or the default is taken away."""
+    chosen = {key for key, choice in arguments.choices.items() if not removes(choice)}
+    no_default = placeholders().keys()
+    return [group for group in files if group not in (chosen if group in no_default else composed.node)]
+
+
+def _not_given(arguments: Arguments, composed: Composed, not_chosen: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """Problems with what has to be given: choices of groups, and values that config files leave open."""
+    unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
+    arguments.doubtful.update(unset, not_chosen)
+    return [
+        *(Problem(group, "not chosen", f"it may be {', '.join(known)}", "unknown-choice")
+          for group, known in not_chosen.items()),
+        *(Problem(place, "has no value", f"use {place}=VALUE") for place in unset),
+    ]  # fmt: skip
 
 
 def _of_both(answer: Suggestion, problem: Problem) -> Problem:

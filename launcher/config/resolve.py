@@ -74,10 +74,8 @@ def resolve_request(by: RunRequest, find_run: FindRun | None = None) -> Resoluti
 
 
 def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Resolution:
-    problems, config_dir = list[Problem](), by.config_dir
-    if config_dir and not config_dir.is_dir():
-        got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
-        problems.append(Problem("--config-dir", got, fix, "not-found"))
+    problems, config_dir = _problems_of_folder(by.config_dir), by.config_dir
+    if problems:
         config_dir = None
     words, options = separate_options(by.overrides)
     accepted, refused = guard.separate([*(word.text for word in words), *(option.argument for option in options)])
@@ -87,8 +85,7 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
     composed = compose_chosen(arguments, config_dir)
     problems += [*refused, *arguments.problems, *composed.problems]
     node = composed.node
-    has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
-    node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
+    node["code_dir"] = str(config_dir.resolve()) if config_dir and _has_code(config_dir) else None
     given = frozenset(flat(node)) - composed.derived
     found = Resolution(None, problems, given=given, request=by, sources=tuple(arguments.sources), files=composed.files)
     complete = {*choices(config_dir)} <= node.keys() and all(value != "???" for _, value in walk(node))
@@ -107,3 +104,15 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
         return replace(found, problems=list(dict.fromkeys(problems)), taken=ours.taken)
     run, problems, left_out = diagnose.diagnose(arguments, composed, problems, config_dir)
     return replace(found, run=run, problems=problems, left_out=left_out)
+
+
+def _problems_of_folder(config_dir: Path | None) -> list[Problem]:
+    if config_dir is None or config_dir.is_dir():
+        return []
+    got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
+    return [Problem("--config-dir", got, fix, "not-found")]
+
+
+def _has_code(config_dir: Path) -> bool:
+    """Whether Python files stand beside its config groups."""
+    return any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))

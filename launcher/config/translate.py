@@ -114,15 +114,7 @@ class _Translator:
     def translate(self) -> Translated | None:
         self.holders = holders(self.files)
         self.given = {self._name(each): each.value for each in self.typed}
-        unknown = [each for each in self.typed if each.key not in (*self.holders, *self.files, *PLAIN)]
-        in_table = [each for each in unknown if self._meanings(each.key) or self._meanings(_above(each.key))]
-        others = [each for each in unknown if each not in in_table]
-        known = self.names.known([each.word.text for each in others], self.given)
-        foreign = [*in_table, *(each for each, has in zip(others, known, strict=True) if has)]
-        top = {name.partition(".")[0] for each in table().meanings for name in each.names.get(self.names.project, ())}
-        ours = (*self.files, *PLAIN)
-        foreign += [each for each in others if each not in foreign and each.key.partition(".")[0] in top - {*ours}]
-        if not foreign:
+        if not (foreign := self._foreign()):
             return None
         shared = [each for each in self.typed if each not in foreign and "." in each.key and self._meanings(each.key)]
         derived = self._derived([*foreign, *shared], RunContext(self.given))
@@ -135,12 +127,24 @@ class _Translator:
             if result := results[word]:
                 more = [each for each in words if each not in result.words]
                 results[word] = replace(result, words=(*more, *result.words))
-        refused = [each for each in foreign if results[each.word] is None]
+        refused = {each.key: each.word.text for each in foreign if results[each.word] is None}
         data = self._algorithm(derived).data
-        problems = self.names.pass_on([each.word.text for each in refused], data, self.given)[1]
+        problems = self.names.pass_on([*refused.values()], data, self.given)[1]
         made = self._together(results, data)
-        keys = {each.key for each in refused}
-        return replace(made, refused={each.where: each for each in problems if each.where in keys})
+        return replace(made, refused={each.where: each for each in problems if each.where in refused})
+
+    def _foreign(self) -> list[_Typed]:
+        """The arguments by names of the engine's project: those of the table first, then keys that it has, or that
+        begin as its keys do."""
+        ours = {*self.files, *PLAIN}
+        sections = {_section(name) for each in table().meanings for name in each.names.get(self.names.project, ())}
+        unknown = [each for each in self.typed if each.key not in (*self.holders, *ours)]
+        in_table = [each for each in unknown if self._meanings(each.key) or self._meanings(_above(each.key))]
+        others = [each for each in unknown if each not in in_table]
+        known = self.names.known([each.word.text for each in others], self.given)
+        has = [each for each, is_known in zip(others, known, strict=True) if is_known]
+        begin = [each for each in others if each not in has and _section(each.key) in sections - ours]
+        return [*in_table, *has, *begin]
 
     def _meanings(self, key: str) -> tuple[Translation, ...]:
         return tuple(each for each in table().named.get(key, ()) if key in each.names.get(self.names.project, ()))
@@ -285,6 +289,10 @@ class _Translator:
 def _typed(word: SourcedOverride) -> _Typed:
     key, _, value = word.text.partition("=")
     return _Typed(word, key.lstrip("+~"), value)
+
+
+def _section(key: str) -> str:
+    return key.partition(".")[0]
 
 
 def _above(key: str) -> str:
