@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +43,31 @@ class Origin:
         return self.where
 
 
-def origins(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> dict[str, Origin]:
+@dataclass(frozen=True, eq=False)
+class Origins(Mapping[str, Origin]):
+    """Of each value its origin, found when it is asked for: a default's is read from the source of its class."""
+
+    names: Mapping[str, None]
+    found: Mapping[str, Origin]
+    """What was set, by name."""
+    node: Mapping[str, Any]
+    """The run."""
+
+    def __getitem__(self, name: str) -> Origin:
+        if name not in self.names:
+            raise KeyError(name)
+        return _of(name, self.found, self.node)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def origins(
+    overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None
+) -> Mapping[str, Origin]:
     """Dotted setting -> origin, for every value of the run that the overrides make, a recipe's overrides before them.
 
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
@@ -54,7 +78,7 @@ def origins(overrides: Sequence[str], config_dir: Path | None = None, recipe: st
     return origins_of(found.run, found)
 
 
-def origins_of(run: RunSpec, resolved: Resolution) -> dict[str, Origin]:
+def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
     """The same of a run that is resolved already; values of it may have been fitted since."""
     choices = _default_choices()
     found = dict(choices)
@@ -74,7 +98,7 @@ def origins_of(run: RunSpec, resolved: Resolution) -> dict[str, Origin]:
     node = to_node(run)
     classes, values = apart(flat(node))
     chosen = [*dict.fromkeys([*choices, *classes])]
-    return {name: _of(name, found, node) for name in [*chosen, *values]}
+    return Origins(dict.fromkeys([*chosen, *values]), found, node)
 
 
 def _default_choices() -> dict[str, Origin]:
