@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-_DECORATORS = {"allow_in_graph", "assume_constant_result", "disable"}
-
 
 class Uncompiled(ModuleType):
     """torch._dynamo without loading it: nothing is compiled here, so decorators change nothing. Any other name of it
@@ -25,7 +23,7 @@ class Uncompiled(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in _DECORATORS:
+        if name in {"allow_in_graph", "assume_constant_result", "disable"}:
             return lambda found=None, *_, **__: found if callable(found) else lambda function: function
         if name == "graph_break":  # optimizers end a graph before and after a step
             return lambda: None
@@ -38,6 +36,5 @@ class Uncompiled(ModuleType):
 
 def leave_out_unused() -> None:
     """Before transformers is imported: neither the compiler nor tensors over several processes are loaded."""
-    if "torch._dynamo" not in sys.modules:
-        sys.modules["torch._dynamo"] = Uncompiled("torch._dynamo")
+    sys.modules.setdefault("torch._dynamo", Uncompiled("torch._dynamo"))
     torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it

@@ -36,15 +36,14 @@ def read_episodes(rows: Sequence[Tokens | Pair], numbers: Sequence[int] | None =
     ]
 
 
-def collate(episodes: Sequence[Episode], model: CausalLM) -> Batch:
-    """The episodes as rows, right-padded. A field that no episode has stays ABSENT."""
+def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Batch:
+    """The episodes as rows, right-padded to at least `width`. A field that no episode has stays ABSENT."""
     rows, device = [episode.tokens for episode in episodes], model.device
-    longest = max(map(len, rows))
+    longest = max(width, *map(len, rows))
 
     def padded(values: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> Tensor:
-        return torch.tensor(
-            [[*row, *[padding] * (longest - len(row))] for row in values], device=device, dtype=dtype
-        )  # fmt: skip
+        full = [[*row, *[padding] * (longest - len(row))] for row in values]
+        return torch.tensor(full, device=device, dtype=dtype)
 
     found = Batch(
         tokens=padded(rows, model.tokenizer.pad_token_id, torch.int64),

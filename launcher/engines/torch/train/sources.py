@@ -24,6 +24,8 @@ from launcher.spec.reward import Answer, Reward, score_safely, why_unscorable
 from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
+Sampled = tuple[list[Episode], int]
+"""Episodes, and the width of the batch that they were judged in: wider rows are summed up in another order."""
 ROUNDS = 1000
 """More than a step ever samples, so that a round and a step have one number together."""
 
@@ -141,25 +143,28 @@ class Rollouts:
         """The step's scored answers, and their metrics; sets `alerts`, messages for the user."""
         self.tally = Tally()
         with self.generator.current_weights() as sync_metrics:
-            episodes, sampling_metrics, groups = self._sample_until_full(step, clock)
+            (episodes, width), sampling_metrics, groups = self._sample_until_full(step, clock)
         reward_metrics, self.alerts = self.tally.summary(groups)
-        return collate(episodes, self.generator.model), {**sync_metrics, **sampling_metrics, **reward_metrics}
+        return collate(episodes, self.generator.model, width), {**sync_metrics, **sampling_metrics, **reward_metrics}
 
-    def _sample_until_full(self, step: int, clock: Clock) -> tuple[list[Episode], dict[str, float], set[int] | None]:
+    def _sample_until_full(self, step: int, clock: Clock) -> tuple[Sampled, dict[str, float], set[int] | None]:
         """Sample until the step is full of groups that pass the algorithm's filter, for at most `max_num_gen_batches`
-        rounds. Returns the episodes, metrics, and the groups used if others were sampled too."""
+        rounds. Returns the episodes with their width, metrics, and the groups used if others were sampled too."""
         max_rounds = self.algorithm.max_num_gen_batches
         first = self._sample_round(step, 0, clock)
         if max_rounds == 1:
-            return first, {}, None
+            return (first, 0), {}, None
         kept, left, rounds = *self._filter_groups(first), 1
+        left_width = width = _longest(first)
         while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
-            kept += self._filter_groups(self._sample_round(step, rounds, clock))[0]
+            more = self._sample_round(step, rounds, clock)
+            kept, width = kept + self._filter_groups(more)[0], max(width, _longest(more))
             rounds += 1
         metrics = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
-        chosen = self._choose_groups(kept, left)
-        mine = [episode for group in chosen[world.RANK :: world.SIZE] for episode in group]
-        return mine, metrics, {_number(group) for group in chosen}
+        chosen = self._choose_groups((kept, width), (left, left_width))
+        mine = chosen[world.RANK :: world.SIZE]
+        sampled = [episode for group, _ in mine for episode in group], max(width for _, width in mine)
+        return sampled, metrics, {_number(one) for one in chosen}
 
     def _filter_groups(self, episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
         """Those of groups to train on, and the others; groups with an unscored answer are excluded."""
@@ -169,24 +174,22 @@ class Rollouts:
         return parts[0], parts[1]
 
     def _count_groups(self, episodes: Sequence[Episode]) -> int:
-        count = torch.tensor(
-            float(len(episodes) // self.generator.sampler.n), dtype=EXACT, device=self.generator.model.device
-        )
-        return int(world.all_reduce_sum(count).item())
+        count, device = float(len(episodes) // self.generator.sampler.n), self.generator.model.device
+        return int(world.all_reduce_sum(torch.tensor(count, dtype=EXACT, device=device)).item())
 
     def _any_scored(self, first: Sequence[Episode]) -> bool:
         """Whether any answer was scored: if the reward fails for all, sampling more is useless."""
         return world.all_reduce_sum((~unscored_rows(collate(first, self.generator.model))).sum().double()).item() > 0
 
-    def _choose_groups(self, kept: list[Episode], left: list[Episode]) -> list[list[Episode]]:
+    def _choose_groups(self, *sampled: Sampled) -> list[Sampled]:
         """As many groups of all processes as a step takes, in the order of their numbers.
 
         Where too few were kept, groups that the algorithm leaves out hold the empty places.
         """
-        n, groups = self.generator.sampler.n, list[list[Episode]]()
-        for episodes in (kept, left):
-            parts = world.all_gather_object([episodes[start : start + n] for start in range(0, len(episodes), n)])
-            groups += sorted(chain(*parts), key=_number)
+        n, groups = self.generator.sampler.n, list[Sampled]()
+        for episodes, width in sampled:
+            mine = [(episodes[start : start + n], width) for start in range(0, len(episodes), n)]
+            groups += sorted(chain(*world.all_gather_object(mine)), key=_number)
         return sorted(groups[: self.order.batch], key=_number)
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
@@ -219,6 +222,9 @@ class Rollouts:
         ]
 
 
-def _number(group: Sequence[Episode]) -> int:
-    assert group[0].group is not None
-    return group[0].group
+def _number(sampled: Sampled) -> int:
+    return sampled[0][0].group or 0
+
+
+def _longest(episodes: Sequence[Episode]) -> int:
+    return max(len(episode.tokens) for episode in episodes)
