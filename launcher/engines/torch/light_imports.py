@@ -1,7 +1,4 @@
-"""Imports of transformers without what a single process on a CPU does not use: two fifths of their time.
-
-`model/dry_load` loads this file by its path, so it imports nothing of this project.
-"""
+"""Imports without what a single process on a CPU does not use. `model/dry_load` loads this file by its path."""
 
 from __future__ import annotations
 

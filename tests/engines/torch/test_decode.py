@@ -252,6 +252,7 @@ def test_no_prompts_no_answers(tiny: Callable[..., CausalLM]) -> None:
         (3, 1.0, [1, 2, 4]),
         (4, 1.0, [0, 1, 2, 3, 4]),  # 0 and 3 are equally likely: neither is the fourth, both stay
         (-1, 0.01, [1]),  # the likeliest always stays
+        (-1, 0.5, [1]),  # it holds one half, which is enough
         (-1, 0.5001, [1, 2]),
         (-1, 0.9, [0, 1, 2, 4]),  # one of two equals is needed: the first
         (2, 0.6, [1]),  # of the 3/4 that two tokens hold, 1/2 is more than six tenths
