@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from launcher.data import parquet_layout
 from launcher.data.files import Files
 from launcher.data.formats import MEANING_KEYS, READ_KEYS
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
-from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow
+from launcher.data.reader import Batch, Block, Chunk
+from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
 
@@ -30,6 +32,45 @@ _TRUTH = "the ground truth of a solution"
 _UNREAD_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.null())
 
 Cells = dict[str, pa.Array]
+
+
+def table_of(chunk: Chunk) -> pa.Table | None:
+    """All rows of a chunk; None where they are no columns, or not all of them can be read so."""
+    if isinstance(chunk, Block):
+        return _table_of_lines(chunk)
+    if not isinstance(chunk, Batch):
+        return None
+    table = pa.Table.from_batches([chunk.columns])
+    for place, of in enumerate(table.schema):
+        if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
+            table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
+    return table
+
+
+def _table_of_lines(block: Block) -> pa.Table | None:
+    """The lines as arrow reads them, where each of them is an object."""
+    # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
+    # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
+    tail = block.data[-4:]
+    data = memoryview(block.data)[: len(block.data) - len(tail) + len(tail.rstrip())]
+    signs = np.frombuffer(data, np.uint8)
+    breaks = np.flatnonzero(signs == ord("\n"))
+    if not len(signs) or signs[0] != ord("{") or signs[-1] != ord("}"):
+        return None
+    last = breaks - 1 - int(len(breaks) > 0 and signs[breaks[0] - 1] == ord("\r"))
+    if not ((signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()):
+        return None
+    first = parse_line(block.name, block.first, bytes(data[: breaks[0] if len(breaks) else None]))
+    if not isinstance(first, RawRow):
+        return None
+    # Without their types arrow takes texts that look like times for times.
+    texts = pa.schema([(key, pa.string()) for key, value in first.values.items() if isinstance(value, str)])
+    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    try:
+        table = pj.read_json(pa.py_buffer(data), reading, pj.ParseOptions(explicit_schema=texts))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return table if len(table) == len(breaks) + 1 else None
 
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Table | None:

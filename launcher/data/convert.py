@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launcher.data import parquet_layout
-from launcher.data.columns import convert_columns
+from launcher.data.columns import convert_columns, table_of
 from launcher.data.files import Files
 from launcher.data.formats import TEMPLATE_FIELDS
 from launcher.data.reader import read_chunks
@@ -78,7 +78,7 @@ class Converter:
             if isinstance(chunk, RefusedRow):
                 self.log.keep(chunk)
                 continue
-            table = None if self.templated else convert_columns(chunk.table(), self.files, self.kind)
+            table = None if self.templated else convert_columns(table_of(chunk), self.files, self.kind)
             if table is not None:
                 yield table, pa.nulls(table.num_rows, self.extra)
                 continue

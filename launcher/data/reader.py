@@ -1,8 +1,8 @@
 """The one reader of files of rows: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
 
 Reading raises nothing, whatever a file holds: a row that cannot be used comes out as `RefusedRow` with its place and
-the reason, and memory stays bounded. Rows come in chunks. Where a chunk is made of plain columns, `Chunk.table` gives
-them at once; `columns` converts those without looking at each row.
+the reason, and memory stays bounded. Rows come in chunks. A `Block` or a `Batch` of plain columns is
+converted by `columns` without looking at each row.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ class Chunk(Protocol):
     def rows(self) -> Iterator[Found]:
         """Each row by itself."""
 
-    def table(self) -> Any:
-        """All rows as a `pyarrow.Table`; None where they are no columns, or not all of them can be read so."""
-
 
 def read_rows(name: str) -> Iterator[Found]:
     """Every row of the file once, in its order, good or refused."""
@@ -61,7 +58,7 @@ def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> I
             return
         before, empty = 0, True
         for chunk in _chunks(name, file, head) if head else ():
-            empty = empty and isinstance(chunk, _Block) and not chunk.data.strip()
+            empty = empty and isinstance(chunk, Block) and not chunk.data.strip()
             yield chunk
             here = max(file.tell(), before)  # the end of a parquet file is read first
             advance(here - before)
@@ -103,9 +100,6 @@ class _Together:
     def rows(self) -> Iterator[Found]:
         yield from self.found
 
-    def table(self) -> None:
-        return None
-
 
 def _together(rows: Iterator[Found]) -> Iterator[_Together]:
     found, size = list[Found](), 0
@@ -123,7 +117,7 @@ def _together(rows: Iterator[Found]) -> Iterator[_Together]:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Lines of JSON that stand behind one another."""
 
     name: str
@@ -138,37 +132,8 @@ class _Block:
             if line.strip():  # editors, shells and people leave blank lines
                 yield parse_line(self.name, number, line)
 
-    def table(self) -> Any:
-        """The lines as arrow reads them, where each of them is an object."""
-        import numpy as np  # noqa: PLC0415  late, as arrow below
-        import pyarrow as pa  # noqa: PLC0415  half a second that reading row by row does not need
-        import pyarrow.json as pj  # noqa: PLC0415  late, as above
 
-        # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
-        # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
-        tail = self.data[-4:]
-        data = memoryview(self.data)[: len(self.data) - len(tail) + len(tail.rstrip())]
-        signs = np.frombuffer(data, np.uint8)
-        breaks = np.flatnonzero(signs == ord("\n"))
-        if not len(signs) or signs[0] != ord("{") or signs[-1] != ord("}"):
-            return None
-        last = breaks - 1 - int(len(breaks) > 0 and signs[breaks[0] - 1] == ord("\r"))
-        if not ((signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()):
-            return None
-        first = parse_line(self.name, self.first, bytes(data[: breaks[0] if len(breaks) else None]))
-        if not isinstance(first, RawRow):
-            return None
-        # Without their types arrow takes texts that look like times for times.
-        texts = pa.schema([(key, pa.string()) for key, value in first.values.items() if isinstance(value, str)])
-        reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        try:
-            table = pj.read_json(pa.py_buffer(data), reading, pj.ParseOptions(explicit_schema=texts))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return None
-        return table if len(table) == len(breaks) + 1 else None
-
-
-def _blocks(name: str, file: Any) -> Iterator[_Block | RefusedRow]:
+def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
     """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused, and so is one in which the
     file breaks off, which ends it."""
     number, rest, more, broken = 1, b"", True, ""
@@ -184,7 +149,7 @@ def _blocks(name: str, file: Any) -> Iterator[_Block | RefusedRow]:
         data = b"".join(pieces)
         end = data.rfind(b"\n") + 1 if more or broken else len(data)  # the last line needs no newline
         if end:
-            yield _Block(name, number, data[:end])
+            yield Block(name, number, data[:end])
             number += data.count(b"\n", 0, end)
         rest = data[end:]
         if more and len(rest) > MAX_ROW_BYTES:
@@ -203,7 +168,7 @@ def _blocks(name: str, file: Any) -> Iterator[_Block | RefusedRow]:
         yield ended(f"{name}:{number}", broken, rest)
 
 
-def _lines(blocks: Iterator[_Block | RefusedRow]) -> Iterator[bytes | RefusedRow]:
+def _lines(blocks: Iterator[Block | RefusedRow]) -> Iterator[bytes | RefusedRow]:
     for block in blocks:
         yield from [block] if isinstance(block, RefusedRow) else (line for _, line in block.numbered())
 
@@ -212,7 +177,7 @@ def _lines(blocks: Iterator[_Block | RefusedRow]) -> Iterator[bytes | RefusedRow
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """Some rows of a parquet file, as columns (`pyarrow.RecordBatch`)."""
 
     name: str
@@ -233,17 +198,8 @@ class _Batch:
             except UnfitRow as unfit:
                 yield row.refused(str(unfit))
 
-    def table(self) -> Any:
-        import pyarrow as pa  # noqa: PLC0415  late, as above
 
-        table = pa.Table.from_batches([self.columns])
-        for place, of in enumerate(table.schema):
-            if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
-                table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
-        return table
-
-
-def _batches(name: str, file: Any) -> Iterator[_Batch | RefusedRow]:
+def _batches(name: str, file: Any) -> Iterator[Batch | RefusedRow]:
     """The file's rows in order, and at last why there are no more, where it is damaged."""
     import pyarrow as pa  # noqa: PLC0415  late, as above
     import pyarrow.parquet as pq  # noqa: PLC0415  late, as above
@@ -262,7 +218,7 @@ def _batches(name: str, file: Any) -> Iterator[_Batch | RefusedRow]:
         size = max(min(_BATCH_ROWS, _BATCH_BYTES * promised // max(total, 1)), 1)  # fewer where rows are long
         for group in groups:  # one at a time: a batch may not reach into a broken neighbour
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
-                yield _Batch(name, row + 1, batch)
+                yield Batch(name, row + 1, batch)
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
