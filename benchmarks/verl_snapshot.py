@@ -24,8 +24,6 @@ PARTS = {
     "sft": {"engine": ["engine"], "optim": ["optim"]},
 }
 """What each group whose choice can be given decides."""
-CHOICES = {"model_engine": ("dp", "megatron"), "engine": ("fsdp", "megatron"), "optim": ("fsdp", "megatron")}
-"""Choices of a run of ours."""
 CHOSEN = {
     "ppo_trainer": {"model_engine": "dp"},
     "ppo_megatron_trainer": {"model_engine": "megatron"},
@@ -50,7 +48,7 @@ def program(name: str) -> dict[str, Any]:
     parts, first = PARTS[name], CONFIGS[name][0]
     groups: dict[str, dict[str, Any]] = {}
     for group, places in parts.items():
-        for choice in CHOICES[group]:
+        for choice in sorted(file.stem for file in (FILES / group).glob("*.yaml")):
             node = composed(first, f"{group}={choice}")
             groups.setdefault(group, {})[choice] = {place: take_out(node, place) for place in places}
     base = composed(first)
