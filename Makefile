@@ -100,7 +100,7 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 	$(VENV)/bin/python benchmarks/plan_cost.py $(RUNS)
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
-	$(VENV)/bin/python tests/cases/launches.py
+	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
 
 import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as rlrun import runs them, beside plain bash in a folder of stubs
 	$(VENV)/bin/python benchmarks/import_scripts.py
@@ -124,8 +124,8 @@ faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in
 	$(VENV)/bin/python benchmarks/ruined.py --faults
 
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
-	$(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
-	$(VENV)/bin/python tests/cases/names.py
+	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
+	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py
 
 merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
 	$(VENV)/bin/python benchmarks/merge.py

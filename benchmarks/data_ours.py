@@ -40,4 +40,4 @@ def lengths(source: str, model: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"convert": convert, "lengths": lengths}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(convert(*sys.argv[2:]) if sys.argv[1] == "convert" else lengths(*sys.argv[2:])))
