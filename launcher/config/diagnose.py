@@ -33,7 +33,7 @@ TRIALS = 32
 
 
 @dataclass
-class LeftOut:
+class IgnoredArguments:
     """What a run lacks of what was typed."""
 
     names: set[str]
@@ -63,7 +63,7 @@ class LeftOut:
 
 def diagnose(
     arguments: Arguments, composed: Composed, problems: list[Problem], config_dir: Path | None
-) -> tuple[RunSpec | None, list[Problem], LeftOut]:
+) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
     """The run that is left, all problems, and what the run lacks. `problems` are those found so far."""
     files, values = choices(config_dir), arguments.texts
     missing = _missing_groups(arguments, composed, files)
@@ -85,8 +85,8 @@ def diagnose(
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
-    left_out = LeftOut(arguments.doubtful, typed, suggester.holders)
-    repair = _Repair(deepcopy(full), plain, replacements, left_out)
+    ignored = IgnoredArguments(arguments.doubtful, typed, suggester.holders)
+    repair = _Repair(deepcopy(full), plain, replacements, ignored)
     run = repair.run()
     of_answers = {key_of(word): answer for answer in answers for word in answer.overrides}
     for problem in repair.problems:
@@ -95,7 +95,7 @@ def diagnose(
             problems[problems.index(answer.problem)] = _of_both(answer, problem)
         else:
             problems += suggester.named(problem, values)
-    return run, list(dict.fromkeys(problems)), left_out
+    return run, list(dict.fromkeys(problems)), ignored
 
 
 def _missing_groups(arguments: Arguments, composed: Composed, files: Mapping[str, object]) -> list[str]:
@@ -168,11 +168,11 @@ class _Repair:
     """A run that does not stand, and what it takes to make it stand."""
 
     def __init__(
-        self, node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], left_out: LeftOut
+        self, node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], ignored: IgnoredArguments
     ) -> None:
-        self.node, self.plain, self.placeholders, self.left_out = node, plain, placeholders, left_out
+        self.node, self.plain, self.placeholders, self.ignored = node, plain, placeholders, ignored
         self.problems = list[Problem]()
-        self.left = list(left_out.typed)
+        self.left = list(ignored.typed)
         """Settings that are still as they were typed."""
 
     def run(self) -> RunSpec | None:
@@ -181,14 +181,14 @@ class _Repair:
             found = _problems(self.node)
             if isinstance(found, RunSpec):
                 return found
-            self.problems += [each for each in found if not self.left_out.explains(each) and each not in self.problems]
+            self.problems += [each for each in found if not self.ignored.explains(each) and each not in self.problems]
             if not (at_fault := self._typed_at_fault(found) or self._reset_others(found) or self._by_trial(found)):
                 return None
             for key in at_fault.intersection(self.left):
                 _reset(self.node, self.plain, key)
             self.left = [name for name in self.left if name not in at_fault]
-            below = {key for key in self.left_out.typed if any(key.startswith(f"{name}.") for name in at_fault)}
-            self.left_out.names |= at_fault | below
+            below = {key for key in self.ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
+            self.ignored.names |= at_fault | below
         return None
 
     def _typed_at_fault(self, found: Sequence[Problem]) -> set[str]:
@@ -213,12 +213,12 @@ class _Repair:
         """Reset what nobody typed: settings to the values that their problems name, else whole groups to others."""
         fixed = set()
         for problem in found:
-            if problem.value is not None and problem.where not in self.left_out.names:
+            if problem.value is not None and problem.where not in self.ignored.names:
                 _reset(self.node, nested({problem.where: problem.value}), problem.where)
                 fixed.add(problem.where)
         if fixed:
             return fixed
-        groups = {problem.where.partition(".")[0] for problem in found} & {*self.placeholders} - self.left_out.names
+        groups = {problem.where.partition(".")[0] for problem in found} & {*self.placeholders} - self.ignored.names
         for group in groups:
             _reset(self.node, self.placeholders, group)
         return groups

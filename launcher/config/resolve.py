@@ -21,7 +21,7 @@ from launcher.core.problems import Problem, Problems, short_repr
 from launcher.spec.run import RunSpec
 
 if TYPE_CHECKING:
-    from launcher.config.diagnose import LeftOut
+    from launcher.config.diagnose import IgnoredArguments
     from launcher.config.translate import Taken
 
 
@@ -32,7 +32,7 @@ class Resolution:
     run: RunSpec | None
     """Where something is wrong, the run that is left without it; None where none is left."""
     problems: list[Problem]
-    left_out: LeftOut | None = None
+    ignored: IgnoredArguments | None = None
     """What the run that is left lacks."""
     given: frozenset[str] = frozenset()
     """Settings that arguments or config files set."""
@@ -102,8 +102,8 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
         found = _resolve(ours.request, find_run, translate=False)
         problems = [*ours.problems, *map(ours.named, found.problems)]
         return replace(found, problems=list(dict.fromkeys(problems)), taken=ours.taken)
-    run, problems, left_out = diagnose.diagnose(arguments, composed, problems, config_dir)
-    return replace(found, run=run, problems=problems, left_out=left_out)
+    run, problems, ignored = diagnose.diagnose(arguments, composed, problems, config_dir)
+    return replace(found, run=run, problems=problems, ignored=ignored)
 
 
 def _problems_of_folder(config_dir: Path | None) -> list[Problem]:

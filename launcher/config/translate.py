@@ -114,26 +114,26 @@ class _Translator:
     def translate(self) -> Translated | None:
         self.holders = holders(self.files)
         self.given = {self._name(each): each.value for each in self.typed}
-        if not (foreign := self._foreign()):
+        if not (unknown := self._unknown_words()):
             return None
-        shared = [each for each in self.typed if each not in foreign and "." in each.key and self._meanings(each.key)]
-        derived = self._derived([*foreign, *shared], RunContext(self.given))
-        suggester = self._suggester(foreign, derived)
+        shared = [each for each in self.typed if each not in unknown and "." in each.key and self._meanings(each.key)]
+        derived = self._derived([*unknown, *shared], RunContext(self.given))
+        suggester = self._suggester(unknown, derived)
         results = {
-            each.word: self._result(each, suggester, each in foreign or self._only_engine_has(each, suggester))
-            for each in [*foreign, *shared]
+            each.word: self._result(each, suggester, each in unknown or self._only_engine_has(each, suggester))
+            for each in [*unknown, *shared]
         }
         for word, words in self.derived_by.items():
             if result := results[word]:
                 more = [each for each in words if each not in result.words]
                 results[word] = replace(result, words=(*more, *result.words))
-        refused = {each.key: each.word.text for each in foreign if results[each.word] is None}
+        refused = {each.key: each.word.text for each in unknown if results[each.word] is None}
         data = self._algorithm(derived).data
         problems = self.names.pass_on([*refused.values()], data, self.given)[1]
         made = self._together(results, data)
         return replace(made, refused={each.where: each for each in problems if each.where in refused})
 
-    def _foreign(self) -> list[_Typed]:
+    def _unknown_words(self) -> list[_Typed]:
         """The arguments by names of the engine's project: those of the table first, then keys that it has, or that
         begin as its keys do."""
         ours = {*self.files, *PLAIN}
@@ -185,14 +185,14 @@ class _Translator:
         self.derived_by.setdefault(by_name["algorithm.adv_estimator"].word, []).append(word)
         return {"reward": word}
 
-    def _suggester(self, foreign: Sequence[_Typed], derived: Mapping[str, str]) -> Suggester:
+    def _suggester(self, unknown: Sequence[_Typed], derived: Mapping[str, str]) -> Suggester:
         """Of the run that these choices and the other arguments make."""
-        ours = [each.word for each in self.typed if each not in foreign]
+        ours = [each.word for each in self.typed if each not in unknown]
         more = [SourcedOverride(word, word) for word in derived.values()]
         node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
-        unknown = [Unknown(self._name(each), each.value) for each in foreign]
+        unknown_settings = [Unknown(self._name(each), each.value) for each in unknown]
         missing = [group for group in self.files if group not in node]
-        return Suggester(node, self.files, unknown, missing, self.given)
+        return Suggester(node, self.files, unknown_settings, missing, self.given)
 
     def _makes_way(self, word: str, words: Sequence[str], typed: _Typed) -> bool:
         """Whether a choice that follows from `typed` makes way for the chosen one: the same, or a kind of it."""
@@ -209,15 +209,15 @@ class _Translator:
 
     # ---- single arguments
 
-    def _result(self, typed: _Typed, suggester: Suggester, foreign: bool) -> Taken | None:
-        """What it is taken as; None where it stays as it is. `foreign`: it is no setting of ours."""
-        if foreign and not typed.removes and (below := self._of_mapping(self._name(typed), typed, suggester)):
+    def _result(self, typed: _Typed, suggester: Suggester, unknown: bool) -> Taken | None:
+        """What it is taken as; None where it stays as it is. `unknown`: it is no setting of ours."""
+        if unknown and not typed.removes and (below := self._of_mapping(self._name(typed), typed, suggester)):
             return below
         meanings, project = self._meanings(self._name(typed)), self.names.project
-        passed_on = Taken(typed.word, (EXTRA,), project) if foreign else None
+        passed_on = Taken(typed.word, (EXTRA,), project) if unknown else None
         if typed.removes or not meanings:
             return passed_on
-        if not foreign and is_unset(typed.value):
+        if not unknown and is_unset(typed.value):
             return None
         meaning = next((each for each in meanings if suggester.fits(each)), meanings[0])
         known = suggester.run_context()

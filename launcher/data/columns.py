@@ -20,7 +20,7 @@ from launcher.data import parquet_layout
 from launcher.data.files import Files
 from launcher.data.formats import MEANING_KEYS, READ_KEYS
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
-from launcher.data.reader import Batch, Block, Chunk
+from launcher.data.reader import Block, Chunk, RowBatch
 from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
@@ -38,7 +38,7 @@ def table_of(chunk: Chunk) -> pa.Table | None:
     """All rows of a chunk; None where they are no columns, or not all of them can be read so."""
     if isinstance(chunk, Block):
         return _table_of_lines(chunk)
-    if not isinstance(chunk, Batch):
+    if not isinstance(chunk, RowBatch):
         return None
     table = pa.Table.from_batches([chunk.columns])
     for place, of in enumerate(table.schema):

@@ -1,7 +1,7 @@
 """The one reader of files of rows: JSON lines, a JSON array, CSV or TSV (each also gzip), and parquet.
 
 Reading raises nothing, whatever a file holds: a row that cannot be used comes out as `RefusedRow` with its place and
-the reason, and memory stays bounded. Rows come in chunks. A `Block` or a `Batch` of plain columns is
+the reason, and memory stays bounded. Rows come in chunks. A `Block` or a `RowBatch` of plain columns is
 converted by `columns` without looking at each row.
 """
 
@@ -177,7 +177,7 @@ def _lines(blocks: Iterator[Block | RefusedRow]) -> Iterator[bytes | RefusedRow]
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Some rows of a parquet file, as columns (`pyarrow.RecordBatch`)."""
 
     name: str
@@ -199,7 +199,7 @@ class Batch:
                 yield row.refused(str(unfit))
 
 
-def _batches(name: str, file: Any) -> Iterator[Batch | RefusedRow]:
+def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
     """The file's rows in order, and at last why there are no more, where it is damaged."""
     import pyarrow as pa  # noqa: PLC0415  late, as above
     import pyarrow.parquet as pq  # noqa: PLC0415  late, as above
@@ -218,7 +218,7 @@ def _batches(name: str, file: Any) -> Iterator[Batch | RefusedRow]:
         size = max(min(_BATCH_ROWS, _BATCH_BYTES * promised // max(total, 1)), 1)  # fewer where rows are long
         for group in groups:  # one at a time: a batch may not reach into a broken neighbour
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
-                yield Batch(name, row + 1, batch)
+                yield RowBatch(name, row + 1, batch)
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"

@@ -41,7 +41,7 @@ _OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|fi
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
-class Facts(Protocol):
+class JudgedRun(Protocol):
     """What is known of a run besides its metrics."""
 
     series: Mapping[str, Series]
@@ -94,7 +94,7 @@ class Judge:
     Raises `Problems` for rules that cannot be read.
     """
 
-    def __init__(self, rules: HealthRules, program: str = "rlrun", facts: Facts | None = None) -> None:
+    def __init__(self, rules: HealthRules, program: str = "rlrun", facts: JudgedRun | None = None) -> None:
         self.program = program
         self.names: dict[str, str] = {}
         """Of each alias the metric that the log has, in the log's own spelling."""

@@ -13,7 +13,7 @@ from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
-from launcher.health.judge import Facts, Judge
+from launcher.health.judge import Judge, JudgedRun
 from launcher.spec.health import HealthRules
 
 MEASURED = "measured"
@@ -63,7 +63,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def checked(node: Mapping[str, Any], where: str, facts: Facts | None = None) -> HealthRules:
+def checked(node: Mapping[str, Any], where: str, facts: JudgedRun | None = None) -> HealthRules:
     """The rules of a file. Raises `Problems`, also for a condition that cannot be read."""
     try:
         rules = from_node(HealthRules, node)

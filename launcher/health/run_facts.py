@@ -33,7 +33,7 @@ HIDDEN, HIDDEN_IF_STILL = 0.012, 0.03  # share of a loss that may have been lear
 ACCURACY = "val/rewards/accuracies"
 
 
-class RunFacts:
+class OwnRun:
     """Facts of a run. `series` are the judge's, by the names of conf/health/run/rules.yaml."""
 
     def __init__(self, run: RunSpec) -> None:
@@ -94,11 +94,11 @@ class RunFacts:
         enough = max(FEW, -(-GROUPS // self.run.data.train_batch_size))
         return min(enough, self.steps) if self.over() else enough
 
-    def patience(self) -> int:
+    def without_signal(self) -> int:
         """Steps after which no signal is taken for none at all."""
         return self.enough() if self.over() else max(FIRST_SIGNAL, self.enough())
 
-    def patience_at_end(self) -> int:
+    def without_signal_at_end(self) -> int:
         """As `long`, but at the end of the run at once: how far the weights moved is known last."""
         return 1 if self.over() else self.long()
 
@@ -136,7 +136,7 @@ class RunFacts:
         are compared, those to a prompt had."""
         most, least, zero_std, steps = (
             *(self.series[n] for n in ("score_max", "score_min", "zero_std")),
-            self.patience(),
+            self.without_signal(),
         )
         if min(most.size, least.size) >= steps and max(most.lately(steps)) == min(least.lately(steps)):
             return True
@@ -340,22 +340,22 @@ def _worse(before: HeldOut, now: HeldOut) -> float:
     return before.value - now.value if better(before.name) != "down" else now.value - before.value
 
 
-FACTS: Mapping[str, Callable[[RunFacts], float | str]] = {
+FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "steps": lambda facts: facts.steps,
     "planned": lambda facts: facts.planned,
     "usual_lr": lambda facts: facts.run.usual_lr,
     **{
         fact.__name__: fact
         for fact in (
-            RunFacts.over, RunFacts.half_done, RunFacts.few, RunFacts.enough, RunFacts.patience,
-            RunFacts.patience_at_end, RunFacts.long, RunFacts.sampled, RunFacts.trained_on, RunFacts.asked,
-            RunFacts.grouped, RunFacts.scores_lost, RunFacts.flat, RunFacts.max_score, RunFacts.score_share,
-            RunFacts.halved, RunFacts.solved, RunFacts.constant, RunFacts.always_largest, RunFacts.improved,
-            RunFacts.scored_share, RunFacts.first_validation, RunFacts.best_validation, RunFacts.best_step,
-            RunFacts.worse_than_start, RunFacts.worse_than_best, RunFacts.held_out_fine, RunFacts.exploited,
-            RunFacts.same_answers, RunFacts.held_out_moved, RunFacts.hidden, RunFacts.pairs_apart, RunFacts.slower_10,
-            RunFacts.slower_5, RunFacts.faster, RunFacts.other_answers, RunFacts.rate_above_0, RunFacts.moving_weights,
-            RunFacts.answers_that_end, RunFacts.bound_to_reference, RunFacts.less_random,
+            OwnRun.over, OwnRun.half_done, OwnRun.few, OwnRun.enough, OwnRun.without_signal,
+            OwnRun.without_signal_at_end, OwnRun.long, OwnRun.sampled, OwnRun.trained_on, OwnRun.asked,
+            OwnRun.grouped, OwnRun.scores_lost, OwnRun.flat, OwnRun.max_score, OwnRun.score_share,
+            OwnRun.halved, OwnRun.solved, OwnRun.constant, OwnRun.always_largest, OwnRun.improved,
+            OwnRun.scored_share, OwnRun.first_validation, OwnRun.best_validation, OwnRun.best_step,
+            OwnRun.worse_than_start, OwnRun.worse_than_best, OwnRun.held_out_fine, OwnRun.exploited,
+            OwnRun.same_answers, OwnRun.held_out_moved, OwnRun.hidden, OwnRun.pairs_apart, OwnRun.slower_10,
+            OwnRun.slower_5, OwnRun.faster, OwnRun.other_answers, OwnRun.rate_above_0, OwnRun.moving_weights,
+            OwnRun.answers_that_end, OwnRun.bound_to_reference, OwnRun.less_random,
         )
     },
 }  # fmt: skip

@@ -14,9 +14,9 @@ from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
-from launcher.health.judge import Facts, Judge
+from launcher.health.judge import Judge, JudgedRun
 from launcher.health.profiles import checked, read_profile_file, read_rules
-from launcher.health.run_facts import RunFacts
+from launcher.health.run_facts import OwnRun
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 
@@ -31,7 +31,7 @@ class RunJudge:
 
     def __init__(self, run: RunSpec) -> None:
         self.run = run
-        self._facts = RunFacts(run)
+        self._facts = OwnRun(run)
         own, profile = read_run_rules(run, self._facts)
         self._own = own.rules.keys()
         self._judge = Judge(_rules_for(run, self._facts, own, profile), facts=self._facts)
@@ -98,13 +98,13 @@ class RunJudge:
 def rule_problems(run: RunSpec) -> list[Problem]:
     """Why a run's rules cannot be read; none where they can."""
     try:
-        read_run_rules(run, RunFacts(run))
+        read_run_rules(run, OwnRun(run))
     except Problems as error:
         return error.problems
     return []
 
 
-def read_run_rules(run: RunSpec, facts: Facts) -> tuple[HealthRules, HealthRules]:
+def read_run_rules(run: RunSpec, facts: JudgedRun) -> tuple[HealthRules, HealthRules]:
     """The rules that know settings, and those of the run's profile, each with what `health.rules` changes of it. Raises
     `Problems`."""
     settings, code_dir = run.health, Path(run.code_dir) if run.code_dir else None
@@ -119,14 +119,14 @@ def read_run_rules(run: RunSpec, facts: Facts) -> tuple[HealthRules, HealthRules
     return checked(own, "health", facts), checked(profile, "health", facts)
 
 
-def _rules_for(run: RunSpec, facts: Facts, own: HealthRules, profile: HealthRules) -> HealthRules:
+def _rules_for(run: RunSpec, facts: JudgedRun, own: HealthRules, profile: HealthRules) -> HealthRules:
     """The rules of both that suit the run. Fixes name only settings that the run has, with values other than its
     own."""
-    names, left_out = namespace(PLAIN, facts.find), set(own.rules)
-    for case in own.left_out:
+    names, not_applied = namespace(PLAIN, facts.find), set(own.rules)
+    for case in own.not_applied:
         if evaluate(parse_condition(case.when, (), PLAIN, facts.names), names):
-            left_out |= {*case.rules}
-    suited = {name: rule for name, rule in profile.rules.items() if name not in left_out}
+            not_applied |= {*case.rules}
+    suited = {name: rule for name, rule in profile.rules.items() if name not in not_applied}
     for name, rule in suited.items():  # what either has reported, the other need not say again
         twins = {twin: other.covers for twin, other in own.rules.items() if name in other.covers}
         suited[name] = replace(rule, covers=(*rule.covers, *twins, *chain(*twins.values())))

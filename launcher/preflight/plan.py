@@ -158,10 +158,10 @@ def _others(found: Resolution, *, here: bool) -> list[Problem]:
         return []
     here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
     context = fit_settings(Context(found.run, here), found.given)
-    unsure = found.left_out.names if found.left_out else set()
+    unsure = found.ignored.names if found.ignored else set()
     checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
     others = _failures([result for check in checks for result in check(context)])
-    explained = [each for each in others if found.left_out and found.left_out.explains(each)]
+    explained = [each for each in others if found.ignored and found.ignored.explains(each)]
     return [each for each in others if each not in explained and each not in found.problems]
 
 

@@ -143,7 +143,7 @@ def _gpu_use(record: RunRecord) -> ReportRow:
 
 def _gpu_memory(record: RunRecord) -> ReportRow:
     share, used = record.used.gpu_share, record.used
-    tensors = _highest(record, "perf/max_memory_allocated_gb")
+    tensors = _largest(record, "perf/max_memory_allocated_gb")
     at_most = "" if tensors is None else f"tensors at most {tensors:.3g} GiB"
     if share is None or used.gpu_peak_bytes is None or used.gpu_total_bytes is None:
         return ReportRow("GPU memory", "not measured", at_most, "no Usage event with GPU memory")
@@ -156,7 +156,7 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
 
 
 def _memory(record: RunRecord) -> ReportRow | None:
-    own, used = _highest(record, "perf/cpu_memory_used_gb"), record.used
+    own, used = _largest(record, "perf/cpu_memory_used_gb"), record.used
     note = "" if own is None else f"{own:.3g} GiB in one process"
     if not used.memory_peak_bytes:
         return ReportRow("CPU memory", "no bound", note) if note else None
@@ -166,7 +166,7 @@ def _memory(record: RunRecord) -> ReportRow | None:
     return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, note)
 
 
-def _highest(record: RunRecord, name: str) -> float | None:
+def _largest(record: RunRecord, name: str) -> float | None:
     found = record.trace(name)
     return found[1].high if found and found[1].count else None
 

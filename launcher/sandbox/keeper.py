@@ -1,7 +1,8 @@
-"""The process that watches a confined shell: `python -m launcher.sandbox.keeper`, with an `Order` as JSON on its input.
+"""The process that watches a confined shell: `python -m launcher.sandbox.keeper`.
 
-It starts the command, ends all its descendants when the command has ended or a limit is reached, also those that have
-lost their parent, and prints an `Outcome` as JSON. When the process that started it dies, it ends them, too.
+Its input is a `ShellCommand` as JSON. It starts the command and ends all its descendants when the command has ended or
+a limit is reached, also those that have lost their parent. It prints a `ShellOutcome` as JSON. When the process that
+started it dies, it ends them, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Order:
+class ShellCommand:
     command: Sequence[str]
     folder: str
     """Where it runs."""
@@ -42,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ShellOutcome:
     code: int
     stopped: str
     """The limit that it reached; empty where it ended by itself."""
@@ -50,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Process:
+class ShellProcess:
     pid: int
     state: str
     parent: int
@@ -60,14 +61,14 @@ class Process:
 
 
 def main() -> None:
-    order = Order(**json.load(sys.stdin))
+    order = ShellCommand(**json.load(sys.stdin))
     confine.adopt_orphans()
     confine.die_with_parent(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: _exit_after_ending())
     json.dump(asdict(_run(order)), sys.stdout)
 
 
-def _run(order: Order) -> Outcome:
+def _run(order: ShellCommand) -> ShellOutcome:
     """Raises `OSError` where the command cannot be started, or not be confined."""
     rules = confine.ruleset(order.read, order.execute, [order.sandbox]) if order.confined else None
     profile = confine.shell_profile(confine.landlock_version())
@@ -89,7 +90,7 @@ def _run(order: Order) -> Outcome:
     finally:
         _end_descendants()
     used = os.times()
-    return Outcome(code, stopped, used.children_user + used.children_system)
+    return ShellOutcome(code, stopped, used.children_user + used.children_system)
 
 
 def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
@@ -132,13 +133,15 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
                 os.waitpid(one.pid, os.WNOHANG)
 
 
-def _descendants() -> list[Process]:
-    found, parents = list[Process](), [os.getpid()]
+def _descendants() -> list[ShellProcess]:
+    found, parents = list[ShellProcess](), [os.getpid()]
     while parents:
         for pid in _children(parents.pop()):
             with suppress(OSError):  # it has ended
                 fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                found.append(Process(pid, fields[0], int(fields[1]), sum(map(int, fields[11:15])), int(fields[21])))
+                found.append(
+                    ShellProcess(pid, fields[0], int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
+                )
                 parents.append(pid)
     return found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems, error_message, shortened
 from launcher.sandbox import confine
-from launcher.sandbox.script import Machine, Run, StandIn, Started, missing_paths, run_script
+from launcher.sandbox.script import Machine, ScriptRun, StartedProgram, Substitute, missing_paths, run_script
 
 ARGUMENTS = "give its own arguments after --: rlrun import FILE.sh -- ARGUMENTS"
 SIZE = 2**20  # bytes of a script
@@ -69,7 +69,7 @@ class OpenPart:
 
 @dataclass(frozen=True)
 class Reading:
-    started: tuple[Started, ...] = ()
+    started: tuple[StartedProgram, ...] = ()
     """In the order in which the script starts them; what is open in a word is written `{the command that tells}`."""
     placeholders: tuple[str, ...] = ()
     open: tuple[OpenPart, ...] = ()
@@ -86,8 +86,8 @@ def read_script(
     script, or the system cannot confine it."""
     text = _checked_text(path, confined)
     given = environment or {}
-    first, stand_ins = _first_run(path, text, arguments, given, confined)
-    notes = _error_notes(first, stand_ins)
+    first, substitutes = _first_run(path, text, arguments, given, confined)
+    notes = _error_notes(first, substitutes)
     if not any(one.launches for one in first.started):
         notes.append(OpenPart(first.last, "the script", f"ended here, with exit code {first.outcome.code}"))
     if first.outcome.stopped:
@@ -95,8 +95,8 @@ def read_script(
         launches = tuple(one for one in first.started if one.launches)
         return Reading(launches, (), tuple(notes), (stopped,), first.written)
 
-    def run_on(machine: Machine) -> Run:
-        return run_script(path, arguments, given, machine, stand_ins, confined=confined)
+    def run_on(machine: Machine) -> ScriptRun:
+        return run_script(path, arguments, given, machine, substitutes, confined=confined)
 
     found = _Comparison(first, run_on)
     found.add(SECOND)
@@ -139,12 +139,12 @@ def _checked_text(path: Path, confined: bool) -> str:
 
 def _first_run(
     path: Path, text: str, arguments: Sequence[str], given: Mapping[str, str], confined: bool
-) -> tuple[Run, list[StandIn]]:
+) -> tuple[ScriptRun, list[Substitute]]:
     """The run on the first machine, where paths that stood in its way lie in the sandbox."""
-    stand_ins = list[StandIn]()
+    substitutes = list[Substitute]()
     for _ in range(ROUNDS):
-        run = run_script(path, arguments, given, FIRST, stand_ins, confined=confined)
-        known = {one.path for one in stand_ins}
+        run = run_script(path, arguments, given, FIRST, substitutes, confined=confined)
+        known = {one.path for one in substitutes}
         more = {one.path: one for one in missing_paths(run) if one.path not in known}
         if not more or run.outcome.stopped:
             break
@@ -152,8 +152,10 @@ def _first_run(
         for one in more.values():
             parts = [one.path, *map(str, Path(one.path).parents)][:-1]
             whole = one.path in words
-            stand_ins.append(replace(one, prefixes=tuple(part for part in parts if part in words)[: 1 if whole else 9]))
-    return run, stand_ins
+            substitutes.append(
+                replace(one, prefixes=tuple(part for part in parts if part in words)[: 1 if whole else 9])
+            )
+    return run, substitutes
 
 
 # ---- what differs between machines
@@ -162,7 +164,7 @@ def _first_run(
 class _Comparison:
     """The launches of the first run, with what other machines change in them."""
 
-    def __init__(self, first: Run, run_on: Callable[[Machine], Run]) -> None:
+    def __init__(self, first: ScriptRun, run_on: Callable[[Machine], ScriptRun]) -> None:
         self.run_on, self.first = run_on, first
         self.before = [one for one in first.started if one.launches]
         self.launches = [*self.before]
@@ -177,11 +179,11 @@ class _Comparison:
     def add(self, machine: Machine) -> None:
         run = self.run_on(machine)
         left = [_each_text(one, self._temporary) for one in run.started if one.launches]
-        alone = list[Started]()
+        unmatched = list[StartedProgram]()
         for number, launch in enumerate(self.launches[: len(self.before)]):
             alike = [one for one in left if _shape(one) == _shape(launch)]
             if not alike:
-                alone.append(launch)
+                unmatched.append(launch)
                 continue
             other = max(alike, key=lambda one: _equal_words(one, launch))
             left.remove(other)
@@ -191,10 +193,10 @@ class _Comparison:
             self.written[path] = self._differing_lines(text, other_text, machine)
         more = self.launches[len(self.before) :]
         left = [one for one in left if not any(_shape(one) == _shape(there) for there in more)]
-        if not alone and not left:
+        if not unmatched and not left:
             return
         reason = self._reason(machine, {*map(_shape, self.before)})
-        self.open += [OpenPart(one.place, one.command, f"is not started where {reason}") for one in alone]
+        self.open += [OpenPart(one.place, one.command, f"is not started where {reason}") for one in unmatched]
         self.open += [OpenPart(one.place, one.command, f"is started only where {reason}") for one in left]
         self.launches += left
 
@@ -214,7 +216,7 @@ class _Comparison:
                 return f"{name} says {answer[0]!r}" + (f" and {len(answer) - 1} lines more" if answer[1:] else "")
         return "the machine answers otherwise"
 
-    def _merged(self, launch: Started, other: Started, machine: Machine) -> Started:
+    def _merged(self, launch: StartedProgram, other: StartedProgram, machine: Machine) -> StartedProgram:
         words = tuple(self._differing(a, b, machine) for a, b in zip(launch.words, other.words, strict=True))
         environment = {
             key: self._differing(value, other.environment.get(key, value), machine)
@@ -260,11 +262,11 @@ class _Comparison:
         return placeholder
 
 
-def _shape(one: Started) -> tuple[str, str, int]:
+def _shape(one: StartedProgram) -> tuple[str, str, int]:
     return one.place, one.name, len(one.words)
 
 
-def _likelihood(one: Started, value: str) -> int:
+def _likelihood(one: StartedProgram, value: str) -> int:
     """Of the value coming from the call: it is the answer, the number of its lines, or a part of it."""
     answer = FIRST.answers.get(one.name, str(FIRST.number))
     if one.name == "date":
@@ -279,11 +281,11 @@ def _alike(text: str, other: str) -> int:
     return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 
-def _equal_words(one: Started, other: Started) -> int:
+def _equal_words(one: StartedProgram, other: StartedProgram) -> int:
     return sum(a == b for a, b in zip(one.words, other.words, strict=False))
 
 
-def _each_text(one: Started, change: Callable[[str], str]) -> Started:
+def _each_text(one: StartedProgram, change: Callable[[str], str]) -> StartedProgram:
     return replace(
         one, words=tuple(map(change, one.words)), environment={k: change(v) for k, v in one.environment.items()}
     )
@@ -292,7 +294,7 @@ def _each_text(one: Started, change: Callable[[str], str]) -> Started:
 # ---- what is told of the run itself
 
 
-def _ends(run: Run, script: str, launches: bool) -> list[Problem]:
+def _ends(run: ScriptRun, script: str, launches: bool) -> list[Problem]:
     """Why bash ended the script; where it started nothing, whatever ended it."""
     for place, text in run.errors:
         if name := _UNSET.match(text):
@@ -314,7 +316,7 @@ def how_to_set(name: str) -> str:
     return ARGUMENTS if name.isdigit() else f"use --env {name}=VALUE" if name.isidentifier() else ""
 
 
-def _error_notes(run: Run, stand_ins: Sequence[StandIn]) -> list[OpenPart]:
+def _error_notes(run: ScriptRun, substitutes: Sequence[Substitute]) -> list[OpenPart]:
     notes = [
         OpenPart(place, shortened(text), "an error of bash here")
         for place, text in run.errors if place and not _EXPECTED.search(text)
@@ -322,7 +324,7 @@ def _error_notes(run: Run, stand_ins: Sequence[StandIn]) -> list[OpenPart]:
     taken = {"folder": "taken as an empty folder", "file": "taken as an empty file"}
     notes += [
         OpenPart(str(one.place), one.path, f"cannot be used here; {taken[one.kind]}")
-        for one in stand_ins if one.kind in taken
+        for one in substitutes if one.kind in taken
     ]  # fmt: skip
     return notes
 

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from launcher.core.problems import shortened
-from launcher.sandbox.keeper import Order, Outcome
+from launcher.sandbox.keeper import ShellCommand, ShellOutcome
 from launcher.sandbox.stubs import ABSENT, RECORDED, THERE, TOOLS, write_stubs
 
 ENTRIES, COPIED_BYTES, DEPTH = 2_000, 2**16, 4
@@ -74,7 +74,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedProgram:
     """A program that was started, as a stub recorded it."""
 
     place: str
@@ -99,14 +99,14 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Run:
-    started: Sequence[Started]
+class ScriptRun:
+    started: Sequence[StartedProgram]
     """In the order in which they were started."""
     written: Mapping[str, str]
     """Texts of the configs that it wrote, by path."""
     errors: Sequence[tuple[str, str]]
     """`file:line` and message of each error of bash, and errors of others at the end."""
-    outcome: Outcome
+    outcome: ShellOutcome
     last: str
     """`file:line` of its last command."""
     programs: Mapping[str, str]
@@ -114,7 +114,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class Substitute:
     """A path that the script uses and that cannot be used in the sandbox: it lies below `fs` instead."""
 
     path: str
@@ -128,29 +128,29 @@ class StandIn:
 
 def run_script(
     script: Path, arguments: Sequence[str], environment: Mapping[str, str], machine: Machine,
-    stand_ins: Sequence[StandIn] = (), *, confined: bool = True,
-) -> Run:  # fmt: skip
+    substitutes: Sequence[Substitute] = (), *, confined: bool = True,
+) -> ScriptRun:  # fmt: skip
     """Runs `bash script arguments...`. Raises `OSError` where the system cannot confine it, or has no bash."""
     with tempfile.TemporaryDirectory(prefix="rlrun-") as name:
         base = Path(name).resolve().joinpath(*["deeper"] * machine.depth)
         base.mkdir(parents=True, exist_ok=True)
-        return _Sandbox(base, script, machine, stand_ins).run(arguments, environment, confined)
+        return _Sandbox(base, script, machine, substitutes).run(arguments, environment, confined)
 
 
 class _Sandbox:
-    def __init__(self, base: Path, script: Path, machine: Machine, stand_ins: Sequence[StandIn]) -> None:
+    def __init__(self, base: Path, script: Path, machine: Machine, substitutes: Sequence[Substitute]) -> None:
         self.base, self.script, self.machine = base, script, machine
         self.box, self.programs = base / "box", base / "programs"
         self.files = self.box / "fs"
         for folder in (self.files, self.box / "records", self.programs):
             folder.mkdir(parents=True)
-        self.stand_ins = stand_ins
+        self.substitutes = substitutes
         self.prefixes = [
             (path, f"{self.files}{path}")
-            for path in dict.fromkeys(part for each in stand_ins for part in each.prefixes)
+            for path in dict.fromkeys(part for each in substitutes for part in each.prefixes)
         ]
 
-    def run(self, arguments: Sequence[str], environment: Mapping[str, str], confined: bool) -> Run:
+    def run(self, arguments: Sequence[str], environment: Mapping[str, str], confined: bool) -> ScriptRun:
         machine = self.machine
         home, here = os.path.expanduser("~"), os.getcwd()
         folders = list(dict.fromkeys([os.path.dirname(os.path.abspath(self.script)), here]))
@@ -172,7 +172,7 @@ class _Sandbox:
         }  # fmt: skip
         path = str(self.script)
         shell = os.path.realpath(shutil.which("bash", path=os.defpath) or "/bin/bash")
-        order = Order(
+        order = ShellCommand(
             [shell, f"{self.files}{path}" if os.path.isabs(path) else path, *map(self._moved, arguments)],
             f"{self.files}{here}", {**given, **base}, str(self.box),
             [*filter(os.path.exists, LIBRARIES), *readable, str(self.programs)],
@@ -184,10 +184,10 @@ class _Sandbox:
         )  # fmt: skip
         if ended.returncode:
             raise OSError(f"the script cannot be run: {ended.stderr.strip().splitlines()[-1:]}")
-        outcome = Outcome(**json.loads(ended.stdout))
+        outcome = ShellOutcome(**json.loads(ended.stdout))
         places, last, programs = self._places()
         started = [*self._records(places, base)]
-        return Run(started, self._written(), self._errors(), outcome, last, programs)
+        return ScriptRun(started, self._written(), self._errors(), outcome, last, programs)
 
     # ---- before
 
@@ -225,7 +225,7 @@ class _Sandbox:
         return text
 
     def _make_stand_ins(self) -> None:
-        for each in self.stand_ins:
+        for each in self.substitutes:
             target = Path(f"{self.files}{each.path}")
             with suppress(OSError):
                 if each.kind == "folder":
@@ -274,10 +274,10 @@ class _Sandbox:
                 programs.setdefault(word, last)
         return found, last, programs
 
-    def _records(self, places: Mapping[tuple[str, str], str], base: Mapping[str, str]) -> Iterator[Started]:
+    def _records(self, places: Mapping[tuple[str, str], str], base: Mapping[str, str]) -> Iterator[StartedProgram]:
         folder = self.box / "records"
         wrappers = dict[str, tuple[str, ...]]()
-        found = list[tuple[int, Started]]()
+        found = list[tuple[int, StartedProgram]]()
         for name in sorted(os.listdir(folder)):
             fields = self._read(folder / name, 2**22).split("\0")[:-1]
             if not name.startswith("record.") or len(fields) < 6:
@@ -292,7 +292,7 @@ class _Sandbox:
             }  # fmt: skip
             chain = tuple(wrappers[each] for each in within.split() if each in wrappers)
             where = places.get((process, step), str(self.script))
-            found.append((int(step or 0), Started(where, program, tuple(words), environment, place, chain)))
+            found.append((int(step or 0), StartedProgram(where, program, tuple(words), environment, place, chain)))
         yield from (one for _, one in _in_order(found))
 
     def _errors(self) -> list[tuple[str, str]]:
@@ -329,10 +329,10 @@ def _folders_below(folder: str, shallow: bool) -> Iterator[tuple[str, list[str]]
         yield place, [name for name in files if not (shallow and name.startswith("."))]
 
 
-def missing_paths(run: Run) -> list[StandIn]:
+def missing_paths(run: ScriptRun) -> list[Substitute]:
     """Paths that stood in the way of the run and that can be in the sandbox instead."""
     found = [
-        StandIn(path, "program", place)
+        Substitute(path, "program", place)
         for path, place in run.programs.items() if os.path.basename(path) not in (*TOOLS, "bash")
     ]  # fmt: skip
     for place, text in run.errors:
@@ -341,14 +341,14 @@ def missing_paths(run: Run) -> list[StandIn]:
         for path in _PATH.findall(text):
             name = os.path.basename(path)
             kind = "program" if name in (*RECORDED, *THERE, "sh", "bash") or "/bin/" in path else "file"
-            found.append(StandIn(path, "folder" if text.startswith(("cd:", "pushd:", "mkdir")) else kind, place))
+            found.append(Substitute(path, "folder" if text.startswith(("cd:", "pushd:", "mkdir")) else kind, place))
     return found
 
 
-def _in_order(found: list[tuple[int, Started]]) -> list[tuple[int, Started]]:
+def _in_order(found: list[tuple[int, StartedProgram]]) -> list[tuple[int, StartedProgram]]:
     """Neighbours of one place, which a loop may have started beside each other, in the order of the loop."""
-    ordered = list[tuple[int, Started]]()
-    group = list[tuple[int, Started]]()
+    ordered = list[tuple[int, StartedProgram]]()
+    group = list[tuple[int, StartedProgram]]()
     for each in found:
         if group and group[-1][1].place != each[1].place:
             ordered += sorted(group, key=lambda one: one[0])

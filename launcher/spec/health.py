@@ -47,7 +47,7 @@ class HealthRule:
 
 
 @settings
-class LeftOut:
+class NotApplied:
     """Rules of a profile that are not judged in some runs."""
 
     when: str
@@ -65,7 +65,7 @@ class HealthRules:
     text. Spellings of other programs are known."""
     rules: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]{1,60}$")], HealthRule] = Field(default_factory=dict)
     """The rules, by name."""
-    left_out: tuple[LeftOut, ...] = ()
+    not_applied: tuple[NotApplied, ...] = ()
     """Of rules for runs of ours: which rules of the run's profile do not suit it."""
 
 

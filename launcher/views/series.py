@@ -21,7 +21,7 @@ TELLING = 18
 
 
 @dataclass
-class Series:
+class MetricSeries:
     """One metric over the steps."""
 
     name: str
@@ -33,7 +33,7 @@ class Series:
         way = better(canonical(self.name))
         if way is None or not self.trace.count:
             return None
-        low, high = self.trace.lowest, self.trace.highest
+        low, high = self.trace.lowest, self.trace.largest
         return (high.high, high.high_step) if way == "up" else (low.low, low.low_step)
 
 
@@ -41,7 +41,7 @@ class Series:
 class Overview:
     """The series of a log or run that were chosen, and what else it has."""
 
-    series: list[Series]
+    series: list[MetricSeries]
     names: set[str]
     """All metrics."""
     last_step: int = 0
@@ -49,7 +49,7 @@ class Overview:
 
 def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
     """The series of each metric that `keys` choose, or of the telling ones without any."""
-    found, names, last = dict[str, Series](), set[str](), 0
+    found, names, last = dict[str, MetricSeries](), set[str](), 0
     chosen = set[str]()
     for step in steps:
         last = max(last, step.step)
@@ -58,7 +58,7 @@ def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
             chosen |= {name for name in new if (matches(name, keys) if keys else is_telling(name))}
         for name in chosen & step.metrics.keys():
             if name not in found:
-                found[name] = Series(name)
+                found[name] = MetricSeries(name)
             found[name].trace.add(step.step, step.metrics[name])
     order = chosen_names(found, keys) if keys else _by_importance(found)[:TELLING]
     return Overview([found[name] for name in order], names, last)

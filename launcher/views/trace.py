@@ -105,7 +105,7 @@ class Trace:
 
     @property
     def high(self) -> float:
-        return self.highest.high if self.count else math.nan
+        return self.largest.high if self.count else math.nan
 
     @property
     def lowest(self) -> Bucket:
@@ -113,7 +113,7 @@ class Trace:
         return min(self.buckets, key=lambda bucket: bucket.low)
 
     @property
-    def highest(self) -> Bucket:
+    def largest(self) -> Bucket:
         return max(self.buckets, key=lambda bucket: bucket.high)
 
     @property

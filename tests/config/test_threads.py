@@ -37,13 +37,13 @@ def resolved(words: list[str], config_dir: Path | None) -> tuple[str, list[str]]
 
 def test_threads_resolve_what_each_would_alone(tmp_path: Path) -> None:
     every = asked(tmp_path)
-    alone = [resolved(*each) for each in every]
-    assert len(set(map(str, alone))) == DIFFERENT
+    expected = [resolved(*each) for each in every]
+    assert len(set(map(str, expected))) == DIFFERENT
     order = [number % DIFFERENT for number in range(RUNS)]
     random.Random(0).shuffle(order)
     with ThreadPoolExecutor(THREADS) as threads:
         found = list(threads.map(lambda number: resolved(*every[number]), order))
-    assert found == [alone[number] for number in order]
+    assert found == [expected[number] for number in order]
 
 
 @pytest.mark.slow

@@ -69,10 +69,10 @@ def test_what_is_written_is_read_as_it_was(algorithm: str) -> None:
                 read = convert(row, given[key], RunContext())
                 if row.tells_verl(given[key]):
                     read = (row.with_verl(given[key]) or "").replace("{}", given[key]).split()
-                assert read is not None and (not read or _says(read, row, value)), (key, given[key], read, value)
+                assert read is not None and (not read or _agrees(read, row, value)), (key, given[key], read, value)
 
 
-def _says(read: list[str], row: Translation, value: object) -> bool:
+def _agrees(read: list[str], row: Translation, value: object) -> bool:
     """Whether one of the words is the value."""
     own = next(word.partition("=")[2] for word in read if word.partition("=")[0] in row.ours).strip("'\"")
     if value is None:

@@ -33,7 +33,7 @@ from launcher.core.redaction import printable
 from launcher.monitor.console import compact
 from launcher.views import series
 from launcher.views.read import LogOrRun, find
-from launcher.views.series import Series
+from launcher.views.series import MetricSeries
 from launcher.views.trace import shortened
 
 PLOTTED = 3  # most metrics that are drawn as a plot
@@ -158,7 +158,7 @@ def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
     say_table(make_table(head, rows, right=numbers, whole=[" ", *numbers, ""]))
 
 
-def _row(of: Series, narrow: bool) -> list[Cell]:
+def _row(of: MetricSeries, narrow: bool) -> list[Cell]:
     """Where the screen is narrow, without the label and with a shorter curve."""
     trace, best, short = of.trace, of.best, label(canonical(of.name))
     lost = Text(f"{trace.not_finite} not finite" if trace.not_finite else "", "bold red")

@@ -24,7 +24,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from launcher.clusters.ray.job import ROUND_TRIP_S, StartRequest
+from launcher.clusters.ray.job import ROUND_TRIP_S, DriverRequest
 from launcher.clusters.ray.rank import Rank
 from launcher.core import machine
 from launcher.core.user_code import CallFailure, shorten, try_call
@@ -53,7 +53,7 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints goes to the log
     send = partial(_send, out)
-    request = StartRequest(**json.loads(sys.stdin.readline())["request"])
+    request = DriverRequest(**json.loads(sys.stdin.readline())["request"])
     requests: Requests = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     job = _RayRun(request, requests, send)
@@ -86,7 +86,7 @@ def _send(out: Any, **message: Any) -> None:
 
 
 class _RayRun:
-    def __init__(self, request: StartRequest, requests: Requests, send: Send) -> None:
+    def __init__(self, request: DriverRequest, requests: Requests, send: Send) -> None:
         self.request, self.requests, self.send = request, requests, send
         self.group: PlacementGroup | None = None
         self.actors: dict[int, Any] = {}
@@ -269,7 +269,7 @@ def _answer(rank: int, task: Any, seconds: float) -> Any:
         raise ClusterLost(why) from error
 
 
-def _join_cluster(request: StartRequest) -> Any | CallFailure:
+def _join_cluster(request: DriverRequest) -> Any | CallFailure:
     quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
     if not request.address:
         cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))

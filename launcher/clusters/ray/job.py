@@ -3,7 +3,7 @@
 `python -m launcher.clusters.ray.driver` is a process of its own, the only one of a run that loads Ray. So the launcher
 starts at once, never hangs where Ray does, and survives the loss of the cluster. They exchange lines of JSON:
 
-    > {"request": {...}}                                what to start: `StartRequest`
+    > {"request": {...}}                                what to start: `DriverRequest`
     > {"signal": 15}                                    to every process
     > {"stacks": 1.0}                                   of every process, within so many seconds
     < {"stacks": [{...}]}                               `Stack`s
@@ -58,7 +58,7 @@ NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG, DETACHED)
 
 
 @dataclass(frozen=True)
-class StartRequest:
+class DriverRequest:
     """What the driver is to start."""
 
     processes: list[dict[str, Any]]
@@ -98,7 +98,7 @@ class RayJob:
         """Raises `Problems` where `address` is of no cluster. `cpus` are of each process."""
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
         reached = reach(address) if address else None
-        request = StartRequest(
+        request = DriverRequest(
             [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
             plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address if reached else None, wait_s,
             list(node_ids), env, os.getcwd(), "" if reached else _temp(), dict(reached.env) if reached else {},
@@ -239,7 +239,7 @@ class RayJob:
             self._failures.append(Failure(rank, code, time.monotonic()))
 
 
-def _environment(request: StartRequest) -> dict[str, str]:
+def _environment(request: DriverRequest) -> dict[str, str]:
     """Of the driver. A local cluster gets a new token, so that no other cluster is joined by mistake."""
     env = {**TUNED, **os.environ, **request.auth_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not request.address:

@@ -47,7 +47,7 @@ UNKNOWN = VerlEnvironment(None, frozenset())
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VerlAnswer:
     """What verl's own checks say of a run's arguments."""
 
     accepted: bool
@@ -67,7 +67,7 @@ def probe(python: str) -> VerlEnvironment | Problem:
         return Problem("engine.python", got, "use the Python of verl's environment", "bad-file")
 
 
-def ask(python: str, version: str, program: Program, arguments: Sequence[str], env: Mapping[str, str]) -> Verdict:
+def ask(python: str, version: str, program: Program, arguments: Sequence[str], env: Mapping[str, str]) -> VerlAnswer:
     """verl's own verdict, of its files and its code; that of equal arguments is kept below the cache folder. What stops
     the question itself (time, memory, a package that is missing) is a warning."""
     request = json.dumps({"verl": version, "program": program, "arguments": list(arguments), "env": dict(env)})
@@ -83,14 +83,14 @@ def ask(python: str, version: str, program: Program, arguments: Sequence[str], e
     if reason := node.get("unanswered"):
         return _unanswered(reason)
     if not (refusal := node.get("refused")):
-        return Verdict(True)
+        return VerlAnswer(True)
     fix = "change the arguments that it names, in engine.extra or in ours"
-    return Verdict(False, (CheckResult("FAIL", OWN_CHECK, f"verl {version} refuses its arguments: {refusal}", fix),))
+    return VerlAnswer(False, (CheckResult("FAIL", OWN_CHECK, f"verl {version} refuses its arguments: {refusal}", fix),))
 
 
-def _unanswered(reason: str) -> Verdict:
+def _unanswered(reason: str) -> VerlAnswer:
     got = f"verl's own checks did not end: {reason}"
-    return Verdict(False, (CheckResult("WARN", OWN_CHECK, got, "start the run to see more"),))
+    return VerlAnswer(False, (CheckResult("WARN", OWN_CHECK, got, "start the run to see more"),))
 
 
 def _output(command: Sequence[str], seconds: float, env: Mapping[str, str]) -> str:

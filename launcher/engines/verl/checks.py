@@ -59,7 +59,7 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     yield from _micro_batch_of_verl(run)
     yield from _other_version(probed, python, facts.here)
     results = _without_verl(engine, run, facts, files, probed)
-    asked = ask.Verdict(accepted=False)
+    asked = ask.VerlAnswer(accepted=False)
     if probed.version and (probed.version != VERSION or not _failed(results)):
         arguments = words.arguments(run, engine, ANYWHERE)
         asked = ask.ask(python, probed.version, words.program(run), arguments, engine.env)
@@ -117,8 +117,8 @@ def _judged(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Ite
         if problem.where == "data.train_batch_size" and problem.code == "not-enough":
             continue  # which the check of steps says
         by_plugin = plugins and (problem.where in REGISTERED or problem.code == "not-installed")
-        elsewhere = problem.code == "not-found" and not facts.run.here
-        yield from from_problems([_named(problem)], "WARN" if by_plugin or elsewhere else result.level)
+        on_another_machine = problem.code == "not-found" and not facts.run.here
+        yield from from_problems([_named(problem)], "WARN" if by_plugin or on_another_machine else result.level)
 
 
 def _named(problem: Problem) -> Problem:

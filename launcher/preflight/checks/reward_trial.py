@@ -164,9 +164,9 @@ def check_reward(run: RunSpec, rows: Sequence[Row], asked: int = 0) -> Iterator[
 def _check_right(run: RunSpec, trial: RewardTrial, asked: bool) -> Iterator[CheckResult]:
     """Right answers, each in the form that scores best, must score above empty ones, and above other answers."""
     reward, begin = trial.reward, time.monotonic()
-    gold = trial.score("gold")
+    right_scores = trial.score("gold")
     quick = not asked and time.monotonic() - begin < QUICK_S
-    pairs = _both_scored(best_of(gold), best_of(trial.score("empty")))
+    pairs = _both_scored(best_of(right_scores), best_of(trial.score("empty")))
     if not pairs:
         yield _unscored(reward, next(one.fault for one in trial.scored if one.fault))
         return
@@ -180,27 +180,27 @@ def _check_right(run: RunSpec, trial: RewardTrial, asked: bool) -> Iterator[Chec
         scores = f"{high:.4g} on average and empty ones {low:.4g}, so nothing can be learnt"
         yield _not_above(trial, scores, "WARN" if asked else "FAIL")
         return
-    yield from _excluded(trial, gold)
+    yield from _excluded(trial, right_scores)
     if quick and suspect:
-        yield from _compared(run, trial, gold)
+        yield from _compared(run, trial, right_scores)
     elif quick and any(isinstance(leaf, Length | Overlong) for leaf in reward.leaves()):
-        yield from _long(run, trial, gold, 0)
+        yield from _long(run, trial, right_scores, 0)
 
 
 def _both_scored(right: Sequence[float], other: Sequence[float]) -> list[tuple[float, float]]:
     return [pair for pair in zip(right, other, strict=True) if not math.isnan(sum(pair))]
 
 
-def _excluded(trial: RewardTrial, gold: Scores) -> Iterator[CheckResult]:
+def _excluded(trial: RewardTrial, right_scores: Scores) -> Iterator[CheckResult]:
     """Whether a right answer in the form of all parts scores less than in that of one: another does not read it."""
     reward = trial.reward
     if not isinstance(reward, Weighted) or min(reward.weight_by_name().values()) <= 0 or not trial.known:
         return
-    pairs = [(scores[0], max(scores), forms) for scores, forms in zip(gold, trial.right, strict=True)]
+    pairs = [(scores[0], max(scores), forms) for scores, forms in zip(right_scores, trial.right, strict=True)]
     if any(math.isnan(whole + best) or whole >= best for whole, best, _ in pairs):
         return
     whole, best, forms = pairs[0]
-    single = forms[gold[0].index(best)]
+    single = forms[right_scores[0].index(best)]
     got = f"a right answer in the form of all parts, {short_repr(forms[0], 60)}, scores {whole:.4g}"
     got = f"{got}, and {short_repr(single, 60)} {best:.4g}"
     names = {name: "math" if isinstance(part, Exact) else name for name, part in reward.parts.items()}
@@ -223,14 +223,16 @@ def _by_chance(reward: Reward, found: tuple[float, Scored, float]) -> CheckResul
     )
 
 
-def _compared(run: RunSpec, trial: RewardTrial, gold: Scores) -> Iterator[CheckResult]:
+def _compared(run: RunSpec, trial: RewardTrial, right_scores: Scores) -> Iterator[CheckResult]:
     """The right answers against those of other rows, form by form."""
     wrong, name = trial.score("wrong"), type(trial.reward).__name__
     if not any(wrong):
         return
     above, below = [], list[tuple[float, float, str]]()
     for form in range(min(map(len, trial.right))):
-        rows = [(right[form], other[form]) for right, other in zip(gold, wrong, strict=True) if len(other) > form]
+        rows = [
+            (right[form], other[form]) for right, other in zip(right_scores, wrong, strict=True) if len(other) > form
+        ]
         pairs = [pair for pair in rows if not math.isnan(sum(pair))]
         high, low = map(fmean, zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
         if math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
@@ -240,7 +242,7 @@ def _compared(run: RunSpec, trial: RewardTrial, gold: Scores) -> Iterator[CheckR
         else:
             below.append((high, low, trial.right[0][form]))
     if above:
-        yield from _long(run, trial, gold, min(above)[1])
+        yield from _long(run, trial, right_scores, min(above)[1])
     elif below:
         high, low, text = below[0]
         best = f"{name} scores right answers ({short_repr(text, 60)}, ...) {high:.4g}"
@@ -248,16 +250,16 @@ def _compared(run: RunSpec, trial: RewardTrial, gold: Scores) -> Iterator[CheckR
         fix = _positive(trial.reward) or "give right answers the higher score"
         yield CheckResult("FAIL" if trial.known else "WARN", "reward", message, fix)
     else:
-        score = f"{fmean(x for scores in gold for x in scores if x == x):.4g}"
+        score = f"{fmean(x for scores in right_scores for x in scores if x == x):.4g}"
         yield _not_above(trial, f"as high as wrong ones, {score} on average, so what is right is not learnt", "WARN")
 
 
-def _long(run: RunSpec, trial: RewardTrial, gold: Scores, form: int) -> Iterator[CheckResult]:
+def _long(run: RunSpec, trial: RewardTrial, right_scores: Scores, form: int) -> Iterator[CheckResult]:
     """Long wrong answers, up to the limit, against the right ones in the form of that number."""
     reward, words = trial.reward, " ".join(_WORDS)
     rows = [
         (answer, forms[form], scores[form])
-        for answer, forms, scores in zip(trial.rows, trial.right, gold, strict=True)
+        for answer, forms, scores in zip(trial.rows, trial.right, right_scores, strict=True)
         if not math.isnan(scores[form]) and (answer.ground_truth or "").casefold() not in words
     ][:MAX_GUESSED]
     if not rows:

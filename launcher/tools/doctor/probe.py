@@ -97,12 +97,12 @@ def main(task: ProbeTask) -> None:
     found = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
     report = NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
     _print(REPORTED, TypeAdapter(NodeReport).dump_python(report, mode="json"))
-    alone = "MASTER_ADDR" not in os.environ
+    single = "MASTER_ADDR" not in os.environ
     ranks = allreduce.Ranks(
         first=task.first, count=task.count, world=task.world, backend=task.backend,
         address=os.environ.get("MASTER_ADDR", machine.LOOPBACK),
         port=int(os.environ.get("MASTER_PORT") or machine.free_ports(1)[0]),
-        interface=machine.loopback() if alone else os.environ.get("GLOO_SOCKET_IFNAME", ""),
+        interface=machine.loopback() if single else os.environ.get("GLOO_SOCKET_IFNAME", ""),
     )  # fmt: skip
     reduced = allreduce.run(ranks, task.wait_s)
     _print(REDUCED, TypeAdapter(list[allreduce.RankResult]).dump_python(reduced, mode="json"))

@@ -294,9 +294,11 @@ def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tup
     chosen = {key_of(word): word for word in typed if key_of(word) in _CHOICES[program]}
     if any("megatron" in word for word in typed if key_of(word) in _BACKEND):
         chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
-    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
+    backend = chosen["engine"].partition("=")[2] if "engine" in chosen else "fsdp"
     if backend not in ("fsdp", "megatron"):
-        made.refuse(f"engine={backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them")
+        made.refuse(
+            f"verl's backend {backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them"
+        )
     for word in chosen.values():
         taken = "engine.strategy=megatron" if word.endswith("megatron") else ""
         if program == "sft" and word in typed:

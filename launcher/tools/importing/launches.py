@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from launcher.core.bounded_parse import parse_yaml
-from launcher.sandbox.script import LAUNCHERS, Started
+from launcher.sandbox.script import LAUNCHERS, StartedProgram
 
 OVERRIDE = re.compile(r"(?:\+\+|\+|~)?[A-Za-z_][\w./@:-]*=.*|~[\w./@-]+", re.DOTALL)
 """An argument of Hydra."""
@@ -45,7 +45,7 @@ class Launch:
         return any(map(OVERRIDE.fullmatch, self.words)) or TRAINERS.fullmatch(self.program) is not None
 
 
-def launch_of(started: Started, written: Mapping[str, str]) -> Launch | None:
+def launch_of(started: StartedProgram, written: Mapping[str, str]) -> Launch | None:
     """None where it names no program. `written` are files of the script, which may hold Ray's runtime environment."""
     words, options = list(started.words), dict[str, str]()
     if started.name == "accelerate" and words[:1] == ["launch"]:
@@ -75,7 +75,7 @@ def _take_program(words: list[str], options: dict[str, str]) -> str:
     return ""
 
 
-def _of_ray(started: Started, written: Mapping[str, str]) -> dict[str, str]:
+def _of_ray(started: StartedProgram, written: Mapping[str, str]) -> dict[str, str]:
     """`env_vars` of the runtime environment that `ray job submit` is given."""
     for command in started.within:
         words = [*command, ""]

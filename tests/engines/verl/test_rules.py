@@ -15,7 +15,7 @@ from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import load
 from launcher.engines.verl.rules import judge
 from launcher.engines.verl.rules.facts import LaunchFacts
-from launcher.engines.verl.rules.settings import Sizes
+from launcher.engines.verl.rules.settings import BatchSizes
 from launcher.engines.verl.rules.table import meets, rows
 from launcher.spec.engine import RunFacts
 
@@ -107,6 +107,6 @@ def test_the_table_names_settings_of_verl():
         key for row in packages for key in row.where
     }
     unknown = [key for key in named if not any(part in key for part in beside)
-               and all(Sizes(config)(key, "nothing") == "nothing" for config in configs)]  # fmt: skip
+               and all(BatchSizes(config)(key, "nothing") == "nothing" for config in configs)]  # fmt: skip
     assert not unknown
     assert all(row.fix or row.allowed for row in settings)

@@ -14,7 +14,7 @@ from launcher.engines.verl.rules.data import judge_data, judge_paths, judge_step
 from launcher.engines.verl.rules.facts import LaunchFacts, RuleResult
 from launcher.engines.verl.rules.model import judge_model
 from launcher.engines.verl.rules.rollout import judge_rollout
-from launcher.engines.verl.rules.settings import Sizes
+from launcher.engines.verl.rules.settings import BatchSizes
 from launcher.engines.verl.rules.sft import judge_sft
 from launcher.engines.verl.rules.table import judge_packages, judge_rows
 
@@ -24,7 +24,7 @@ UNKNOWN = LaunchFacts()
 
 def judge(config: dict[str, Any], facts: LaunchFacts = UNKNOWN) -> list[RuleResult]:
     """What the rules say of a config of `main_ppo` or of SFT; no warning of a setting that fails."""
-    run = Sizes(config)
+    run = BatchSizes(config)
     if wrong := list(judge_sizes(run)):
         return wrong
     of_program = (judge_batches, judge_rollout, judge_data) if run.sampled else (judge_sft,)

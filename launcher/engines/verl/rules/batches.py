@@ -11,7 +11,7 @@ from launcher.engines.verl.rules.settings import (
     REF,
     ROLLOUT,
     SHARDED,
-    Sizes,
+    BatchSizes,
     divisors,
     multiples,
     step_for,
@@ -24,7 +24,7 @@ GROUPED = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "opo", "reinfor
 """Estimators that compare the answers to one prompt."""
 
 
-def judge_batches(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_batches(run: BatchSizes, facts: LaunchFacts) -> Results:
     if not run.dynamic:
         yield from _shared_batch(run)
     yield from _sections(run)
@@ -49,7 +49,7 @@ def judge_batches(run: Sizes, facts: LaunchFacts) -> Results:
         yield warns("data.train_batch_size", got, fitting, "conflicting-settings")
 
 
-def judge_sizes(run: Sizes) -> Results:
+def judge_sizes(run: BatchSizes) -> Results:
     """Numbers that everything else is divided by, of RL and SFT alike."""
     degrees = (*SHARDED, "ulysses_sequence_parallel_size")
     keys = [*(f"trainer.{name}" for name in ("n_gpus_per_node", "nnodes")), "data.train_batch_size", "data.max_length"]
@@ -62,7 +62,7 @@ def judge_sizes(run: Sizes) -> Results:
             yield fails(key, f"{value}", "use at least 1")
 
 
-def _shared_batch(run: Sizes) -> Results:
+def _shared_batch(run: BatchSizes) -> Results:
     """Every GPU has as many answers of a step; `validate_config` looks at it."""
     per_gpu, where = 1, f"{ACTOR}.{SIZE}_per_gpu"
     parallel = run.model_parallel() if run.uses_megatron() else 1
@@ -81,7 +81,7 @@ def _shared_batch(run: Sizes) -> Results:
         yield RuleResult("FAIL", conflict("data.train_batch_size", got, fix, f"{ROLLOUT}.n", where))
 
 
-def _sections(run: Sizes) -> Results:
+def _sections(run: BatchSizes) -> Results:
     """The size of a micro-batch is given per GPU or of all, and a mini-batch is a part of the batch."""
     for section in run.trained:
         dynamic = run(f"{section}.use_dynamic_bsz")
@@ -100,7 +100,7 @@ def _sections(run: Sizes) -> Results:
             yield from _one_of_two(run, section, LOG_PROB_SIZE)
 
 
-def _one_of_two(run: Sizes, section: str, name: str) -> Results:
+def _one_of_two(run: BatchSizes, section: str, name: str) -> Results:
     of_all, per_gpu, where = run(f"{section}.{name}"), run(f"{section}.{name}_per_gpu"), f"{section}.{name}_per_gpu"
     if of_all is None and per_gpu is None:
         yield fails(where, "not set, without use_dynamic_bsz", "use a number of answers, such as 4")
@@ -113,7 +113,7 @@ def _one_of_two(run: Sizes, section: str, name: str) -> Results:
         yield fails(where, got, f"use {max(of_all // run.gpus, 1)}")
 
 
-def _parallel(run: Sizes) -> Results:
+def _parallel(run: BatchSizes) -> Results:
     """Every GPU is a part of one model copy, and of a group that shares the weights."""
     size = run(f"{ACTOR}.fsdp_config.fsdp_size", -1)
     if size == 0 or (0 < size < run.gpus and run.gpus % size):
@@ -131,7 +131,7 @@ def _parallel(run: Sizes) -> Results:
         yield fails(where, got, values, "conflicting-settings")
 
 
-def _mini_batches(run: Sizes) -> Results:
+def _mini_batches(run: BatchSizes) -> Results:
     """Each rank has as many answers of a mini-batch."""
     for section in run.trained:
         ranks, where = run.ranks(section), f"{section}.ppo_mini_batch_size"
@@ -142,7 +142,7 @@ def _mini_batches(run: Sizes) -> Results:
             yield fails(where, got, fitting, "conflicting-settings")
 
 
-def _micro_batches(run: Sizes, *, whole: bool) -> Results:
+def _micro_batches(run: BatchSizes, *, whole: bool) -> Results:
     """A rank's answers are cut into whole micro-batches. `whole`: the mini-batches fit."""
     for section, name, total in _cuts(run):
         where = f"{section}.{name}_per_gpu"
@@ -156,7 +156,7 @@ def _micro_batches(run: Sizes, *, whole: bool) -> Results:
             yield fails(where, got, divisors(total, size), "conflicting-settings")
 
 
-def _cuts(run: Sizes) -> Iterator[tuple[str, str, int]]:
+def _cuts(run: BatchSizes) -> Iterator[tuple[str, str, int]]:
     """Section, setting, and answers of a rank, of what is cut into micro-batches of rows. V1's critic counts tokens."""
     per_rank = max(run.filled // run.ranks(), 1)
     if not run.dynamic:
@@ -169,7 +169,7 @@ def _cuts(run: Sizes) -> Iterator[tuple[str, str, int]]:
         yield "critic", SIZE, per_rank
 
 
-def _tokens(run: Sizes) -> Results:
+def _tokens(run: BatchSizes) -> Results:
     """The longest answer with its prompt fits a micro-batch of tokens."""
     places = [(ACTOR, "ppo_max_token_len_per_gpu", run.dynamic)]
     log_prob = "log_prob_max_token_len_per_gpu"
@@ -185,7 +185,7 @@ def _tokens(run: Sizes) -> Results:
         yield from _too_short(run, f"{new}{where}", run(where, CRITIC_TOKENS), run.sequence_parallel("critic"))
 
 
-def _too_short(run: Sizes, where: str, limit: int | None, parallel: int) -> Results:
+def _too_short(run: BatchSizes, where: str, limit: int | None, parallel: int) -> Results:
     if limit is not None and limit * parallel < run.length:
         room = f"{limit:,} tokens" + (f" on each of {parallel} ranks" if parallel > 1 else "")
         got = f"{room} are fewer than data.max_prompt_length + data.max_response_length = {run.length:,}"

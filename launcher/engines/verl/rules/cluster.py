@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import Sizes
+from launcher.engines.verl.rules.settings import BatchSizes
 
 CPUS_PER_GPU = 3
 """CPUs that Ray reserves for each GPU."""
 WANDB_REFUSES = "/\\#?%:"
 
 
-def judge_cluster(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_cluster(run: BatchSizes, facts: LaunchFacts) -> Results:
     yield from _gpus(run, facts)
     yield from _loggers(run, facts)
     resumes = run("trainer.resume_mode") in ("auto", "resume_path")
@@ -20,7 +20,7 @@ def judge_cluster(run: Sizes, facts: LaunchFacts) -> Results:
         yield fails("trainer.n_gpus_per_node", got, "use as many GPUs, or leave the checkpoint out")
 
 
-def _gpus(run: Sizes, facts: LaunchFacts) -> Results:
+def _gpus(run: BatchSizes, facts: LaunchFacts) -> Results:
     if run("trainer.nnodes") != 1:
         return
     if facts.visible_gpus is not None and facts.visible_gpus < run.gpus:
@@ -36,7 +36,7 @@ def _gpus(run: Sizes, facts: LaunchFacts) -> Results:
         yield fails(where, got, [least], "not-enough")
 
 
-def _loggers(run: Sizes, facts: LaunchFacts) -> Results:
+def _loggers(run: BatchSizes, facts: LaunchFacts) -> Results:
     given = run("trainer.logger")
     names = [given] if isinstance(given, str) else list(given or ())
     project = str(run("trainer.project_name"))

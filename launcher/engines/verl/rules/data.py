@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.core.problems import short_repr, shortened, suggest
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import ACTOR, MODEL, Sizes, is_set, step_for
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, BatchSizes, is_set, step_for
 
 SOURCES = (
     "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "math_dapo",
@@ -37,7 +37,7 @@ DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"
 FUNCTION, FILTER = "reward.custom_reward_function", "algorithm.filter_groups"
 
 
-def judge_data(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_data(run: BatchSizes, facts: LaunchFacts) -> Results:
     yield from judge_files(run, ("data.train_files", "data.val_files"), (".parquet", ".json", ".jsonl"), facts)
     yield from _rows(run, facts)
     yield from _columns(run, facts)
@@ -48,7 +48,7 @@ def judge_data(run: Sizes, facts: LaunchFacts) -> Results:
         yield from _overlong(run)
 
 
-def judge_files(run: Sizes, keys: Sequence[str], endings: tuple[str, ...], facts: LaunchFacts) -> Results:
+def judge_files(run: BatchSizes, keys: Sequence[str], endings: tuple[str, ...], facts: LaunchFacts) -> Results:
     """Files of rows that are there, in a format that verl reads."""
     for key in keys:
         given = run(key)
@@ -64,7 +64,7 @@ def judge_files(run: Sizes, keys: Sequence[str], endings: tuple[str, ...], facts
                 yield fails(key, f"there is no {shortened(path)}", SEEN, "not-found")
 
 
-def judge_paths(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_paths(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Files and folders that a config names; most are opened after the GPUs are taken."""
     for place in ("model", MODEL, *(["critic.model"] if run.needs_critic else [])):
         path = run(f"{place}.path")
@@ -97,7 +97,7 @@ def _leads_nowhere(value: str, existing: frozenset[str]) -> bool:
     return os.path.isabs(os.path.expanduser(path)) or path.startswith("./") or PurePath(path).suffix in FILES
 
 
-def _rows(run: Sizes, facts: LaunchFacts) -> Results:
+def _rows(run: BatchSizes, facts: LaunchFacts) -> Results:
     """An epoch of no step is a division by zero."""
     rows = trained_rows(run, facts)
     if rows == 0:
@@ -119,19 +119,19 @@ def _rows(run: Sizes, facts: LaunchFacts) -> Results:
         yield warns("trainer.critic_warmup", got, [total // 10])
 
 
-def trained_rows(run: Sizes, facts: LaunchFacts) -> int | None:
+def trained_rows(run: BatchSizes, facts: LaunchFacts) -> int | None:
     """Rows that are trained on: `data.train_max_samples` of them, where it is above 0."""
     rows, most = facts.run.rows, run("data.train_max_samples", -1) or -1
     return min(rows, most) if rows is not None and most > 0 else rows
 
 
-def total_steps(run: Sizes, facts: LaunchFacts) -> int | None:
+def total_steps(run: BatchSizes, facts: LaunchFacts) -> int | None:
     """Steps that the schedules are made for."""
     rows, steps = trained_rows(run, facts), run("trainer.total_training_steps")
     return rows // run.batch * run("trainer.total_epochs") if steps is None and rows is not None else steps
 
 
-def judge_steps(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_steps(run: BatchSizes, facts: LaunchFacts) -> Results:
     """The last step saves and validates at the end, and the epochs may end before it; a warm-up has to end, too."""
     rows, steps = trained_rows(run, facts), run("trainer.total_training_steps")
     if steps is not None and rows is not None and rows >= run.batch:
@@ -151,7 +151,7 @@ def judge_steps(run: Sizes, facts: LaunchFacts) -> Results:
             yield found(f"{where}.lr_warmup_steps", f"{warmup} of {most} steps: {what}", fix, "conflicting-settings")
 
 
-def _columns(run: Sizes, facts: LaunchFacts) -> Results:
+def _columns(run: BatchSizes, facts: LaunchFacts) -> Results:
     """verl's dataset checks nothing, so the reward fails after the rollout."""
     if facts.columns is None or is_set(run("data.custom_cls.path")):
         return
@@ -165,7 +165,7 @@ def _columns(run: Sizes, facts: LaunchFacts) -> Results:
             yield fails("data.train_files", got, f"write rows with {column}", "bad-row")
 
 
-def _function(run: Sizes, facts: LaunchFacts) -> Results:
+def _function(run: BatchSizes, facts: LaunchFacts) -> Results:
     """A source without a reward fails after the rollout, with another message."""
     if is_set(run(f"{FUNCTION}.path")):
         if facts.unaccepted:
@@ -193,7 +193,7 @@ def _nearest_source(source: str) -> str:
     return f"write data_source={near} in the rows, or {own}" if near else own
 
 
-def _filter(run: Sizes, facts: LaunchFacts) -> Results:
+def _filter(run: BatchSizes, facts: LaunchFacts) -> Results:
     """DAPO's groups are chosen by a reward that is known before training on them."""
     metric, where = run(f"{FILTER}.metric"), f"{FILTER}.metric"
     of_math = all(source.startswith(("math_dapo", "aime")) for source in facts.run.data_sources or ())
@@ -213,7 +213,7 @@ def _filter(run: Sizes, facts: LaunchFacts) -> Results:
         yield warns("actor_rollout_ref.rollout.n", got, "use 5", "conflicting-settings")
 
 
-def _overlong(run: Sizes) -> Results:
+def _overlong(run: BatchSizes) -> Results:
     """The reward manager `dapo` reads a buffer before the longest answer."""
     place = "reward.reward_kwargs"
     buffer, limit = run(f"{place}.overlong_buffer_cfg") or {}, run(f"{place}.max_resp_len")

@@ -6,13 +6,13 @@ import re
 
 from launcher.core.problems import short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import ACTOR, MODEL, Sizes, divisors
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, BatchSizes, divisors
 
 ALPHAS = {"lora_alpha": 16, "lora.alpha": 32}
 """What LoRA is scaled with, where nothing else is given."""
 
 
-def judge_model(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_model(run: BatchSizes, facts: LaunchFacts) -> Results:
     place, engine = (MODEL, ACTOR) if run.sampled else ("model", "engine")
     yield from _adapters(run, place, megatron=run.uses_megatron(engine))
     written = run(f"{place}.custom_chat_template")
@@ -28,7 +28,7 @@ def judge_model(run: Sizes, facts: LaunchFacts) -> Results:
             yield fails(f"{engine}.{where}", got, divisors(experts or 1, parallel), "conflicting-settings")
 
 
-def _adapters(run: Sizes, place: str, *, megatron: bool) -> Results:
+def _adapters(run: BatchSizes, place: str, *, megatron: bool) -> Results:
     """FSDP reads lora_rank of a model, Megatron lora.rank; with either the trainer has no reference of its own."""
     own, other = ("lora.rank", "lora_rank") if megatron else ("lora_rank", "lora.rank")
     rank, scale = run(f"{place}.{own}") or 0, own.replace("rank", "alpha")
@@ -53,7 +53,7 @@ def _adapters(run: Sizes, place: str, *, megatron: bool) -> Results:
         yield fails(f"{place}.target_modules", got, f"use {near}", "unknown-choice")
 
 
-def _no_adapters(run: Sizes, place: str, own: str, other: str) -> Results:
+def _no_adapters(run: BatchSizes, place: str, own: str, other: str) -> Results:
     rank, unread = run(f"{place}.{own}") or 0, run(f"{place}.{other}") or 0
     if rank < 0:
         yield fails(f"{place}.{own}", f"{rank}: all weights are trained", "use 0, or 16 for LoRA")

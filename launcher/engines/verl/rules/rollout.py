@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, Sizes, divisors, product
+from launcher.engines.verl.rules.settings import ACTOR, MODEL, ROLLOUT, BatchSizes, divisors, product
 
 TP = "tensor_model_parallel_size"
 CROWDED = 0.85
@@ -14,7 +14,7 @@ MAX_LORA_RANK = 512
 """The largest rank that vLLM has an adapter for."""
 
 
-def judge_rollout(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_rollout(run: BatchSizes, facts: LaunchFacts) -> Results:
     yield from _replicas(run, ROLLOUT, run.gpus, "trainer.n_gpus_per_node")
     if run("reward.reward_model.enable"):
         yield from _reward_model(run)
@@ -25,7 +25,7 @@ def judge_rollout(run: Sizes, facts: LaunchFacts) -> Results:
         yield fails(f"{MODEL}.lora_rank", f"vLLM has no adapter of rank {run.lora_rank}", [MAX_LORA_RANK])
 
 
-def _replicas(run: Sizes, place: str, gpus: int, pool: str) -> Results:
+def _replicas(run: BatchSizes, place: str, gpus: int, pool: str) -> Results:
     """A model that an engine serves on `gpus` GPUs, with `size` GPUs for each replica."""
     tp, dp = product(run(place), TP), product(run(place), "data_parallel_size")
     size, experts = tp * dp, product(run(place), "expert_parallel_size")
@@ -42,7 +42,7 @@ def _replicas(run: Sizes, place: str, gpus: int, pool: str) -> Results:
         yield fails(f"{place}.{TP}", got, divisors(per_node, tp), "conflicting-settings")
 
 
-def _reward_model(run: Sizes) -> Results:
+def _reward_model(run: BatchSizes) -> Results:
     """It is served as the policy is, on the same GPUs or on GPUs of its own."""
     place = "reward.reward_model"
     own = run(f"{place}.enable_resource_pool")
@@ -52,7 +52,7 @@ def _reward_model(run: Sizes) -> Results:
         yield from _replicas(run, f"{place}.rollout", gpus, pool)
 
 
-def _memory(run: Sizes) -> Results:
+def _memory(run: BatchSizes) -> Results:
     where = f"{ROLLOUT}.gpu_memory_utilization"
     share, is_async = run(where), run("trainer.v1.trainer_mode") == "separate_async"
     if share > CROWDED and not is_async and not run(f"{ACTOR}.fsdp_config.param_offload"):
@@ -63,7 +63,7 @@ def _memory(run: Sizes) -> Results:
         yield fails(f"{ROLLOUT}.max_num_batched_tokens", got, [max(sequences, 8192)], "conflicting-settings")
 
 
-def _lengths(run: Sizes, facts: LaunchFacts) -> Results:
+def _lengths(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Prompt and answer fit the model's context."""
     context, prompt = run(f"{ROLLOUT}.max_model_len"), run("data.max_prompt_length")
     if context is not None and facts.positions is not None and context > facts.positions:
@@ -83,7 +83,7 @@ def _lengths(run: Sizes, facts: LaunchFacts) -> Results:
         yield warns(where, got, [run.length if by_context else limit - prompt], "conflicting-settings")
 
 
-def _heads(run: Sizes, facts: LaunchFacts) -> Results:
+def _heads(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Each rank holds whole attention heads, and each stage of Megatron as many layers."""
     if facts.shape is None:
         return

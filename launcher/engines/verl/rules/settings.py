@@ -55,7 +55,7 @@ def product(section: Any, *names: str) -> int:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BatchSizes:
     """The sizes of a training: GPUs, of which `ranks` have different data, and batches.
 
     A batch is counted in prompts, of which each has `n` answers (`ppo_mini_batch_size`, too), or in rows of SFT.

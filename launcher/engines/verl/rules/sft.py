@@ -5,10 +5,10 @@ from __future__ import annotations
 from launcher.core.problems import suggest
 from launcher.engines.verl.rules.data import judge_files, trained_rows
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
-from launcher.engines.verl.rules.settings import Sizes, divisors, is_set, multiples
+from launcher.engines.verl.rules.settings import BatchSizes, divisors, is_set, multiples
 
 
-def judge_sft(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_sft(run: BatchSizes, facts: LaunchFacts) -> Results:
     parallel = run.model_parallel("engine")
     if run.gpus % parallel:
         where, fix = "engine.ulysses_sequence_parallel_size", divisors(run.gpus, parallel)
@@ -25,7 +25,7 @@ def judge_sft(run: Sizes, facts: LaunchFacts) -> Results:
         yield fails("trainer.resume_from_path", f"{path}", "use the folder .../global_step_N")
 
 
-def _batch(run: Sizes, facts: LaunchFacts) -> Results:
+def _batch(run: BatchSizes, facts: LaunchFacts) -> Results:
     """An epoch of no step is a division by zero."""
     ranks, where, rows = run.ranks("engine"), "data.train_batch_size", trained_rows(run, facts)
     if run.batch < ranks:
@@ -49,7 +49,7 @@ def _batch(run: Sizes, facts: LaunchFacts) -> Results:
         yield warns("data.val_files", got, f"use at least {share * ranks} rows", "not-enough")
 
 
-def _lengths(run: Sizes, facts: LaunchFacts) -> Results:
+def _lengths(run: BatchSizes, facts: LaunchFacts) -> Results:
     room, limit = run("data.max_token_len_per_gpu"), run("data.max_length")
     parallel = run.sequence_parallel("engine")
     if run("data.use_dynamic_bsz") and room * parallel < limit:
@@ -57,7 +57,7 @@ def _lengths(run: Sizes, facts: LaunchFacts) -> Results:
         yield fails("data.max_token_len_per_gpu", got, [-(-limit // parallel)], "conflicting-settings")
 
 
-def _rows(run: Sizes, facts: LaunchFacts) -> Results:
+def _rows(run: BatchSizes, facts: LaunchFacts) -> Results:
     keys = ("data.train_files", *(["data.val_files"] if run("data.val_files") else []))
     yield from judge_files(run, keys, (".parquet",), facts)
     key, columns = run("data.messages_key"), facts.columns

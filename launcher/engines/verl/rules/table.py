@@ -15,7 +15,7 @@ import yaml
 from launcher.core.bounded_parse import LOADER
 from launcher.core.problems import Code, short_repr
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, not_one_of, problem
-from launcher.engines.verl.rules.settings import Sizes, at, is_set
+from launcher.engines.verl.rules.settings import BatchSizes, at, is_set
 
 FILE = Path(__file__).with_name("rules.yaml")
 COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -24,7 +24,7 @@ NOTHING = object()
 
 
 @dataclass(frozen=True)
-class Row:
+class RuleRow:
     """A rule: what is said of a setting whose value meets `refused`, where the conditions on others are met, too."""
 
     keys: tuple[str, ...]
@@ -55,18 +55,18 @@ class Package:
 
 
 @cache
-def rows() -> tuple[tuple[Row, ...], tuple[Package, ...]]:
+def rows() -> tuple[tuple[RuleRow, ...], tuple[Package, ...]]:
     node = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
     return tuple(map(_row, node["settings"])), tuple(Package(**entry) for entry in node["packages"])
 
 
-def _row(entry: dict[str, Any]) -> Row:
+def _row(entry: dict[str, Any]) -> RuleRow:
     rest = {name: value for name, value in entry.items() if name not in ("key", "allowed")}
     allowed = tuple(entry.get("allowed", ()))
-    return Row(tuple(entry["key"].split()), **rest, allowed=allowed)
+    return RuleRow(tuple(entry["key"].split()), **rest, allowed=allowed)
 
 
-def judge_rows(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_rows(run: BatchSizes, facts: LaunchFacts) -> Results:
     unused = tuple(run.unused())
     for row in rows()[0]:
         for key in row.keys:
@@ -80,7 +80,7 @@ def judge_rows(run: Sizes, facts: LaunchFacts) -> Results:
                 yield RuleResult(row.level, problem(key, row.got.format(shown), row.fix, row.code))
 
 
-def judge_packages(run: Sizes, facts: LaunchFacts) -> Results:
+def judge_packages(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Packages that are imported only when a worker starts."""
     needed = {row.name: row for row in rows()[1] if all_meet(run, row.where)}
     for name, row in sorted(needed.items()):
@@ -89,7 +89,7 @@ def judge_packages(run: Sizes, facts: LaunchFacts) -> Results:
             yield fails(f"package {name}", f"not installed; needed by {row.reason}", fix, "not-installed")
 
 
-def _not_allowed(row: Row, key: str, value: Any) -> Iterator[RuleResult]:
+def _not_allowed(row: RuleRow, key: str, value: Any) -> Iterator[RuleResult]:
     for each in value if isinstance(value, list) else [value]:
         if each in row.allowed:
             continue
@@ -101,7 +101,7 @@ def _not_allowed(row: Row, key: str, value: Any) -> Iterator[RuleResult]:
             yield RuleResult(row.level, not_one_of(key, each, row.allowed))
 
 
-def all_meet(run: Sizes, conditions: dict[str, Any]) -> bool:
+def all_meet(run: BatchSizes, conditions: dict[str, Any]) -> bool:
     return all(meets(at(run.config, key), condition) for key, condition in conditions.items())
 
 
