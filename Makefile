@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
@@ -94,6 +94,13 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	git worktree add --quiet --detach .base-$(BASE) $(BASE)
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
+
+VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile import-scripts verl-rules
+verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two such files with benchmarks/verdicts.py
+	$(PYTHON) benchmarks/verdicts.py write $(FILE) $(VERDICTS)
+
+mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: how many changes the tests notice
+	$(VENV)/bin/python benchmarks/mutants.py --seed $(SEED)
 
 bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too) and a training step
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
