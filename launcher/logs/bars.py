@@ -10,6 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from launcher.core.events import Event
+from launcher.logs.numbering import NAMED
+from launcher.logs.reading import Form
 from launcher.logs.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
@@ -114,3 +117,43 @@ def _pace(rate: re.Match[str] | None) -> float | None:
     if rate[2]:
         return number[0]
     return 1 / number[0] if rate[4] else None
+
+
+class ProgressBars(Form):
+    """Steps and progress of the bars on a line; what stands behind the last is left."""
+
+    _untitled = 0  # total of the first bar without a title
+    _drawn: tuple[int, dict[str, float]] | None = None
+    _first_epoch: int | None = None
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether a title names only the epoch: its steps are counted from the first that was seen."""
+        return self._first_epoch is not None
+
+    def claims(self, line: str) -> bool:
+        return MARK in line
+
+    def take(self, line: str) -> Iterator[Event]:
+        end = 0
+        for bar in bars(line):
+            end = bar.end
+            if not bar.title and not self._untitled:
+                self._untitled = bar.total
+            step = bar.step + self._epochs_before(bar) * bar.total
+            if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
+                self._drawn = step, bar.metrics
+                if self.reading.numbers.admits("bars", NAMED, step):
+                    yield from self.reading.step(step, bar.metrics)
+            if bar.of_training and (bar.title or bar.total == self._untitled):
+                self.reading.bar = bar.step
+                yield from self.reading.progress(bar.step, bar.steps, bar.elapsed_s, bar.left_s, bar.per_step_s)
+        self.rest = line[end:].strip()
+
+    def _epochs_before(self, bar: Bar) -> int:
+        """How many there were, where a title names only the epoch: Lightning counts them from 0, most others from 1."""
+        if bar.open_epoch is None:
+            return 0
+        if self._first_epoch is None:
+            self._first_epoch = min(bar.open_epoch, 1)
+        return max(bar.open_epoch - self._first_epoch, 0)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,7 @@ from typing import Any
 import orjson
 
 from launcher.core.bounded_parse import parse_json
-from launcher.logs.step_lines import MOST_STEPS
-from launcher.logs.values import NUMBER, to_number, unscaled
+from launcher.logs.values import MOST_STEPS, NUMBER, to_number, unscaled
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
 _WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
@@ -28,34 +26,9 @@ BESIDE = dict.fromkeys(
     ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
 ).keys()
 """Names of a step beside metrics, the surest first."""
-_OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
-_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
-_MOST_LINES = 500  # of a dict with an entry on each
 _OF = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
-
-
-class OpenDict:
-    """Puts the lines of a dict together that has an entry on each, as pprint and `json.dump(indent=4)` write it. One
-    with a dict in it is none: most are settings."""
-
-    def __init__(self) -> None:
-        self._lines = list[str]()
-
-    def take(self, text: str) -> str | None:
-        """The dict, once it is complete; an empty text where it goes on; None where the line is of no such dict."""
-        if self._lines and len(self._lines) < _MOST_LINES and _GOES_ON.fullmatch(text):
-            self._lines.append(text)
-        elif "{" in text and _OPENS.fullmatch(text):
-            self._lines = [text]
-        else:
-            self._lines = []
-            return None
-        if "}" not in text:
-            return ""
-        whole, self._lines = " ".join(self._lines), []
-        return whole
 
 
 def parse(text: str) -> dict[str, Any] | None:
@@ -140,21 +113,3 @@ def as_step(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST_STEPS:
         return None
     return int(value) if value == int(value) else None
-
-
-def joined(lines: list[str]) -> str:
-    """The text that pprint broke into quoted pieces, one a line:
-
-    ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
-     '0.22}')
-    """
-    pieces = [line.strip().removeprefix("(").strip() for line in lines]
-    pieces = [piece[:-1] if piece.endswith(("')", '")')) else piece for piece in pieces]
-    return "".join(
-        piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
-    )
-
-
-def dumped(node: Mapping[str, Any]) -> str:
-    """The dict as JSON again."""
-    return json.dumps(node)

@@ -8,85 +8,56 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.core.events import Sample
+from launcher.core.events import Event, Sample
 from launcher.logs.dicts import as_step
+from launcher.logs.reading import Form, Reading
 from launcher.logs.values import to_number
 
-BEGIN = "[prompt]"
+_BEGIN = "[prompt]"
 _MARK = re.compile(r"\[(prompt|response|ground_truth|score)\] ?")
 _LONGEST = 2**22  # characters of one answer; beyond, it was none
 _MOST = 2_000  # answers that wait for the number of their step
 
 
-class SampleReader:
+class Answers(Form):
     """Puts printed answers together. verl prints them before the line of the step that they belong to."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading)
         self._fields = dict[str, list[str]]()
         self._field = ""
         self._source = ""
         self._size = 0
-        self._waiting = list[dict[str, str]]()
+        self._steps = 0
 
     @property
     def open(self) -> bool:
-        """Whether an answer has begun and has no score yet."""
-        return bool(self._field)
+        """Whether an answer has begun and has no score yet. A step ends it: something else began."""
+        return bool(self._field) and self._steps == self.reading.steps and self._size <= _LONGEST
 
-    def take(self, text: str, source: str) -> bool:
-        """Whether a line belongs to an answer; `source` is the process that printed it (Ray's prefix)."""
-        mark = _MARK.match(text) if text.startswith("[") else None
-        if mark is None or (mark[1] != "prompt" and not self._field):
-            return self._continue(text, source)
-        if mark[1] == "prompt":
-            self._fields, self._source, self._size = {}, source, 0
-        elif source != self._source:
-            return False
+    def claims(self, line: str) -> bool:
+        """Another process than the one that began to print may write in between."""
+        return line.startswith(_BEGIN) or (self.open and self.reading.source == self._source)
+
+    def take(self, line: str) -> Iterator[Event]:
+        mark = _MARK.match(line) if line.startswith("[") else None
+        if mark is None:
+            self._size += len(line)
+            self._fields[self._field].append(line)
+            return
         self._field = mark[1]
-        self._fields[self._field] = [text[mark.end() :]]
+        if self._field == "prompt":
+            self._fields, self._source, self._size, self._steps = {}, self.reading.source, 0, self.reading.steps
+        self._fields[self._field] = [line[mark.end() :]]
         if self._field == "score":
-            self._waiting.append({name: "\n".join(lines).rstrip() for name, lines in self._fields.items()})
-            self.drop()
-        return True
-
-    def _continue(self, text: str, source: str) -> bool:
-        if not self._field or source != self._source:
-            return False
-        self._size += len(text)
-        if self._size > _LONGEST:
-            self.drop()
-            return False
-        self._fields[self._field].append(text)
-        return True
-
-    def drop(self) -> None:
-        """Forget an answer that has no score yet: something else began."""
-        self._field, self._fields, self._size = "", {}, 0
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for the number of their step."""
-        return len(self._waiting)
-
-    @property
-    def full(self) -> bool:
-        """Whether so many wait that they should be given a step."""
-        return len(self._waiting) >= _MOST
-
-    def of_step(self, step: int, at: float) -> Iterator[Sample]:
-        """The answers that waited for the number of their step."""
-        waiting, self._waiting = self._waiting, []
-        for fields in waiting:
-            score = to_number(fields["score"])
-            yield Sample(
-                at=at, step=step, data_source="", prompt=fields.get("prompt", ""), response=fields.get("response", ""),
-                ground_truth=fields.get("ground_truth", ""), score=math.nan if score is None else score,
-            )  # fmt: skip
+            self.reading.answers.append({name: "\n".join(lines).rstrip() for name, lines in self._fields.items()})
+            self._field = ""
+        if len(self.reading.answers) >= _MOST:
+            yield from self.reading.samples()
 
 
 def from_dict(node: Mapping[str, Any], at: float) -> Sample | None:

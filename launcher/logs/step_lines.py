@@ -7,14 +7,19 @@ replacements and read by a JSON parser. Where that fails (nan, np.float64(...), 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from launcher.logs.values import leading_number, to_number, unscaled
+from orjson import JSONDecodeError, loads
 
-START = b"step:"
-NOT_BEFORE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
+from launcher.core.events import Event
+from launcher.logs import bars
+from launcher.logs.reading import Form
+from launcher.logs.values import MOST_STEPS, leading_number, to_number, unscaled
+
+LONGEST = 2**16
+"""Of a longer line only step lines, answers and dicts are read; a wrapped line is not longer."""
+_NOT_BEFORE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_/")
 """What does not stand before `step:`, as in `timing_s/step:41.0`."""
-MOST_STEPS = 2**62
 _STEP = re.compile(r"(?<![A-Za-z_/])step:([0-9]{1,18}) - ")
 _COLONS = 6  # places at which the value of a name may begin
 
@@ -22,6 +27,20 @@ _COLONS = 6  # places at which the value of a name may begin
 def begins(text: str) -> bool:
     """Whether a step line begins in a line of text."""
     return "step:" in text and _STEP.search(text) is not None
+
+
+def plain(line: bytes, start: int) -> tuple[int, dict[str, float]] | None:
+    """Step and metrics of the line that begins at `start`; None where it has more than names and plain numbers."""
+    line, before = line[start:], line[start - 1 : start]
+    if b"(" in line or (before and before[0] in _NOT_BEFORE):  # np.float64(...), or a unit in a name
+        return None
+    try:
+        metrics = loads(b"".join((b'{"', line.replace(b" - ", b' ,"').replace(b":", b'":'), b"}")))
+        step = metrics.pop("step")
+        sum(metrics.values())  # raises where one is no number
+    except (JSONDecodeError, TypeError, KeyError):
+        return None
+    return (step, metrics) if type(step) is int and 0 <= step < MOST_STEPS and metrics else None
 
 
 def parse(text: str) -> list[tuple[int, dict[str, float]]]:
@@ -57,3 +76,41 @@ def _pair(part: str) -> tuple[str, float] | None:
 def line_of(step: int, metrics: Mapping[str, float]) -> str:
     """A step line with all digits."""
     return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
+
+
+class StepLines(Form):
+    """A line that ends with ` -` goes on in the next lines."""
+
+    ends_block = True
+    _wrapped = ""
+
+    @property
+    def open(self) -> bool:
+        return bool(self._wrapped)
+
+    def claims(self, line: str) -> bool:
+        return bool(self._wrapped) or begins(line)
+
+    def take(self, line: str) -> Iterator[Event]:
+        self.rest = ""
+        if self._wrapped and begins(line):
+            yield from self.finish()
+        whole = f"{self._wrapped} {line.strip()}" if self._wrapped else line
+        if line.rstrip().endswith(" -") and len(whole) < LONGEST:
+            self._wrapped = whole
+            return
+        self._wrapped = ""
+        yield from self._steps(whole)
+        if bars.MARK in whole:
+            self.rest = whole
+
+    def finish(self) -> Iterator[Event]:
+        whole, self._wrapped = self._wrapped, ""
+        yield from self._steps(whole)
+
+    def _steps(self, text: str) -> Iterator[Event]:
+        start = text.find("step:")
+        found = plain(text[start:].encode(), 0) if start >= 0 and not text[start - 1 : start].isalpha() else None
+        for step, metrics in [found] if found else parse(text):
+            if metrics:
+                yield from self.reading.verl_step(step, metrics)

@@ -15,6 +15,8 @@ _WRAPPED = re.compile(rf"[A-Za-z_][\w.]{{0,40}}\(\s{{0,4}}\[?({_NUMBER})\]?(?:,[
 _GROUPED = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3}){1,8}(?:\.[0-9]{1,40})?")
 _CLOCK = re.compile(r"[:_][0-9]|-[0-9]{2}-")
 _LONGEST = 1_000
+MOST_STEPS = 2**62
+"""Beyond, a number is no step."""
 _SCALED = re.compile(r"(.{1,300})\(1e-([0-9]{1,2})\)")
 
 

@@ -1,0 +1,103 @@
+"""Blocks of names and numbers that no framework defines, one on a line.
+
+loss: 0.1234
+- **policy_loss**: `0.8567`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launcher.core.events import Event
+from launcher.logs.numbering import LOOSE, NAMED
+from launcher.logs.reading import Form, Reading
+from launcher.logs.values import MOST_STEPS, after_training, is_measurement, leading_number
+
+_BLOCK = re.compile(
+    r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
+    r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
+)
+_HEADING = re.compile(r"#{1,6}\s.{0,20}\*\*([A-Za-z][\w/]{0,80})\*\*")
+_VALUE_OF_HEADING = re.compile(
+    r"\s{0,8}[-*•]?\s{0,8}\**(?:当前值|current value|value)\**\s{0,4}[:：]\s{0,4}", re.IGNORECASE
+)
+_TITLE = re.compile(
+    r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
+)
+"""Of a further part of a block: `Timing:`."""
+_SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
+_MARK = re.compile("[:=：]")
+_FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
+_BLOCK_LINE = 300  # most characters
+_UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
+_STEPS = ("step", "global_step", "global step")
+
+
+def _entry(text: str) -> re.Match[str] | None:
+    """The name on a `key: value` line; most lines fail by what follows their first colon."""
+    mark = _MARK.search(text, 0, _BLOCK_LINE)
+    if mark is None or text[mark.end() : mark.end() + 48].lstrip(" \t*`_")[:1] not in _FIRST:
+        return None
+    return _BLOCK.match(text)
+
+
+class Blocks(Form):
+    """Puts `key: value` lines together: those of one step stand together, and no name twice. Another line ends a
+    block, but for blank lines, titles, and what stands between the headings of metrics."""
+
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading)
+        self._metrics = dict[str, float]()
+        self._heading = ""
+
+    @property
+    def open(self) -> bool:
+        return bool(self._metrics)
+
+    def claims(self, line: str) -> bool:
+        return True
+
+    def take(self, line: str) -> Iterator[Event]:
+        entry = _entry(line)
+        if entry and entry[1].strip() in self._metrics:
+            yield from self.finish()
+        if len(line) > _BLOCK_LINE or not self._belongs(line, entry):
+            yield from self.finish()
+
+    def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
+        if line.startswith("#") and (heading := _HEADING.match(line)):
+            self._heading = heading[1]
+            return True
+        if self._heading:
+            if value := _VALUE_OF_HEADING.match(line):
+                self._add(self._heading, line[value.end() :])
+            return not line.startswith("#")
+        if entry is None:
+            return not line.strip() or _TITLE.fullmatch(line) is not None
+        return self._add(entry[1].strip(), line[entry.end() :])
+
+    def _add(self, name: str, text: str) -> bool:
+        text = text.strip().lstrip("`*")
+        number = leading_number(text)
+        if number is None or not (self._metrics or is_measurement(name) or name.casefold() in _STEPS):
+            return False
+        unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
+        if not self._heading and unit.casefold() not in _UNITS:
+            return False
+        self._metrics[name] = number[0]
+        return True
+
+    def finish(self) -> Iterator[Event]:
+        """The step of the block, where something was measured; a new one may begin."""
+        metrics, self._metrics, self._heading = self._metrics, {}, ""
+        named = [name for name in metrics if name.casefold() in _STEPS]
+        step = int(metrics.pop(named[0])) if named and 0 <= metrics[named[0]] < MOST_STEPS else None
+        if not any(map(is_measurement, metrics)):
+            return
+        if step is None:
+            step = self.reading.heading()
+        if self.reading.numbers.admits("block", LOOSE if step is None else NAMED, step):
+            yield from self.reading.step(self.reading.numbers.next(None) if step is None else step, metrics)
+        elif all(map(after_training, metrics)):
+            yield from self.reading.evaluation(metrics)

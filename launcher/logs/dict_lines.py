@@ -1,0 +1,174 @@
+"""Lines with one dict: metrics, verl's file logger, our event log, answers; whole, or broken into several lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from launcher.core.events import INVALID, Event, Step, from_line
+from launcher.core.metric_aliases import canonical
+from launcher.logs import dicts, loose_lines, samples
+from launcher.logs.numbering import DICTS, LOOSE, NAMED, SUREST
+from launcher.logs.prefixes import without_prefix
+from launcher.logs.reading import Form
+from launcher.logs.values import after_training, is_measurement, of_evaluation
+
+_VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
+_DICT_LINES = 2_000  # most lines of a dict that pprint broke
+_OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
+_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
+_MOST_LINES = 500  # of a dict with an entry on each
+_TRAINED = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
+"""What only a training step has."""
+
+
+class ValidationDicts(Form):
+    """verl's metrics before the first step, or after the last, which pprint may break into several lines."""
+
+    _lines: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        return bool(self._lines)
+
+    def claims(self, line: str) -> bool:
+        return bool(self._lines) or ("validation metrics: {" in line and _VALIDATION.search(line) is not None)
+
+    def take(self, line: str) -> Iterator[Event]:
+        self._lines += (line,)
+        return self.finish() if "}" in line or len(self._lines) > _DICT_LINES else iter(())
+
+    def finish(self) -> Iterator[Event]:
+        text, self._lines = _joined(self._lines), ()
+        begun = _VALIDATION.search(text)
+        node = dicts.parse(text[begun.end() : text.rfind("}") + 1]) if begun else None
+        if begun and node and (metrics := dicts.numbers(node)):
+            last = self.reading.last or 0
+            # answers that wait for their step are those of a last validation, which older verl gave a step of its own
+            step = 0 if begun[1] == "Initial" else last + 1 if self.reading.answers else last
+            yield from self.reading.verl_step(step, metrics)
+
+
+def _joined(lines: tuple[str, ...]) -> str:
+    """The text that pprint broke into quoted pieces, one a line:
+
+    ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
+     '0.22}')
+    """
+    pieces = [line.strip().removeprefix("(").strip() for line in lines]
+    pieces = [piece[:-1] if piece.endswith(("')", '")')) else piece for piece in pieces]
+    return "".join(
+        piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
+    )
+
+
+class BrokenDicts(Form):
+    """Puts the lines of a dict together that has an entry on each, as pprint and `json.dump(indent=4)` write it. One
+    with a dict in it is none: most are settings."""
+
+    _lines: tuple[str, ...] = ()
+
+    def claims(self, line: str) -> bool:
+        if not (self._lines and len(self._lines) < _MOST_LINES and _GOES_ON.fullmatch(line)):
+            self._lines = ()
+        return bool(self._lines) or ("{" in line and _OPENS.fullmatch(line) is not None)
+
+    def take(self, line: str) -> Iterator[Event]:
+        self._lines += (line,)
+        self.rest = ""
+        if "}" in line:
+            self.rest, self._lines = " ".join(self._lines), ()
+        return iter(())
+
+
+class MetricDicts(Form):
+    """A dict on a line, with a step before it, or in it, or none."""
+
+    ends_block = True
+    _counted: dict[str, float] | None = None
+
+    def claims(self, line: str) -> bool:
+        return 0 <= line.find("{") < line.rfind("}")
+
+    def take(self, line: str) -> Iterator[Event]:
+        opened = line.find("{")
+        before, node = line[:opened], dicts.parse(line[opened : line.rfind("}") + 1]) or {}
+        events = None if before.strip() else self._json_line(node)
+        self.rest = ""
+        if not events and (metrics := _measured(node)):
+            events = self._metrics(before, metrics)
+        if events:
+            yield from events
+        else:
+            self.rest = line
+
+    def _metrics(self, before: str, node: dict[str, Any]) -> Iterator[Event] | None:
+        """The step of a dict of metrics; None where it has no number."""
+        named = dicts.step_of(node)
+        beside = loose_lines.step_before(before)
+        metrics = dicts.numbers(node)
+        if not metrics:
+            return None
+        named = named or beside
+        if any(canonical(name) in _TRAINED for name in metrics):
+            return self._step(named, metrics, NAMED if without_prefix(before).strip() and not beside else DICTS)
+        if not beside and named and named[0] >= (self.reading.last or 0) and any(map(of_evaluation, metrics)):
+            return self.reading.evaluation(metrics, named[0])
+        return self._step(named, metrics, DICTS if beside else LOOSE)
+
+    def _step(self, named: tuple[int, int] | None, metrics: dict[str, float], rank: int) -> Iterator[Event]:
+        reading = self.reading
+        if named is None and all(map(after_training, metrics)):
+            yield from reading.evaluation(metrics)
+            return
+        if named is None and (heading := reading.heading()) is not None:
+            named = heading, 0
+        if metrics != self._counted:  # ranks of one training print equal dicts, or each its own loss
+            count = float(named[0]) if named else metrics.get("epoch")
+            if reading.writers.repeats(reading.source, metrics, count) or reading.is_rival(metrics, count):
+                return
+        if reading.numbers.admits(reading.kind_of(metrics, rank), rank, named[0] if named else None):
+            if named:
+                yield from reading.progress(*named)
+                step = named[0]
+            else:
+                step = reading.numbers.again() if self._again(metrics) else reading.numbers.next(reading.bar)
+            yield from reading.step(step, metrics)
+        elif rank >= reading.numbers.basis.rank:
+            yield from reading.evaluation(metrics)
+
+    def _again(self, metrics: dict[str, float]) -> bool:
+        """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
+        before, self._counted = self._counted, metrics
+        return metrics == before and any(canonical(name) == "actor/grad_norm" and metrics[name] > 0 for name in metrics)
+
+    def _json_line(self, node: dict[str, Any]) -> Iterator[Event] | None:
+        """A line of verl's file logger, of our event log, or of answers."""
+        if isinstance(data := node.get("data"), dict) and (step := dicts.as_step(node.get("step"))) is not None:
+            return self.reading.verl_step(step, dicts.numbers(data), "verl_file")
+        if "kind" in node and "seq" in node:
+            return self._logged(node)
+        if (sample := samples.from_dict(node, self.reading.at)) is not None:
+            self.reading.numbers.admits("samples", 0, None)
+            return iter([sample])
+        return None
+
+    def _logged(self, node: dict[str, Any]) -> Iterator[Event] | None:
+        try:
+            event = from_line(json.dumps(node))
+        except INVALID:
+            return None
+        if isinstance(event, Step):
+            self.reading.numbers.admits("rlrun", SUREST, event.step)
+            self.reading.last = event.step
+        return iter([event]) if event else None
+
+
+def _measured(node: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a dict that has a measurement; none of any other."""
+    if any(map(is_measurement, node)) or not dicts.BESIDE.isdisjoint(node):
+        node = dicts.flattened(node)
+    entries = {name: value for name, value in node.items() if not isinstance(value, dict | list)}
+    return entries if any(is_measurement(str(name)) for name in entries) else {}

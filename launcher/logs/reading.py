@@ -1,0 +1,143 @@
+"""What the forms of a log share while it is read: the numbers of its steps, and the answers that wait for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from launcher.core.events import Event, LogProgress, Sample, Step
+from launcher.logs.numbering import SUREST, Basis, Kind, Numbering
+from launcher.logs.values import to_number
+from launcher.logs.writers import Writers
+
+_OF_TRL = (
+    "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",
+    "eval_runtime", "train_runtime",
+)  # fmt: skip
+"""What the names of metrics begin with that the trainers of transformers and TRL log."""
+
+
+class Reading:
+    """Makes the events. `at` is the time that they get; `source` is the process that wrote the line, as Ray names it;
+    `last` is the last step, `bar` the count of the last bar of the training, and `header` the step of the heading."""
+
+    def __init__(self, at: float, basis: Basis | None) -> None:
+        self.at = at
+        self.numbers = Numbering(basis)
+        self.writers = Writers(self.numbers.basis.excluded)
+        self.source = ""
+        self.last: int | None = None
+        self.bar: int | None = None
+        self.header: int | None = None
+        self.steps = 0
+        """How many steps were made, but for plain step lines that follow each other."""
+        self.complete = False
+        """Whether the last bar is at its end."""
+        self.answers = list[Mapping[str, str]]()
+        self._progress: tuple[int, int, float | None, float | None] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return self.numbers.basis.kind
+
+    @property
+    def sure(self) -> bool:
+        return self.numbers.basis.rank == SUREST
+
+    def step(self, step: int, metrics: dict[str, float]) -> Iterator[Event]:
+        """A step with the answers that waited for its number."""
+        self.steps += 1
+        yield from self.samples(step)
+        self.last = step
+        yield Step(at=self.at, step=step, metrics=metrics)
+
+    def samples(self, step: int | None = None) -> Iterator[Sample]:
+        """The answers that waited for the number of their step: by default they get that behind the last."""
+        if step is None:
+            step = 0 if self.last is None else self.last + 1
+        waiting, self.answers = self.answers, []
+        for fields in waiting:
+            score = to_number(fields["score"])
+            yield Sample(
+                at=self.at, step=step, data_source="", prompt=fields.get("prompt", ""),
+                response=fields.get("response", ""), ground_truth=fields.get("ground_truth", ""),
+                score=math.nan if score is None else score,
+            )  # fmt: skip
+
+    def verl_step(self, step: int, metrics: dict[str, float], kind: Kind = "verl") -> Iterator[Event]:
+        """A step that its line names for sure, but for one of another training."""
+        if self.is_rival(metrics, step):
+            yield from self.notice()
+            return
+        self.numbers.admits(kind, SUREST, step)
+        yield from self.step(step, metrics)
+
+    def is_rival(self, metrics: dict[str, float], count: float | None) -> bool:
+        """Whether a step is of a process that another one, which is read, takes turns with."""
+        if later := self.writers.rival(self.source, metrics, count):
+            self.numbers.exclude(later)
+        return later == self.source != ""
+
+    def notice(self) -> Iterator[Event]:
+        """That the lines of the process are left out."""
+        return self.writers.notice(self.source, self.at, self.last or 0)
+
+    def evaluation(self, metrics: dict[str, float], step: int | None = None) -> Iterator[Event]:
+        """Metrics of an evaluation or of the whole training belong to the last step, where they name none."""
+        if self.kind == "unknown":
+            self.numbers.admits(self.kind_of(metrics, 0), 0, None)
+        if not self.sure:
+            yield from self.step(self.numbers.reached(self.last, self.bar) if step is None else step, metrics)
+
+    def kind_of(self, metrics: dict[str, float], rank: int) -> Kind:
+        """Of a dict: of TRL, or another trainer of transformers, or of a program that is not known; all that make the
+        steps of a log are of one."""
+        owner = self.numbers.basis
+        if owner.kind in ("trl", "dicts") and owner.rank == rank:
+            return owner.kind
+        return "trl" if any(name.startswith(_OF_TRL) for name in metrics) else "dicts"
+
+    def heading(self) -> int | None:
+        """The step that the heading above names; it is used once."""
+        step, self.header = self.numbers.heading(self.header), None
+        return step
+
+    def progress(
+        self, step: int, steps: int, elapsed_s: float | None = None, left_s: float | None = None,
+        per_step_s: float | None = None,
+    ) -> Iterator[Event]:  # fmt: skip
+        """How far the log is, where its line says of how many steps."""
+        now = (step, steps, elapsed_s, left_s)
+        if steps > 0 and now != self._progress:
+            self._progress, self.complete = now, step >= steps
+            yield LogProgress(
+                at=self.at, step=step, steps=steps, elapsed_s=elapsed_s, left_s=left_s, per_step_s=per_step_s
+            )
+
+
+class Form:
+    """A form of a log. The parser gives a line to the first form that claims it, and its `rest` to those behind."""
+
+    ends_block = False
+    """Whether its lines end a block of names and numbers."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.rest = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether lines wait for more."""
+        return False
+
+    def claims(self, line: str) -> bool:
+        """Whether a line is of this form."""
+        raise NotImplementedError
+
+    def take(self, line: str) -> Iterator[Event]:
+        """The events of a line that was claimed."""
+        raise NotImplementedError
+
+    def finish(self) -> Iterator[Event]:
+        """The events of lines that waited for more: the log has ended."""
+        return iter(())
