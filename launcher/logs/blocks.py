@@ -53,6 +53,7 @@ class Blocks(Form):
 
     @property
     def open(self) -> bool:
+        """Whether a block has begun."""
         return bool(self._metrics)
 
     def claims(self, line: str) -> bool:

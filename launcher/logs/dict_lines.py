@@ -31,6 +31,7 @@ class ValidationDicts(Form):
 
     @property
     def open(self) -> bool:
+        """Whether its end has not come yet."""
         return bool(self._lines)
 
     def claims(self, line: str) -> bool:

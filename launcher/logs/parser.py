@@ -49,9 +49,10 @@ class LogParser:
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.reading = reading = Reading(at, basis)
         self._errors = LogErrors(reading)
+        self._validations, self._steps = ValidationDicts(reading), step_lines.StepLines(reading)
         self._answers, self._bars, self._blocks = Answers(reading), ProgressBars(reading), Blocks(reading)
         self._forms: Sequence[Form] = (
-            ValidationDicts(reading), step_lines.StepLines(reading), self._answers, _Overlong(reading), self._bars,
+            self._validations, self._steps, self._answers, _Overlong(reading), self._bars,
             BrokenDicts(reading), MetricDicts(reading),
         )  # fmt: skip
         self._loose: Sequence[Form] = BesideSteps(reading), NamedSteps(reading), Headings(reading), self._blocks
@@ -90,17 +91,19 @@ class LogParser:
     def feed(self, text: bytes) -> Iterator[Event]:
         """The events of whole lines. Most of a large log is step lines with a bar between them: while nothing waits,
         these go by the forms."""
-        bar, drawn, settled = b"", False, self._settled
+        bar, drawn, usual = b"", False, None
+        settled, sure = self._settled, self.reading.sure
         for raw in text.splitlines():
             start = raw.find(b"step:")
-            if start >= 0 and settled and self.reading.sure and self._goes_on(raw[:start]):
+            if start >= 0 and settled and sure and (raw[:start] == usual or self._goes_on(raw[:start])):
                 if found := step_lines.plain(raw, start):
-                    drawn, (self.reading.last, metrics) = False, found
-                    yield Step(at=self.at, step=found[0], metrics=metrics)
+                    drawn, usual = False, raw[:start]
+                    self.reading.last, metrics = found
+                    yield Step(at=self.reading.at, step=found[0], metrics=metrics)
                     continue
             elif settled and _NOTHING(raw):
                 continue
-            elif settled and not drawn and self.reading.sure and raw.endswith(b"it]") and b"{" not in raw:
+            elif settled and sure and not drawn and raw.endswith(b"it]") and b"{" not in raw:
                 bar, drawn = raw, True
                 continue
             if bar:
@@ -109,8 +112,8 @@ class LogParser:
             steps = self.reading.steps
             yield from self._line(_decoded(raw))
             if start >= 0 and self.reading.steps > steps:
-                self._prefix = b"(%b) " % self.reading.source.encode() if self.reading.source else b""
-            settled = self._settled
+                self._prefix = raw[max(raw.rfind(b"(", 0, start), 0) : start] if self.reading.source else b""
+            usual, settled, sure = None, self._settled, self.reading.sure
         if bar:
             yield from self._line(_decoded(bar))
 
@@ -125,9 +128,9 @@ class LogParser:
     @property
     def _settled(self) -> bool:
         """Whether nothing waits for the number of a step, or is ended by one."""
-        reading = self.reading
-        waits = reading.answers or self._errors.open or any(form.open for form in (*self._forms, self._blocks))
-        return reading.kind != "unknown" and not waits
+        answers = self._answers.open or self.reading.answers
+        waits = answers or self._errors.open or self._blocks.open or self._validations.open or self._steps.open
+        return self.reading.kind != "unknown" and not waits
 
     def _goes_on(self, before: bytes) -> bool:
         """Whether a step line that has this before it is of the process that wrote the last."""

@@ -125,11 +125,6 @@ class Form:
         self.reading = reading
         self.rest = ""
 
-    @property
-    def open(self) -> bool:
-        """Whether lines wait for more."""
-        return False
-
     def claims(self, line: str) -> bool:
         """Whether a line is of this form."""
         raise NotImplementedError

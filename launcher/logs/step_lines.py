@@ -86,6 +86,7 @@ class StepLines(Form):
 
     @property
     def open(self) -> bool:
+        """Whether a line goes on."""
         return bool(self._wrapped)
 
     def claims(self, line: str) -> bool:
