@@ -42,15 +42,6 @@ def parse(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def of_docker(text: str) -> str:
-    """The line that a container wrote, of the JSON object around it; the text itself where there is none."""
-    try:
-        line = orjson.loads(text)["log"]
-    except (orjson.JSONDecodeError, KeyError):
-        return text
-    return line.rstrip("\r\n") if isinstance(line, str) else text
-
-
 def _of_python(text: str) -> Any:
     text = _WRAPPER.sub(r"\1", text)
     as_json = _WORD.sub(lambda match: _WORDS[match[0]], text)

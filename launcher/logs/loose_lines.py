@@ -159,6 +159,11 @@ def _unlisted(found: re.Match[str]) -> str:
     return ", ".join([f"{found[1]}={first}", *named])
 
 
+def _names_step(text: str) -> bool:
+    """Whether a line may have one of the words of `_STEP`: most have none."""
+    return "tep" in text or "ter" in text or "TEP" in text or "TER" in text
+
+
 class BesideSteps(Form):
     """What stands on a line of its own behind that of a step."""
 
@@ -176,7 +181,7 @@ class NamedSteps(Form):
     ends_block = True
 
     def claims(self, line: str) -> bool:
-        self._found = step_line(line) if any(word in line for word in ("tep", "TEP", "ter", "TER")) else None
+        self._found = step_line(line) if _names_step(line) else None
         return self._found is not None
 
     def take(self, line: str) -> Iterator[Event]:
@@ -192,7 +197,7 @@ class Headings(Form):
     ends_block = True
 
     def claims(self, line: str) -> bool:
-        self._found = step_header(line)
+        self._found = step_header(line) if _names_step(line) else None
         return self._found is not None
 
     def take(self, line: str) -> Iterator[Event]:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 
+import orjson
+
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STAMP = re.compile(
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:]{8}(?:\.[0-9]{1,9})?(?:Z|[-+][0-9]{2}:[0-9]{2}) (?:std(?:out|err) [FP] )?|"
@@ -21,6 +23,10 @@ _STAMP = re.compile(
 )
 """What kubectl, container runtimes and loggers put before a line; some leave out zeros at its end."""
 RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
+_LABEL = re.compile(r"[0-9]{1,5}: ")
+"""What `srun --label` puts before every line."""
+_BELOW_LABEL = ("[prompt]", "step:")
+"""What no other line has behind such a number, beside a process that Ray names."""
 _BETWEEN = "[-:| ]{0,4}"
 _PREFIX = re.compile(
     r"(?:[\w.-]{1,60} {1,20}\| )?"
@@ -48,3 +54,30 @@ def without_source(text: str) -> tuple[str, str]:
         text = _STAMP.sub("", text, 1)
     source = RAY.match(text)
     return (text[source.end() :], source[1]) if source else (text, "")
+
+
+class Wrapper:
+    """What a container or srun puts around the lines of a program."""
+
+    _labelled = False
+
+    def without(self, text: str, quoted: bool) -> str:
+        """The line of the program; `quoted` where it is within an answer, in which numbers are no labels."""
+        if text.startswith('{"log":'):
+            text = _of_docker(text)
+        label = _LABEL.match(text) if text[:1].isdigit() else None
+        if label is None:
+            return text
+        behind = text[label.end() :]
+        if not (self._labelled or quoted):
+            self._labelled = behind.startswith(_BELOW_LABEL) or RAY.match(behind) is not None
+        return behind if self._labelled else text
+
+
+def _of_docker(text: str) -> str:
+    """The line that a container wrote, of the JSON object around it; the text itself where there is none."""
+    try:
+        line = orjson.loads(text)["log"]
+    except (orjson.JSONDecodeError, KeyError):
+        return text
+    return line.rstrip("\r\n") if isinstance(line, str) else text

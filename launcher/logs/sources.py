@@ -59,10 +59,10 @@ class LogSource:
             for text in islice(_lines_of(file), _SNIFFED):
                 for _ in parser.feed(text):
                     count += 1
-                    if parser.numbers.sure and (count >= _RIVALS or not parser.writers.known):
-                        return parser.numbers.basis
+                    if parser.reading.numbers.sure and (count >= _RIVALS or not parser.reading.writers.known):
+                        return parser.reading.numbers.basis
         deque(parser.finish(), 0)
-        return parser.numbers.basis
+        return parser.reading.numbers.basis
 
     def events(self) -> Iterator[Event]:
         """All events from its beginning. Raises `OSError`."""
@@ -202,7 +202,7 @@ class GrowingLog:
     def new(self) -> Iterator[Event]:
         """The events since the last call; none where there is no such file. A half-written line waits, but for a
         progress bar: its end comes with the next one."""
-        self.parser.at = self._clock()
+        self.parser.reading.at = self._clock()
         if self._is_document():
             yield from self._document()
             return
@@ -226,7 +226,7 @@ class GrowingLog:
         self._close()
 
     def _begin_anew(self, basis: Basis | None) -> None:
-        self.parser = LogParser(self.parser.at, basis)
+        self.parser = LogParser(self.parser.reading.at, basis)
         self._cutter, self._offset, self._before = _LineCutter(), 0, b""
         self.readings += 1
 
@@ -263,8 +263,10 @@ class GrowingLog:
             self._offset += len(block)
             self._before = (self._before + block)[-self._KEPT :]
             yield from self._feed(self._cutter.cut(block))
-            if self.parser.numbers.changed and self._offset <= _SNIFFED * BLOCK:  # as a whole reading numbers them
-                self._begin_anew(self.parser.numbers.basis)
+            if (
+                self.parser.reading.numbers.changed and self._offset <= _SNIFFED * BLOCK
+            ):  # as a whole reading numbers them
+                self._begin_anew(self.parser.reading.numbers.basis)
                 file.seek(0)
 
     def _feed(self, text: bytes) -> Iterator[Event]:
@@ -281,7 +283,7 @@ class GrowingLog:
                 stat = os.fstat(file.fileno())
                 if (stat.st_mtime_ns, stat.st_size) != self._state:
                     self._state = stat.st_mtime_ns, stat.st_size
-                    for event in trainer_state.events(file, self.parser.at, after=self._offset):
+                    for event in trainer_state.events(file, self.parser.reading.at, after=self._offset):
                         self._offset += isinstance(event, Step)
                         yield event
         except OSError:

@@ -13,7 +13,7 @@ from orjson import JSONDecodeError, loads
 
 from launcher.core.events import Event
 from launcher.logs import bars
-from launcher.logs.reading import Form
+from launcher.logs.reading import Form, Reading
 from launcher.logs.values import MOST_STEPS, leading_number, to_number, unscaled
 
 LONGEST = 2**16
@@ -76,6 +76,38 @@ def _pair(part: str) -> tuple[str, float] | None:
 def line_of(step: int, metrics: Mapping[str, float]) -> str:
     """A step line with all digits."""
     return " - ".join([f"step:{step}", *(f"{name}:{value!r}" for name, value in metrics.items())])
+
+
+class PlainSteps:
+    """Step lines of the process that wrote the last step: nothing but their number changes what is known."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._prefix = b""  # what Ray put before the last step
+        self._before: bytes | None = None  # what was seen before a step of the same process
+
+    def take(self, line: bytes) -> tuple[int, dict[str, float]] | None:
+        """Step and metrics; None of a line that the forms have to read."""
+        start = line.find(b"step:")
+        if start < 0 or not self._reading.sure:
+            return None
+        before = line[:start]
+        if before != self._before and not self._goes_on(before):
+            return None
+        if found := plain(line, start):
+            self._before, self._reading.last = before, found[0]
+        return found
+
+    def follow(self, line: bytes) -> None:
+        """The line made a step; those that go on like it are of its process."""
+        start = line.find(b"step:")
+        if start >= 0:
+            self._prefix = line[max(line.rfind(b"(", 0, start), 0) : start] if self._reading.source else b""
+            self._before = None
+
+    def _goes_on(self, before: bytes) -> bool:
+        same = before.endswith(self._prefix) if self._prefix else b"pid=" not in before
+        return same and len(before) < 100 and b"%|" not in before and b"{" not in before
 
 
 class StepLines(Form):

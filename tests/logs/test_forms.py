@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import LogProgress, Sample, Step
-from launcher.logs.loose_lines import step_line
+from launcher.logs.loose_lines import EXAMPLES, step_line
 from launcher.logs.parser import LogParser
 from launcher.logs.sources import open_log
 
@@ -495,3 +495,8 @@ def test_the_timing_of_a_step_stands_under_a_title_of_its_own():
 def test_prose_behind_a_value_is_no_metric(text: str) -> None:
     found = step_line(text)
     assert found is not None and found[2] == {"loss": 0.5}
+
+
+def test_the_patterns_of_loose_lines_find_their_examples():
+    for pattern, example in EXAMPLES.items():
+        assert pattern.search(example), pattern
