@@ -93,8 +93,9 @@ def _bases(module: str, name: str) -> list[str]:
                 of = resolve_name("." * node.level + (node.module or ""), package)
                 names |= {alias.asname or alias.name: f"{of}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            tops = {alias.name.partition(".")[0] for alias in node.names if not alias.asname}
-            names |= {top: top for top in tops} | {alias.asname: alias.name for alias in node.names if alias.asname}
+            for alias in node.names:  # `import a.b` binds `a`
+                of = alias.name if alias.asname else alias.name.partition(".")[0]
+                names[alias.asname or of] = of
         elif isinstance(node, ast.ClassDef):
             if node.name == name:
                 found += filter(None, (_full(base, names) for base in node.bases))

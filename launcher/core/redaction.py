@@ -58,13 +58,14 @@ _KEY_OF = {
 _COUNTED = {"MAX", "MIN", "NUM", "NEW", "TOTAL", "PER"}  # of tokens that a model reads
 _ASIDE = {"NAME", "FILE", "PATH", "DIR", "SOCK", "ENV", "TYPE", "ENDPOINT", "LIMIT", "COUNT", "BUDGET", "LENGTH"}
 """A variable whose last segment is one of these says where the secret is, or something about it."""
+_PART = re.compile("[^_]*[^_0-9]")
+"""A segment of a variable's name, without a number at its end."""
 _LOGIN = re.compile(r"://([^\s/?#]*)@")
 
 
 def is_secret_variable(name: str) -> bool:
     """Whether an environment variable of this name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-    parts = [part.rstrip("0123456789") for part in name.upper().split("_")]
-    parts = [part for part in parts if part]
+    parts = _PART.findall(name.upper())
     if not parts or parts[-1] in _ASIDE:
         return False
     whole = set(parts)

@@ -151,29 +151,37 @@ def after(state: RunState, event: Event) -> RunState:
     """The state once `event` has happened."""
     state = replace(state, last_at=max(event.at, state.last_at or 0.0))
     match event:
-        case Started():
-            return replace(
-                state, run=event.run, algorithm=event.algorithm, processes=event.processes,
-                status="running", started_at=event.at,
-            )  # fmt: skip
         case Loaded(steps=steps):
             return replace(state, steps=steps)
         case LogProgress(step=step, steps=steps):
             return replace(state, step=max(step, state.step), steps=steps, status="running")
-        case Waiting(text=text):
-            return replace(state, phase="waiting", waits_for=text)
-        case Phase(name=name):
-            return replace(state, phase=name, status="running", waits_for="")
         case Step():
             return _after_step(state, event)
         case WeightsMoved(distance=distance):
             return replace(state, moved=distance)
         case Saved(path=path):
             return replace(state, checkpoint=path)
+        case Usage(rank=rank):
+            return replace(state, usage={**state.usage, rank: event})
         case Alert(text=text, level=level):
             state = replace(state, alerts=state.alerts + 1)
             less = LEVELS.index(level) < LEVELS.index(state.alert_level)
             return state if less else replace(state, alert=text, alert_level=level)
+    return _after_turn(state, event)
+
+
+def _after_turn(state: RunState, event: Event) -> RunState:
+    """The state once the run has begun, waits, is in another phase, hangs, goes on or has ended."""
+    match event:
+        case Started():
+            return replace(
+                state, run=event.run, algorithm=event.algorithm, processes=event.processes,
+                status="running", started_at=event.at,
+            )  # fmt: skip
+        case Waiting(text=text):
+            return replace(state, phase="waiting", waits_for=text)
+        case Phase(name=name):
+            return replace(state, phase=name, status="running", waits_for="")
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
         case Restarted():
@@ -189,8 +197,6 @@ def after(state: RunState, event: Event) -> RunState:
         case Ended(how=how, why=why, following=following):
             why = why or state.why
             return replace(state, status=how, phase="", stalled="", why=why, following=following, usage={})
-        case Usage(rank=rank):
-            return replace(state, usage={**state.usage, rank: event})
     return state
 
 

@@ -233,7 +233,7 @@ class OwnRun:
         score, best, now = self.series["score"].fifths(), self.best(), mean_of_validations(fell)
         halved = len(fell) > 1 and better(now.name) != "down" and now.value <= best.value / 2
         chance, steps = (LIKELY, 1) if halved else (CHANCE, FEW)
-        if any(_worse(best, each) <= 0 for each in fell) or self.worse_by(best, now, chance) <= 0:
+        if min(self.worse_by(best, now, chance), *(_worse(best, each) for each in fell)) <= 0:
             return False
         lost = halved and fell[-1].value <= LOST * best.value and self.worse_by(best, fell[-1]) > 0
         rose = self.series["score"].gained() and self._rises >= steps - 1

@@ -64,16 +64,13 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Waiting():
             return [f"waiting: {event.text}"]
         case Loaded():
-            held_out = f", {event.val_rows} held out" if event.val_rows else ""
-            refused = event.refused + event.val_refused
-            more = f", {refused} refused" if refused else ""
-            return [f"data: {event.rows} rows{held_out}{more}; {event.steps} steps"]
+            return [data_line(event)]
         case Step():
             line = step_line(event)
             if event.step == 0:
                 return [line]
-            summary = summary_line(event, state.steps)
-            return [line, progress_line(state, event.metrics), *([summary] if summary else [])]
+            lines = line, progress_line(state, event.metrics), summary_line(event, state.steps)
+            return list(filter(None, lines))
         case Saved():
             return [f"saved {event.path}"]
         case Alert():
@@ -90,6 +87,13 @@ def _lines(event: Event, state: RunState) -> list[str]:
             results = [f"{name}: {text}" for name, text in results_of(state).items()]
             return [*results, f"{event.how}{': ' + event.why if event.why else ''}"]
     return []
+
+
+def data_line(event: Loaded) -> str:
+    """How many rows the data has, of those it has any: `data: 7000 rows, 256 held out, 3 refused; 90 steps`."""
+    counts = {"held out": event.val_rows, "refused": event.refused + event.val_refused}
+    more = [f", {count} {what}" for what, count in counts.items() if count]
+    return f"data: {event.rows} rows{''.join(more)}; {event.steps} steps"
 
 
 def next_command(following: Sequence[str], folder: str) -> str:

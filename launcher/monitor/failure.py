@@ -94,12 +94,13 @@ def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: 
 
 
 def _cause_of(left: Left, oom_kills: int) -> Cause:
-    if left.crash and left.crash.user_error:
-        return NUMBERS if left.crash.cause == "numbers" else CONFIGURATION
-    if left.crash is None and left.code is not None and -left.code in KILLS:
-        return MEMORY if left.code == -signal.SIGKILL and oom_kills else KILLED
-    text = "\n".join(left.crash.lines if left.crash else left.last)
-    unmarked = KILLED if left.code and left.code < 0 and not left.crash else CONFIGURATION if left.code == 2 else CODE
+    crash, code = left.crash, left.code or 0
+    if crash and crash.user_error:
+        return NUMBERS if crash.cause == "numbers" else CONFIGURATION
+    if crash is None and -code in KILLS:
+        return MEMORY if code == -signal.SIGKILL and oom_kills else KILLED
+    text = "\n".join(crash.lines if crash else left.last)
+    unmarked = KILLED if code < 0 and not crash else CONFIGURATION if code == 2 else CODE
     return next((cause for cause in MARKED if re.search(cause.marks, text)), unmarked)
 
 

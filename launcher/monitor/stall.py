@@ -120,14 +120,16 @@ def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
     for rule, output in STANDS:
         if found := [stack for stack in stacks if rule(stack)]:
             return found, output
-    answered = [stack for stack in stacks if stack.text]
-    if not answered:
-        return (stacks, "does not answer") if len(stacks) == 1 else ([], "no process answers")
-    if found := [stack for stack in stacks if not stack.text]:
-        return found, "does not answer"
+    silent = [stack for stack in stacks if not stack.text]
+    if len(silent) == len(stacks) != 1:
+        return [], "no process answers"
+    if silent:
+        return silent, "does not answer"
     busy = [stack for stack in stacks if not _waits(stack.text)]
-    if busy and (len(stacks) == 1 or len(busy) < len(stacks)):
-        return busy, f"at {_top(busy[0].text)}" + (", and the others wait for it" if len(stacks) > 1 else "")
+    if busy and len(stacks) == 1:
+        return busy, f"at {_top(busy[0].text)}"
+    if 0 < len(busy) < len(stacks):
+        return busy, f"at {_top(busy[0].text)}, and the others wait for it"
     return [], f"every process is busy; rank {stacks[0].rank} is at {_top(stacks[0].text)}"
 
 
