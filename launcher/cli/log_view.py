@@ -76,7 +76,7 @@ def watch_log(path: Path) -> None:
             state, count = see_new(state, log)
             changed = time.time() if count else changed
             idle_s, reads = time.time() - changed, log.parser
-            view.write(state.at(time.time(), idle_s, counted=reads.numbers.counted, error=reads.error), [], [])
+            view.write(state.at(time.time(), idle_s, counted=reads.reading.numbers.counted, error=reads.error), [], [])
             time.sleep(LOOK_S if not count else 0.0)
 
 

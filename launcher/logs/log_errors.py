@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.events import Alert, Level
 from launcher.logs import endings
-from launcher.logs.reading import Reading
+from launcher.logs.forms.reading import Reading
 from launcher.logs.tracebacks import TracebackReader
 
 

@@ -10,16 +10,17 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 
 from launcher.core.events import Alert, Event, Step
-from launcher.logs import step_lines
-from launcher.logs.bars import ProgressBars
-from launcher.logs.blocks import Blocks
-from launcher.logs.dict_lines import BrokenDicts, MetricDicts, ValidationDicts
+from launcher.logs.forms.answers import Answers
+from launcher.logs.forms.bars import ProgressBars
+from launcher.logs.forms.blocks import Blocks
+from launcher.logs.forms.broken_dicts import BrokenDicts, ValidationDicts
+from launcher.logs.forms.loose_lines import BesideSteps, Headings, NamedSteps
+from launcher.logs.forms.metric_dicts import MetricDicts
+from launcher.logs.forms.numbering import Basis
+from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
+from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.step_lines import LONGEST, PlainSteps, StepLines
 from launcher.logs.log_errors import LogErrors
-from launcher.logs.loose_lines import BesideSteps, Headings, NamedSteps
-from launcher.logs.numbering import Basis
-from launcher.logs.prefixes import Wrapper, without_prefix, without_source
-from launcher.logs.reading import Form, Reading
-from launcher.logs.samples import Answers
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _NOTHING = re.compile(rb"(?!\[|\xe2\x95\xad|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
@@ -30,7 +31,7 @@ class _Overlong(Form):
     """A line that only step lines, answers and dicts are as long as."""
 
     def claims(self, line: str) -> bool:
-        return len(line) > step_lines.LONGEST and "{" not in line
+        return len(line) > LONGEST and "{" not in line
 
     def take(self, line: str) -> Iterator[Event]:
         return iter(())
@@ -43,14 +44,14 @@ class LogParser:
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.reading = reading = Reading(at, basis)
         self._errors = LogErrors(reading)
-        self._validations, self._steps = ValidationDicts(reading), step_lines.StepLines(reading)
+        self._validations, self._steps = ValidationDicts(reading), StepLines(reading)
         self._answers, self._bars, self._blocks = Answers(reading), ProgressBars(reading), Blocks(reading)
         self._forms: Sequence[Form] = (
             self._validations, self._steps, self._answers, _Overlong(reading), self._bars,
             BrokenDicts(reading), MetricDicts(reading),
         )  # fmt: skip
         self._loose: Sequence[Form] = BesideSteps(reading), NamedSteps(reading), Headings(reading), self._blocks
-        self._plain = step_lines.PlainSteps(reading)
+        self._plain = PlainSteps(reading)
         self._wrapper = Wrapper()
 
     @property

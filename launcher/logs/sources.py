@@ -17,7 +17,7 @@ from launcher.core.events import Event, Step
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.logs import trainer_state
-from launcher.logs.numbering import Basis, Kind
+from launcher.logs.forms.numbering import Basis, Kind
 from launcher.logs.parser import LogParser
 
 BLOCK = 2**18

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from launcher.core.events import Event, LogProgress, Step
-from launcher.logs.dicts import as_step, numbers
+from launcher.logs.forms.dicts import as_step, numbers
 
 NAME = "trainer_state.json"
 _BLOCK = 2**18

@@ -22,9 +22,9 @@ from launcher.core.events import Alert, Event, HeldOutScores, LogReader, Sample,
 from launcher.core.files import read_file
 from launcher.core.problems import OnMessage, Problem, Problems, error_message, short_repr
 from launcher.logs import trainer_state
-from launcher.logs.numbering import Kind
+from launcher.logs.forms.numbering import Kind
+from launcher.logs.forms.writers import TWO_WRITERS
 from launcher.logs.sources import LogSource, open_log
-from launcher.logs.writers import TWO_WRITERS
 from launcher.runs import store
 from launcher.runs.folder import Folder, read_attempts
 from launcher.views.record import RunRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import LogProgress, Sample, Step
-from launcher.logs.loose_lines import EXAMPLES, step_line
+from launcher.logs.forms.loose_lines import EXAMPLES, step_line
 from launcher.logs.parser import LogParser
 from launcher.logs.sources import open_log
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from launcher.core.events import Event, LogProgress, Sample, Step
-from launcher.logs.numbering import SUREST, Basis, Kind, Numbering
-from launcher.logs.values import to_number
-from launcher.logs.writers import Writers
+from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
+from launcher.logs.forms.values import to_number
+from launcher.logs.forms.writers import Writers
 
 _OF_TRL = (
     "learning_rate", "train/learning_rate", "completions/", "completion_length", "rewards/", "objective/",

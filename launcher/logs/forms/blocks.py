@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 
 from launcher.core.events import Event
-from launcher.logs.numbering import LOOSE, NAMED
-from launcher.logs.reading import Form, Reading
-from launcher.logs.values import MOST_STEPS, after_training, is_measurement, leading_number
+from launcher.logs.forms.numbering import LOOSE, NAMED
+from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.values import MOST_STEPS, after_training, is_measurement, leading_number
 
 _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.core.events import Event, Sample
-from launcher.logs.dicts import as_step
-from launcher.logs.reading import Form, Reading
-from launcher.logs.values import to_number
+from launcher.logs.forms.dicts import as_step
+from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.values import to_number
 
 _BEGIN = "[prompt]"
 _MARK = re.compile(r"\[(prompt|response|ground_truth|score)\] ?")

@@ -1,87 +1,22 @@
-"""Lines with one dict: metrics, verl's file logger, our event log, answers; whole, or broken into several lines."""
+"""Lines with one dict: metrics, verl's file logger, our event log, answers."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from launcher.core.events import INVALID, Event, Step, from_line
 from launcher.core.metric_aliases import canonical
-from launcher.logs import dicts, loose_lines, samples
-from launcher.logs.numbering import DICTS, LOOSE, NAMED, SUREST
-from launcher.logs.prefixes import without_prefix
-from launcher.logs.reading import Form
-from launcher.logs.values import after_training, is_measurement, of_evaluation
+from launcher.logs.forms import answers, dicts
+from launcher.logs.forms.loose_lines import step_before
+from launcher.logs.forms.numbering import DICTS, LOOSE, NAMED, SUREST
+from launcher.logs.forms.prefixes import without_prefix
+from launcher.logs.forms.reading import Form
+from launcher.logs.forms.values import after_training, is_measurement, of_evaluation
 
-_VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
-_DICT_LINES = 2_000  # most lines of a dict that pprint broke
-_OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
-_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
-_MOST_LINES = 500  # of a dict with an entry on each
 _TRAINED = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
 """What only a training step has."""
-
-
-class ValidationDicts(Form):
-    """verl's metrics before the first step, or after the last, which pprint may break into several lines."""
-
-    _lines: tuple[str, ...] = ()
-
-    @property
-    def open(self) -> bool:
-        """Whether its end has not come yet."""
-        return bool(self._lines)
-
-    def claims(self, line: str) -> bool:
-        return bool(self._lines) or ("validation metrics: {" in line and _VALIDATION.search(line) is not None)
-
-    def take(self, line: str) -> Iterator[Event]:
-        self._lines += (line,)
-        return self.finish() if "}" in line or len(self._lines) > _DICT_LINES else iter(())
-
-    def finish(self) -> Iterator[Event]:
-        text, self._lines = _joined(self._lines), ()
-        begun = _VALIDATION.search(text)
-        node = dicts.parse(text[begun.end() : text.rfind("}") + 1]) if begun else None
-        if begun and node and (metrics := dicts.numbers(node)):
-            last = self.reading.last or 0
-            # answers that wait for their step are those of a last validation, which older verl gave a step of its own
-            step = 0 if begun[1] == "Initial" else last + 1 if self.reading.answers else last
-            yield from self.reading.verl_step(step, metrics)
-
-
-def _joined(lines: tuple[str, ...]) -> str:
-    """The text that pprint broke into quoted pieces, one a line:
-
-    ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
-     '0.22}')
-    """
-    pieces = [line.strip().removeprefix("(").strip() for line in lines]
-    pieces = [piece[:-1] if piece.endswith(("')", '")')) else piece for piece in pieces]
-    return "".join(
-        piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
-    )
-
-
-class BrokenDicts(Form):
-    """Puts the lines of a dict together that has an entry on each, as pprint and `json.dump(indent=4)` write it. One
-    with a dict in it is none: most are settings."""
-
-    _lines: tuple[str, ...] = ()
-
-    def claims(self, line: str) -> bool:
-        if not (self._lines and len(self._lines) < _MOST_LINES and _GOES_ON.fullmatch(line)):
-            self._lines = ()
-        return bool(self._lines) or ("{" in line and _OPENS.fullmatch(line) is not None)
-
-    def take(self, line: str) -> Iterator[Event]:
-        self._lines += (line,)
-        self.rest = ""
-        if "}" in line:
-            self.rest, self._lines = " ".join(self._lines), ()
-        return iter(())
 
 
 class MetricDicts(Form):
@@ -108,7 +43,7 @@ class MetricDicts(Form):
     def _metrics(self, before: str, node: dict[str, Any]) -> Iterator[Event] | None:
         """The step of a dict of metrics; None where it has no number."""
         named = dicts.step_of(node)
-        beside = loose_lines.step_before(before)
+        beside = step_before(before)
         metrics = dicts.numbers(node)
         if not metrics:
             return None
@@ -151,7 +86,7 @@ class MetricDicts(Form):
             return self.reading.verl_step(step, dicts.numbers(data), "verl_file")
         if "kind" in node and "seq" in node:
             return self._logged(node)
-        if (sample := samples.from_dict(node, self.reading.at)) is not None:
+        if (sample := answers.from_dict(node, self.reading.at)) is not None:
             self.reading.numbers.admits("samples", 0, None)
             return iter([sample])
         return None

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.core.events import Event
-from launcher.logs.numbering import NAMED
-from launcher.logs.reading import Form
-from launcher.logs.values import is_measurement, leading_number, unscaled
+from launcher.logs.forms.numbering import NAMED
+from launcher.logs.forms.reading import Form
+from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
 _LONGEST = 4_000  # characters of a bar

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from launcher.core.events import Event
 from launcher.core.metric_aliases import known
-from launcher.logs.numbering import NAMED
-from launcher.logs.reading import Form
-from launcher.logs.values import is_beside_step, is_measurement, leading_number
+from launcher.logs.forms.numbering import NAMED
+from launcher.logs.forms.reading import Form
+from launcher.logs.forms.values import is_beside_step, is_measurement, leading_number
 
 _TIMINGS = "time (ms) |"
 _AVERAGE_REWARD = "Average reward score: "

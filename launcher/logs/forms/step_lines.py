@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from orjson import JSONDecodeError, loads
 
 from launcher.core.events import Event
-from launcher.logs import bars
-from launcher.logs.reading import Form, Reading
-from launcher.logs.values import MOST_STEPS, leading_number, to_number, unscaled
+from launcher.logs.forms.bars import MARK
+from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.values import MOST_STEPS, leading_number, to_number, unscaled
 
 LONGEST = 2**16
 """Of a longer line only step lines, answers and dicts are read; a wrapped line is not longer."""
@@ -134,7 +134,7 @@ class StepLines(Form):
             return
         self._wrapped = ""
         yield from self._steps(whole)
-        if bars.MARK in whole:
+        if MARK in whole:
             self.rest = whole
 
     def finish(self) -> Iterator[Event]:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from launcher.core.bounded_parse import parse_json
-from launcher.logs.values import MOST_STEPS, NUMBER, to_number, unscaled
+from launcher.logs.forms.values import MOST_STEPS, NUMBER, to_number, unscaled
 
 _WORDS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity", "None": "null", "True": "true", "False": "false"}
 _WORD = re.compile(r"(?<![\w'\"./-])(?:-?inf|nan|None|True|False)(?![\w'\"./(])")
