@@ -132,18 +132,18 @@ class StepLines(Form):
         if line.rstrip().endswith(" -") and len(whole) < LONGEST:
             self._wrapped = whole
             return
+        start = max(line.find("step:"), 0)
+        found = None if self._wrapped else plain(line.encode(), len(line[:start].encode()))
         self._wrapped = ""
-        yield from self._steps(whole)
+        yield from self._steps([found] if found else parse(whole))
         if MARK in whole:
             self.rest = whole
 
     def finish(self) -> Iterator[Event]:
         whole, self._wrapped = self._wrapped, ""
-        yield from self._steps(whole)
+        return self._steps(parse(whole))
 
-    def _steps(self, text: str) -> Iterator[Event]:
-        start = text.find("step:")
-        found = plain(text[start:].encode(), 0) if start >= 0 and not text[start - 1 : start].isalpha() else None
-        for step, metrics in [found] if found else parse(text):
+    def _steps(self, steps: list[tuple[int, dict[str, float]]]) -> Iterator[Event]:
+        for step, metrics in steps:
             if metrics:
                 yield from self.reading.verl_step(step, metrics)
