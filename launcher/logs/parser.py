@@ -20,7 +20,7 @@ from launcher.logs.forms.numbering import Basis
 from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
 from launcher.logs.forms.reading import Form, Reading
 from launcher.logs.forms.step_lines import LONGEST, PlainSteps, StepLines
-from launcher.logs.log_errors import LogErrors
+from launcher.logs.tracebacks import LogErrors
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _NOTHING = re.compile(rb"(?!\[|\xe2\x95\xad|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch

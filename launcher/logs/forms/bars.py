@@ -27,27 +27,18 @@ _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 @dataclass(frozen=True)
 class Bar:
-    """What one drawing of a bar says; `steps_before` are those of earlier epochs, where the bar counts one epoch's."""
+    """What one drawing of a bar says. It counts to `total`; `step` and `steps` are of all epochs that its title names."""
 
     title: str
-    done: int
     total: int
+    step: int
+    steps: int
     elapsed_s: float | None
     left_s: float | None
     per_step_s: float | None
     metrics: dict[str, float]
     end: int
     """Where the text goes on behind it."""
-
-    @property
-    def step(self) -> int:
-        epoch = _EPOCH.search(self.title)
-        return self.done + (int(epoch[1]) - 1) * self.total if epoch and int(epoch[1]) else self.done
-
-    @property
-    def steps(self) -> int:
-        epoch = _EPOCH.search(self.title)
-        return self.total * int(epoch[2]) if epoch else self.total
 
     @property
     def open_epoch(self) -> int | None:
@@ -92,9 +83,11 @@ def _bar(text: str, begin: int, mark: int) -> Bar | None:
     named = _IN_TITLE.search(title)
     if named and is_measurement(named[1]) and (number := leading_number(named[2])):
         metrics.setdefault(named[1], number[0])
+    done, total = int(count[1]), int(count[2])
+    epoch, epochs = map(int, found.groups()) if (found := _EPOCH.search(title)) else (1, 1)
     return Bar(
-        title.strip(), int(count[1]), int(count[2]), _seconds(elapsed), _seconds(left), _pace(rate), metrics,
-        mark + 1 + count.end() + len(inside) + len(closed),
+        title.strip(), total, done + max(epoch - 1, 0) * total, total * epochs,
+        _seconds(elapsed), _seconds(left), _pace(rate), metrics, mark + 1 + count.end() + len(inside) + len(closed),
     )  # fmt: skip
 
 
