@@ -95,25 +95,25 @@ class LogParser:
     @property
     def _settled(self) -> bool:
         """Whether nothing waits for the number of a step, or is ended by one."""
-        if self.reading.kind == "unknown" or self._answers.open or self.reading.answers:
+        if self.reading.answers or self._answers.open or self.reading.kind == "unknown":
             return False
         return not (self._errors.open or self._blocks.open or self._validations.open or self._steps.open)
 
     def _line(self, raw: bytes) -> Iterator[Event]:
         """The first form that claims a line takes it; what claims none is another program's talk."""
-        text = self._wrapper.without(raw.decode("utf-8", "replace"), self._answers.open)
-        text, self.reading.source = without_source(text)
-        if self.reading.source in self.reading.writers.excluded:
-            yield from self.reading.notice()
+        reading, quoted = self.reading, self._answers.open
+        text, reading.source = without_source(self._wrapper.without(raw.decode("utf-8", "replace"), quoted))
+        if reading.source in reading.writers.excluded:
+            yield from reading.notice()
             return
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
-        self._errors.watch(text, self._answers.open)
-        steps = self.reading.steps
+        self._errors.watch(text, quoted)
+        steps = reading.steps
         rest = yield from self._take(self._forms, text)
-        if rest and not self.reading.sure:
+        if rest and not reading.sure:
             yield from self._take(self._loose, without_prefix(rest))
-        if self.reading.steps > steps:
+        if reading.steps > steps:
             self._plain.follow(raw)
 
     def _take(self, forms: Sequence[Form], text: str) -> Generator[Event, None, str]:

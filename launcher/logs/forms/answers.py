@@ -37,7 +37,7 @@ class Answers(Form):
     @property
     def open(self) -> bool:
         """Whether an answer has begun and has no score yet. A step ends it: something else began."""
-        return bool(self._field) and self._steps == self.reading.steps and self._size <= _LONGEST
+        return self._field != "" and self._steps == self.reading.steps and self._size <= _LONGEST
 
     def claims(self, line: str) -> bool:
         """Another process than the one that began to print may write in between."""

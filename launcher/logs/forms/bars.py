@@ -27,7 +27,7 @@ _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 @dataclass(frozen=True)
 class Bar:
-    """What one drawing of a bar says. It counts to `total`; `step` and `steps` are of all epochs that its title names."""
+    """What one drawing of a bar says. It counts to `total`; `step` and `steps` are of all epochs in its title."""
 
     title: str
     total: int
