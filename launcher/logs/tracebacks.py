@@ -85,11 +85,12 @@ class LogErrors:
         return self._errors.open
 
     def watch(self, text: str, quoted: bool) -> None:
-        """Look at a line; `quoted` where it is within an answer, which may speak of an end."""
+        """Look at a line; `quoted` where it is within an answer, which may speak of an end. A step line is long, and
+        tells none."""
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._errors.take(text, self._reading.source)
-        elif not quoted and (ending := endings.find(text)):
+        elif not quoted and not text.startswith("step:") and (ending := endings.find(text)):
             self._forget()
             self._errors.end(ending, text)
 
