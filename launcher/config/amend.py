@@ -47,13 +47,18 @@ def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _refusal(path: str, text: str) -> Problem:
-    from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
-
-    ours = [word for word in words_of_others(path, text) if is_free(word.partition("=")[0])]
+    ours = [word for word in _words_of_ours(path, text) if is_free(word.partition("=")[0])]
     got, fix = "cannot change while a run goes on", f"use {' '.join(ours)}"
     if not ours:
         fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
     return Problem(path, f"{got} by this name" if ours else got, fix, "conflicting-settings")
+
+
+def _words_of_ours(path: str, text: str) -> Sequence[str]:
+    """What a setting of another project is typed as here."""
+    from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
+
+    return words_of_others(path, text)
 
 
 def is_free(path: str) -> bool:
@@ -72,8 +77,9 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
         group = group.get(key) if isinstance(group, dict) else None
     known = [key for key in group if key != TARGET] if isinstance(group, dict) else []
     if name not in known:
-        fix = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
-        return [Problem(path, "no such setting", fix, "unknown-setting")]
+        near = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
+        ours = _words_of_ours(path, str(value))
+        return [Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting")]
     group[name] = value
     return []
 

@@ -125,11 +125,12 @@ class OwnRun:
     # ---- scores
 
     def scores_lost(self) -> bool:
-        """Whether a quarter of the answers or more had no score, at each of the last steps or in their mean."""
+        """Whether a quarter of the answers or more had no score, at each of the last steps or in the mean of ten."""
         faults = self.series["faults"]
         if not faults.size:
             return False
-        return max(min(faults.lately(FEW)), faults.average(10)) >= 0.25 * self.asked()
+        of_ten = faults.average(10) if faults.size >= 10 or self.over() else 0.0
+        return max(min(faults.lately(FEW)), of_ten) >= 0.25 * self.asked()
 
     def flat(self) -> bool:
         """Whether the answers of late gave nothing to learn from: all had one score, or, where answers to one prompt

@@ -120,7 +120,7 @@ def test_a_key_that_older_versions_did_not_have_is_set(folder: Path) -> None:
 def test_a_training_backend_that_is_not_taken_is_refused(folder: Path) -> None:
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.sft_trainer {ROWS} model.path=a/b engine=veomni\n")
     (made,) = import_script(folder / "run.sh").launches
-    assert [problem.got for problem in made.problems if "engine=veomni" in problem.got]
+    assert [problem.got for problem in made.problems if "backend veomni" in problem.got]
 
 
 @pytest.mark.parametrize("flags", ["--config-path=$PWD/made --config-name=mine", "-cp $PWD/a -cn ../made/mine.yaml"])

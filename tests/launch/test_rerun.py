@@ -156,8 +156,8 @@ def test_a_rerun_is_equal_to_the_last_digit(
     assert result(home / "p/moved-rerun-1", 3) != result(first, 3), "and the seed counts"
 
 
-def test_arguments_in_verls_spelling(run: Folder) -> None:
-    made = rerun.prepare_rerun(run, ["data.micro_batch_size_per_gpu=2", "seed=3"])
-    assert made.notes == ["data.micro_batch_size_per_gpu=2: taken as trainer.micro_batch_size_per_gpu=2"]
-    asked = [each.line for each in made.differences if each.asked]
-    assert asked == ["trainer.micro_batch_size_per_gpu: 16 -> 2, as asked", "seed: 0 -> 3, as asked"]
+def test_a_name_of_verls_is_answered_with_ours(run: Folder) -> None:
+    with pytest.raises(Problems) as raised:
+        rerun.prepare_rerun(run, ["data.micro_batch_size_per_gpu=2", "seed=3"])
+    (problem,) = raised.value.problems
+    assert (problem.where, problem.fix) == ("data.micro_batch_size_per_gpu", "use trainer.micro_batch_size_per_gpu=2")

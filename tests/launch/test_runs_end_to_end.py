@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 STEPS = 6
 SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
-LAST = 300
+LAST = 600
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
         "trainer.micro_batch_size_per_gpu=2", "trainer.max_restarts=0"]  # fmt: skip
 """Five milliseconds a step or more, and every step's gradient moves the weights."""
@@ -104,6 +104,33 @@ def test_its_events_tell_the_whole_story(done: tuple[Any, Path]) -> None:
     assert steps_of(run) == list(range(STEPS + 1))
     assert [e.step for e in events_of(run / "events.jsonl") if isinstance(e, Saved)] == [2, 4, 6]
     assert holder(Folder(run)) is None
+
+
+def grep(words: list[str], run: Path) -> list[str]:
+    return subprocess.run(["grep", *words, run / "console.log"], capture_output=True, text=True).stdout.splitlines()
+
+
+def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) -> None:
+    ran, run = done
+    assert len(grep(["^step:"], run)) == STEPS + 1
+    (third,) = grep(["step:3 "], run)
+    assert third.startswith("step:3 - training/global_step:3 - training/epoch:0 - ")
+    assert len(grep(["-o", "train/loss:[0-9.]*"], run)) == STEPS
+    assert len(grep(["Training Progress"], run)) == STEPS
+    assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
+    assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
+    assert ran.stdout.splitlines() == console(run)  # a person saw the same
+    assert console(run)[-1] == "finished"
+    assert ran.stderr.endswith("next: rlrun checkpoints export runs/rlrun/done --to hf --out done-model\n")
+
+
+def test_its_last_lines_say_what_it_came_to(done: tuple[Any, Path]) -> None:
+    _, run = done
+    held_out, learnt, moved, _ = console(run)[-4:]
+    interval = r"[\d.]+ \[[\d.]+-[\d.]+\]"
+    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)
+    assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
+    assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
 
 
 def test_a_ruined_run_is_named_with_a_command_that_works(rlrun: Any, small: list[str]) -> None:
@@ -219,12 +246,12 @@ def stages(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str
 
 
 def test_a_second_launcher_on_the_same_run_is_refused(stages: dict[str, Stage]) -> None:
-    for ran in stages["SIGTERM"].refused:
+    """A new run of its name is also told of results, where the first launcher has already some."""
+    held = r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end it"
+    has_results = r"✗ trainer.experiment_name: runs/rlrun/survivor already has results; .*"
+    for ran, expected in zip(stages["SIGTERM"].refused, (f"{held}|{has_results}", held), strict=True):
         assert (ran.returncode, ran.stdout) == (2, "")
-        assert re.fullmatch(
-            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end it",
-            ran.stderr.splitlines()[-1],
-        )
+        assert re.fullmatch(expected, ran.stderr.splitlines()[-1])
 
 
 @pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGINT", 130)])
@@ -344,6 +371,38 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert ([event for event in events if '"Alert"' not in event], weights) == result(run, STEPS)
     assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000006", [])
     assert (damaged / "checkpoints" / "damaged-step_000006").is_dir(), "what was found damaged is kept to be looked at"
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, Path], rlrun: Any) -> None:
+    _, run = done
+    damaged = copy(run, "all-damaged")
+    for folder in (damaged / "checkpoints").iterdir():
+        flip(folder / "trainer.json")
+    ran = rlrun("train", "--resume", "all-damaged")
+    assert ran.returncode == 2 and "Traceback" not in ran.stderr
+    assert len(ran.stderr.splitlines()) == 4
+    assert ran.stderr.splitlines()[-1] == "✗ rlrun/all-damaged: no checkpoint verifies; start a new run"
+    assert (damaged / "events.jsonl").read_bytes() == (run / "events.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("spec.yaml", "seed: x\n", "✗ {run}/spec.yaml: algorithm: has no value; "),  # one line for each
+        ("spec.yaml", "[", "✗ {run}/spec.yaml: cannot be read, while parsing a flow node; start a new run\n"),
+        ("spec.yaml", "", "✗ {run}/spec.yaml: holds no run; use the file of another run\n"),
+        ("lock.json", "{", "✗ {run}/lock.json: cannot be read, "),
+        ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; start a new run\n"),
+    ],
+)
+def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
+    done: tuple[Any, Path], rlrun: Any, tmp_path: Path, name: str, text: str | None, line: str
+) -> None:
+    run = copy(done[1], f"lost-{tmp_path.name}")
+    (run / name).unlink() if text is None else (run / name).write_text(text)
+    ran = rlrun("train", "--resume", str(run))
+    assert ran.returncode == 2 and "Traceback" not in ran.stderr
+    assert ran.stderr.startswith(line.format(run=run))
 
 
 def test_a_full_disk_does_not_end_the_run(
