@@ -18,7 +18,7 @@ from launcher.logs.forms.loose_lines import BesideSteps, Headings, NamedSteps
 from launcher.logs.forms.metric_dicts import MetricDicts
 from launcher.logs.forms.numbering import Basis
 from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
-from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.step_lines import LONGEST, PlainSteps, StepLines
 from launcher.logs.tracebacks import LogErrors
 
@@ -42,7 +42,7 @@ class LogParser:
     numbers from an earlier reading."""
 
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
-        self.reading = reading = Reading(at, basis)
+        self.reading = reading = LineReading(at, basis)
         self._errors = LogErrors(reading)
         self._validations, self._steps = ValidationDicts(reading), StepLines(reading)
         self._answers, self._bars, self._blocks = Answers(reading), ProgressBars(reading), Blocks(reading)

@@ -11,7 +11,7 @@ import re
 
 from launcher.core.events import Alert, Level
 from launcher.logs import endings
-from launcher.logs.forms.reading import Reading
+from launcher.logs.forms.reading import LineReading
 
 MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
@@ -74,7 +74,7 @@ class TracebackReader:
 class LogErrors:
     """The error after which no step came: where the log has ended, most likely it ended the program."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LineReading) -> None:
         self._reading = reading
         self._errors = TracebackReader()
         self._after: int | None = None  # the last step before the errors

@@ -19,6 +19,7 @@ from launcher.launch import supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.supervise import Supervisor, pause_s
 from launcher.runs.folder import Folder, Lock, read_attempts
+from launcher.runs.stop_requests import handle_signals
 from launcher.spec.cluster import Cluster, Stack
 from launcher.spec.engine import Plan
 from launcher.spec.run import RunSpec
@@ -144,7 +145,7 @@ def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(supervise, "pause_s", at_once)
         limited = replace(run, trainer=replace(run.trainer, max_restarts=most))
         with Lock(folder) as lock:
-            return Ran(Supervisor(limited, folder, lock, []).work(0, []), folder, pauses)
+            return Ran(Supervisor(limited, folder, lock, [], handle_signals).work(0, []), folder, pauses)
 
     yield go
     assert SCRIPT == [], "every attempt was made"

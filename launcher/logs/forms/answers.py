@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.core.events import Event, Sample
 from launcher.logs.forms.dicts import as_step
-from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import to_number
 
 _BEGIN = "[prompt]"
@@ -26,7 +26,7 @@ _MOST = 2_000  # answers that wait for the number of their step
 class Answers(Form):
     """Puts printed answers together. verl prints them before the line of the step that they belong to."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._fields = dict[str, list[str]]()
         self._field = ""

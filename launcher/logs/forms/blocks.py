@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launcher.core.events import Event
 from launcher.logs.forms.numbering import LOOSE, NAMED
-from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import MOST_STEPS, after_training, is_measurement, leading_number
 
 _BLOCK = re.compile(
@@ -46,7 +46,7 @@ class Blocks(Form):
     """Puts `key: value` lines together: those of one step stand together, and no name twice. Another line ends a
     block, but for blank lines, titles, and what stands between the headings of metrics."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._metrics = dict[str, float]()
         self._heading = ""

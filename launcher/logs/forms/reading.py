@@ -17,7 +17,7 @@ _OF_TRL = (
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
 
 
-class Reading:
+class LineReading:
     """Makes the events. `at` is the time that they get; `source` is the process that wrote the line, as Ray names it;
     `last` is the last step, `bar` the count of the last bar of the training, and `header` the step of the heading."""
 
@@ -121,7 +121,7 @@ class Form:
     ends_block = False
     """Whether its lines end a block of names and numbers."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LineReading) -> None:
         self.reading = reading
         self.rest = ""
 

@@ -13,7 +13,7 @@ from orjson import JSONDecodeError, loads
 
 from launcher.core.events import Event
 from launcher.logs.forms.bars import MARK
-from launcher.logs.forms.reading import Form, Reading
+from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import MOST_STEPS, leading_number, to_number, unscaled
 
 LONGEST = 2**16
@@ -81,7 +81,7 @@ def line_of(step: int, metrics: Mapping[str, float]) -> str:
 class PlainSteps:
     """Step lines of the process that wrote the last step: nothing but their number changes what is known."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LineReading) -> None:
         self._reading = reading
         self._prefix = b""  # what Ray put before the last step
         self._before: bytes | None = None  # what was seen before a step of the same process
