@@ -194,7 +194,7 @@ def stand_in(one: Printed, folder: Path) -> None:
         write_rows(folder / name, kind)
     recipe = ROOT / "recipes" / one.where
     later = recipe.is_file() and not one.text.endswith("#1")
-    text = recipe.read_text().replace("$name", "name") if later else one.text
+    text = recipe.read_text().replace("$name", "unknown") if later else one.text
     for name in re.findall(r"""model(?:\.path)?="?(runs/[\w./-]+)""", text):
         make_run(folder / name)
 

@@ -88,6 +88,8 @@ def _run(order: ShellCommand) -> ShellOutcome:
     try:
         code, stopped = _watch(process, Path(order.sandbox))
     finally:
+        with suppress(ProcessLookupError):  # before they are listed, as a fork bomb goes on meanwhile
+            os.killpg(process.pid, signal.SIGKILL)
         _end_descendants()
     used = os.times()
     return ShellOutcome(code, stopped, used.children_user + used.children_system)
@@ -135,7 +137,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 def _descendants() -> list[ShellProcess]:
     found, parents = list[ShellProcess](), [os.getpid()]
-    while parents:
+    while parents and len(found) <= 2 * PROCESSES:  # more are ended, however many they are
         for pid in _children(parents.pop()):
             with suppress(OSError):  # it has ended
                 fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -162,13 +164,16 @@ def _children(pid: int) -> list[int]:
 def _end_descendants() -> None:
     """None is left. Whole groups are killed at once, so that none of them can start another while the list is read."""
     while there := [one.pid for one in _descendants() if one.state != "Z"]:
+        groups = set[int]()
         for pid in there:
             with suppress(ProcessLookupError):
-                group = os.getpgid(pid)
-                if group == os.getpgrp():  # it has not left ours yet
+                if (group := os.getpgid(pid)) == os.getpgrp():  # it has not left ours yet
                     os.kill(pid, signal.SIGKILL)
                 else:
-                    os.killpg(group, signal.SIGKILL)
+                    groups.add(group)
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

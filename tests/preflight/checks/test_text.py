@@ -32,6 +32,12 @@ from launcher.text.tokenizer import character_tokenizer
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
 
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text process is forked, as in a program without threads, so that it has what a test has changed."""
+    monkeypatch.setattr("launcher.text.process.threading.active_count", lambda: 1)
+
+
 def turns(of: str, head: str = "<|{{ turn.role }}|>", end: str = "<eos>", opens: bool = True) -> str:
     """A chat template that writes `of` between a turn's beginning and its end."""
     last = "{% if add_generation_prompt %}<|assistant|>{% endif %}" if opens else ""

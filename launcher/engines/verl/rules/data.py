@@ -109,7 +109,7 @@ def _rows(run: BatchSizes, facts: LaunchFacts) -> Results:
         sizes = (lcm(shared, int(run(f"{ACTOR}.ppo_mini_batch_size"))), shared)
         fitting = [rows // size * size for size in sizes if size <= rows][:1]
         yield fails("data.train_batch_size", got, fitting or [rows], "not-enough")
-    if facts.run.val_rows == 0:
+    if facts.run.val_rows == 0 and run("data.val_files") != run("data.train_files"):  # else it validates with those
         yield fails(
             "data.val_files", "no row is left: verl stops where it validates", "use 1 row or more", "not-enough"
         )
