@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-ENOUGH, BOUND, FLAT = {"prepare": 8.0, "lengths": 1.5}, 600, 1.15
+ENOUGH, BOUND, FLAT = {"prepare": 10.0, "lengths": 2.0}, 600, 1.15
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
