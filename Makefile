@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean merge downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
+	clean downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,7 +95,7 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
-VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile import-scripts verl-rules
+VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile verl-rules
 verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two such files with benchmarks/verdicts.py
 	$(PYTHON) benchmarks/verdicts.py write $(FILE) $(VERDICTS)
 
@@ -108,9 +108,6 @@ bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
-
-import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as rlrun import runs them, beside plain bash in a folder of stubs
-	$(VENV)/bin/python benchmarks/import_scripts.py
 
 logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
 	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))
@@ -133,9 +130,6 @@ faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py
-
-merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
-	$(VENV)/bin/python benchmarks/merge.py
 
 memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs
 	$(VENV)/bin/python benchmarks/memory.py

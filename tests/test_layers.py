@@ -26,7 +26,7 @@ BELOW = {
     "rewards": "core hubs spec rewards.worker sandbox",
     "text": "core spec models",
     "trackers": "core",
-    "tools.merge": "core spec models",
+    "tools.merge": "core spec models engines.torch.model",
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
@@ -76,7 +76,7 @@ BELOW = {
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
     "torch": ("engines/torch/", "tools/merge/"),
-    "transformers": ("engines/torch/", "text/"),
+    "transformers": ("engines/torch/", "text/", "tools/merge/"),
     "tokenizers": ("engines/torch/", "text/"),
     "safetensors": ("engines/torch/", "tools/merge/"),
     "hydra": (

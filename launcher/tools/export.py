@@ -14,7 +14,7 @@ from launcher.core.checkpoints import faults, folder_digests, sha256
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
-from launcher.models.weights import INDEX
+from launcher.models.weights import tensors
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.spec.checkpoint_format import FORMAT
@@ -49,7 +49,17 @@ def export(
         got = f"has no checkpoint of step {one.step} any more"
         raise Problems(Problem(run.name, got, "choose another with --step", "not-found"))
     with _policy_folder(run, one, out) as folder:
-        return _exported(run, one, out, show, open_model(str(folder)), fold=fold, base=base)
+        policy = open_model(str(folder))
+        if fold and not policy.is_adapter:
+            got = f"step {one.step} of {run.name} holds a whole model"
+            raise Problems(Problem("--merge", got, "leave it out", "conflicting-settings"))
+        if base and not fold:
+            raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
+        if fold:
+            texts = {README: _card(run, one, None)}
+            made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+            return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
+        return _copy_policy(run, one, out, show, policy)
 
 
 @contextmanager
@@ -65,55 +75,31 @@ def _policy_folder(run: Folder, one: Kept, out: Path) -> Iterator[Path]:
         yield target
 
 
-def _exported(
-    run: Folder, one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder, *, fold: bool, base: str | None
-) -> Exported:
-    if fold and not policy.is_adapter:
-        got = f"step {one.step} of {run.name} holds a whole model"
-        raise Problems(Problem("--merge", got, "leave it out", "conflicting-settings"))
-    if base and not fold:
-        raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
-    if fold:
-        texts = {README: _card(run, one, None)}
-        made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
-        return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
-    return _copy_policy(run, one, out, show, policy)
-
-
 def _copy_policy(run: Folder, one: Kept, out: Path, show: OnMergeProgress, policy: ModelFolder) -> Exported:
     """Copy the policy, and its base where that is beside it, as they are."""
-    base_folder = policy.path / FORMAT.base
-    beside = base_folder.is_dir()
-    parts = [policy, *([open_model(str(base_folder))] if beside else [])]
-    size = sum(file.stat().st_size for part in parts for file in part.files)
+    files = [path for path in policy.path.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
     if wrong := output.out_problems(out, [one.path.resolve()], size):
         raise Problems(wrong)
     with output.draft_folder(out) as draft:
-        files = _copy(parts, draft, size, show)
+        done = 0
+        for path in files:
+            target = draft / path.relative_to(policy.path)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, target)
+            done += path.stat().st_size
+            show("copying", done, size)
+        weights = [*draft.rglob("*.safetensors")]
+        made = {path.relative_to(draft).as_posix(): sha256(path) for path in weights}
         expected, folder = folder_digests(policy.path), policy.path.name
-        other = [name for name, digest in files.items() if expected.get(f"{folder}/{name}", digest) != digest]
+        other = [name for name, digest in made.items() if expected.get(f"{folder}/{name}", digest) != digest]
         if other or (not expected and faults(one.path)):
             where = str(policy.path / other[0]) if other else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
-    return Exported(out, one.step, size, sum(len(part.tensors) for part in parts), policy.is_adapter, files)
-
-
-def _copy(parts: list[ModelFolder], draft: Path, size: int, show: OnMergeProgress) -> dict[str, str]:
-    """Copy a model, and the base in its folder; sha256 of the copied weights' files by their paths in `draft`."""
-    done, digests = 0, dict[str, str]()
-    for part in parts:
-        to = draft / part.path.relative_to(parts[0].path)
-        to.mkdir(exist_ok=True)
-        output.copy_neighbours(part.path, to)
-        if (part.path / INDEX).is_file():
-            shutil.copyfile(part.path / INDEX, to / INDEX)
-        for file in part.files:
-            shutil.copyfile(file, to / file.name)
-            digests[(to / file.name).relative_to(draft).as_posix()] = sha256(to / file.name)
-            done += file.stat().st_size
-            show("copying", done, size)
-    return digests
+        count = sum(len(tensors(path.parent, [path.name])) for path in weights)
+        written = sum(path.stat().st_size for path in weights)
+    return Exported(out, one.step, written, count, policy.is_adapter, made)
 
 
 def _base_of(policy: ModelFolder) -> str | None:

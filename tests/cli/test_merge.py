@@ -1,11 +1,8 @@
-"""`rlrun model merge` as a person types it; and its memory, which does not grow with the model."""
+"""`rlrun model merge` as a person types it."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +14,6 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import app
 
-ROOT = Path(__file__).parents[2]
 Look = Callable[..., Result]
 
 
@@ -84,11 +80,3 @@ def test_names_from_outside_cannot_steer_the_terminal(look: Look) -> None:
     Path("\x1b[31mz").mkdir()
     ran = look("x", "\x1b[31mz", "--method", "linear", "--out", "o")
     assert "\x1b" not in ran.stderr and "✗ \\x1b[31mz: has no config.json" in ran.stderr
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_model_and_the_formula_holds() -> None:
-    """The short form of `make merge`."""
-    words = [sys.executable, "benchmarks/merge.py", "--mb", "40", "--dtypes", "bfloat16"]
-    ran = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -87,8 +87,7 @@ def test_a_header_of_any_format_is_read(tmp_path: Path, dtype: str) -> None:
     [
         ({"r": "x"}, "r is 'x'"), ({"r": float("inf")}, "r is inf"), ({"r": -1}, "r is -1"),
         ({"peft_type": "NOPE"}, "peft_type is 'NOPE'"), ({"peft_type": None}, "peft_type is None"),
-        ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": "(("}, "a pattern that cannot be used"),
-        ({"target_modules": r"(\w+\.?)*!"}, "target_modules"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
+        ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
         ({"target_modules": "all-linear"}, ""), ({}, ""),
     ],
 )  # fmt: skip

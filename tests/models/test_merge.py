@@ -6,8 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,10 +107,11 @@ def test_the_record_says_where_it_comes_from(model: Make, tmp_path: Path) -> Non
 def test_progress_is_told_by_bytes_to_the_last_one(model: Make, tmp_path: Path) -> None:
     heard: list[tuple[str, int, int]] = []
     x, y = model("x", 1), model("y", 2)
-    made = merge(MergeRequest("linear", (str(x), str(y)), tmp_path / "out"), lambda *one: heard.append(one))
+    asked = MergeRequest("linear", (str(x), str(y)), tmp_path / "out", shard_bytes=20_000)
+    made = merge(asked, lambda *one: heard.append(one))
     done = [done for _, done, _ in heard]
-    assert list(dict.fromkeys(doing for doing, _, _ in heard)) == ["writing", "reading back"]
-    assert done == sorted(done) and done[-1] == heard[-1][2] == 2 * made.bytes
+    assert len(done) == len(made.files) > 1 and {doing for doing, _, _ in heard} == {"writing"}
+    assert done == sorted(done) and done[-1] == heard[-1][2] == made.bytes
 
 
 # ---- runs and checkpoints
@@ -151,26 +150,6 @@ def test_a_run_stands_for_its_newest_checkpoint_that_verifies(model: Make, tmp_p
 
 # ---- nothing half done
 
-VICTIM = """
-import os, signal, sys
-from pathlib import Path
-from launcher.tools.merge.merge import MergeRequest, merge
-
-def die(doing, done, total):
-    if done >= total * float(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
-merge(MergeRequest("linear", (sys.argv[1], sys.argv[2]), Path(sys.argv[3])), die)
-"""
-
-
-def test_a_kill_leaves_nothing_under_the_name_and_the_next_one_tidies_up(model: Make, tmp_path: Path) -> None:
-    x, y, out = model("x", 1), model("y", 2), tmp_path / "made" / "out"
-    words = [sys.executable, "-c", VICTIM, *map(str, (x, y, out, 0.3))]
-    assert subprocess.run(words, check=False).returncode == -9
-    assert [path.name for path in out.parent.iterdir()] == [".out.unfinished"]
-    merged("linear", [x, y], out)
-    assert [path.name for path in out.parent.iterdir()] == ["out"] and (out / "merge.json").is_file()
-
 
 def test_an_error_on_the_way_leaves_nothing(model: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = model("x", 1), model("y", 2)
@@ -183,3 +162,127 @@ def test_an_error_on_the_way_leaves_nothing(model: Make, tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space"):
         merged("linear", [x, y], tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == before
+
+
+# ---- what cannot be merged is refused with everything that is wrong in one go
+
+KIND = "; use models of one kind"
+
+
+def refused(method: str, models: list[Path], out: Path, **more: Any) -> list[str]:
+    was_there = out.exists()
+    with pytest.raises(Problems) as found:
+        merge(MergeRequest(method, tuple(map(str, models)), out, **more), quiet)
+    assert out.exists() == was_there
+    assert not list(out.parent.glob(".*.unfinished*"))
+    return found.value.lines
+
+
+@pytest.fixture
+def w() -> dict[str, torch.Tensor]:
+    return {"a": torch.ones(4, 2), "b": torch.zeros(3)}
+
+
+def test_all_that_is_wrong_is_said_at_once(plain: Make, w: Any, tmp_path: Path) -> None:
+    x = plain("x", w, vocab_size=4)
+    y = plain("y", {"a": torch.ones(4, 3), "b": torch.zeros(3).half(), "c": torch.ones(1)}, vocab_size=5)
+    z = plain("z", {"b": torch.zeros(3)}, vocab_size=4)
+    models, options = [x, y, z, tmp_path / "none", x], {"t": 0.5, "weights": (1.0,)}
+    assert refused("linear", models, x, options=options, dtype="f32") == [
+        "--t: linear takes none; leave it out",
+        "--weights: got 1 for 5 models; expected one for each",
+        f"{tmp_path}/none: no such folder; use a model's, a checkpoint's or a run's",
+        f"{x}: is given twice; give each model once",
+        f"{y}: vocab_size is 5 where {x} has 4{KIND}",
+        f"{y}: has 'c', which {x} lacks{KIND}",
+        f"{y}: other shapes than {x}'s: 'a [4, 3] for [4, 2]'{KIND}",
+        f"{z}: lacks 'a', which {x} has{KIND}",
+        "--dtype: got 'f32'; did you mean float32?",
+        f"--out: {x} is one with {x}; use another folder",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "count", "more", "line"),
+    [
+        ("linera", 2, {}, "--method: no method 'linera'; did you mean linear?"),
+        ("slerp", 3, {}, "--method slerp: goes from one model to one other, got 3; expected 2"),
+        ("ties", 2, {}, "--base: ties needs the model that the others came from; give its folder"),
+        ("linear", 2, {"base": "x"}, "--base: linear looks at none; leave it out"),
+        ("linear", 2, {"shard_bytes": 0}, "--max-shard-size: got 0 bytes; use more"),
+        ("lora", 2, {}, "--method lora: adds one adapter, got 2; merge one after the other"),
+        ("lora", 1, {"options": {"scale": 2.0}}, "--scale: lora takes none; leave it out"),
+    ],
+)
+def test_words_that_make_no_sense(
+    method: str, count: int, more: Any, line: str, plain: Make, w: Any, tmp_path: Path
+) -> None:
+    models = [plain(f"m{n}", w) for n in range(count)]
+    assert line in refused(method, models, tmp_path / "out", **more)
+
+
+def test_tokenizers_that_know_other_tokens(model: Make, tmp_path: Path) -> None:
+    x, y = model("x", 1), model("y", 2)
+    text = json.loads((y / "tokenizer.json").read_text())
+    text["truncation"] = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    (y / "tokenizer.json").write_text(json.dumps(text))
+    config = json.loads((y / "config.json").read_text())
+    (y / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
+    made = merged("linear", [x, y], tmp_path / "the same tokens, cut elsewhere")
+    assert made.notes == (f"{y}: rms_norm_eps is 1e-05; the result has {x}'s, 1e-06",)
+    known = text["model"]["vocab"]
+    known["a"], known["b"] = known["b"], known["a"]
+    (y / "tokenizer.json").write_text(json.dumps(text))
+    assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: its tokenizer knows other tokens than {x}'s{KIND}"]
+
+
+def test_numbers_that_cannot_be_mixed(plain: Make, w: Any, tmp_path: Path) -> None:
+    x, halves = plain("x", w), plain("halves", {name: value.bfloat16() for name, value in w.items()})
+    assert refused("linear", [x, halves], tmp_path / "out") == [
+        f"{halves}: other formats than {x}'s: 'a BF16 for F32', 'b BF16 for F32'; use --dtype float32"
+    ]
+    assert merged("linear", [x, halves], tmp_path / "wide", dtype="float32").tensors == 2
+    for name, bad in (("nan", float("nan")), ("inf", float("inf"))):
+        y = plain(name, {**w, "b": torch.tensor([0.0, bad, 0.0])})
+        assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: 'b' not finite; use a model whose numbers are"]
+    large = [plain(f"large {size}", {"a": torch.full((3,), size)}) for size in (6e4, 7.9e4)]
+    assert refused("linear", large, tmp_path / "out", dtype="float16") == [
+        "a: a number is too large for float16; use --dtype float32"
+    ]
+    counted = [plain(f"counted {n}", {**w, "n": torch.tensor([1, n])}) for n in (2, 3)]
+    assert refused("linear", counted, tmp_path / "out") == [
+        f"{counted[1]}: n (I64) differs from {counted[0]}'s; whole numbers cannot be mixed, so use equal ones"
+    ]
+    quantized = [plain(f"quantized {n}", w, quantization_config={"bits": 4}) for n in (1, 2)]
+    lines = [f"{at}: is quantized; use the model before quantization" for at in quantized]
+    assert refused("linear", quantized, tmp_path / "out") == lines
+
+
+def test_folders_that_no_loader_would_take(plain: Make, w: Any, tmp_path: Path) -> None:
+    """`models.weights` has the other faults."""
+    x, y, z = plain("x", w), plain("y", w), plain("z", w)
+    (y / "model.safetensors").rename(y / "pytorch_model.bin")
+    header = b'{"a": {"dtype": "F8_E4M3", "shape": [12], "data_offsets": [0, 12]}}'
+    (z / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    pickle, unknown = refused("linear", [x, y, z], tmp_path / "out")
+    assert pickle.startswith(f"{y}: holds weights as pickle only ('pytorch_model.bin')")
+    assert unknown.startswith(f"{z}/model.safetensors: 'a' is F8_E4M3; expected one of ")
+    (z / "config.json").write_text("[]")
+    assert "is not a JSON object" in refused("linear", [x, z], tmp_path / "out")[0]
+
+
+def test_places_that_will_not_do(plain: Make, w: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, full = plain("x", w), plain("y", w), tmp_path / "full"
+    full.mkdir()
+    (full / "mine").write_text("kept")
+    assert refused("linear", [x, y], x / "inside") == [f"--out: {x}/inside is within {x}; use another folder"]
+    assert refused("linear", [x, y], tmp_path) == [f"--out: {tmp_path} holds {x}; use another folder"]
+    assert refused("linear", [x, y], full) == [f"--out: {full} is there already; use a new folder"]
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    assert refused("linear", [x, y], tmp_path / "out") == [
+        f"--out: {tmp_path} has 1.0 MB free, and 1.0 MB are needed; free some space or use another disk"
+    ]
+    monkeypatch.undo()
+    (tmp_path / "empty").mkdir()
+    assert merged("linear", [x, y], tmp_path / "empty").tensors == 2  # an empty one is as good as a new one

@@ -6,20 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from tempfile import TemporaryFile
+from concurrent.futures import ThreadPoolExecutor
 
 from pydantic.dataclasses import dataclass
 
 from launcher.core.check_result import CheckResult
-from launcher.tools.doctor.loading import last_words, tail
+from launcher.tools.doctor.loading import last_words
 
 MODULE = "launcher.engines.torch.allreduce"
-PATIENCE_S, OTHERS_S, GRACE_S = 30.0, 20.0, 5.0
-"""Seconds: how long all of it may take, how long a process waits for the others before it reports that itself, and how
-long the others go on after one has failed."""
+PATIENCE_S, OTHERS_S = 30.0, 20.0
+"""Seconds: how long all of it may take, and how long a process waits for the others before it reports that itself."""
 STEPS = ("", "loaded", "joined", "done")
 STUCK = {
     "": "was still loading torch",
@@ -27,7 +24,6 @@ STUCK = {
     "joined": "met the others and stopped within a sum",
     "done": "did not end",
 }
-POLL_S = 0.05
 SUBJECT = "all-reduce"
 
 
@@ -70,23 +66,18 @@ class RankResult:
 
 def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[RankResult]:
     """Start them, wait at most `patience_s`, and leave none behind."""
-    with ExitStack() as files:
-        outputs = [files.enter_context(TemporaryFile()) for _ in range(2 * ranks.count)]
-        words = [sys.executable, "-m", MODULE, ranks.backend, str(min(OTHERS_S, patience_s))]
-        processes: list[subprocess.Popen[bytes]] = []
+    words = [sys.executable, "-m", MODULE, ranks.backend, str(min(OTHERS_S, patience_s))]
+
+    def run_rank(local: int) -> RankResult:
+        env = _environment(ranks, local)
         try:
-            for local, (out, err) in enumerate(zip(outputs[::2], outputs[1::2], strict=True)):
-                env = _environment(ranks, local)
-                processes.append(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
-            codes = _wait(processes, time.monotonic() + patience_s)
-        finally:
-            for process in processes:
-                process.kill()  # nothing, where it has ended
-                process.wait()
-        return [
-            _rank_result(ranks.first + local, code, tail(out), tail(err))
-            for local, (code, out, err) in enumerate(zip(codes, outputs[::2], outputs[1::2], strict=True))
-        ]
+            ran = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s)
+        except subprocess.TimeoutExpired as late:
+            return _rank_result(ranks.first + local, None, late.stdout or b"", b"")
+        return _rank_result(ranks.first + local, ran.returncode, ran.stdout, ran.stderr)
+
+    with ThreadPoolExecutor(ranks.count) as pool:
+        return list(pool.map(run_rank, range(ranks.count)))
 
 
 def _environment(ranks: Ranks, local: int) -> dict[str, str]:
@@ -96,18 +87,9 @@ def _environment(ranks: Ranks, local: int) -> dict[str, str]:
             "LOCAL_RANK": str(local)}  # fmt: skip
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list[int | None]:
-    failed = False
-    while any(process.poll() is None for process in processes) and time.monotonic() < give_up:
-        if not failed and (failed := any(process.poll() for process in processes)):
-            give_up = min(give_up, time.monotonic() + GRACE_S)
-        time.sleep(POLL_S)
-    return [process.poll() for process in processes]
-
-
-def _rank_result(rank: int, code: int | None, out: str, err: str) -> RankResult:
+def _rank_result(rank: int, code: int | None, out: bytes, err: bytes) -> RankResult:
     at, sums = "", list[Sum]()
-    for line in out.splitlines():
+    for line in out.decode("utf-8", "replace").splitlines():
         try:
             node = json.loads(line) if line.startswith('{"') else {}
         except ValueError:  # cut off, or a library's
@@ -115,7 +97,7 @@ def _rank_result(rank: int, code: int | None, out: str, err: str) -> RankResult:
         at = node.get("at", at)
         if "bytes" in node:
             sums.append(Sum(**node))
-    return RankResult(rank, at, tuple(sums), code, last_words(err, code) if code else "")
+    return RankResult(rank, at, tuple(sums), code, last_words(err.decode("utf-8", "replace"), code) if code else "")
 
 
 def check_ranks(results: Sequence[RankResult], whose: Mapping[int, str], over: str) -> CheckResult:

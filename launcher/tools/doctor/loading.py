@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from tempfile import TemporaryFile
-from typing import IO, Literal
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.tools.doctor.gpus import VISIBLE
 
 MODULE = "launcher.engines.torch.installed"
 PATIENCE_S = 60.0
-TAIL = 20_000  # bytes of what a process says last
 
 
 @dataclass(frozen=True)
@@ -50,40 +45,20 @@ class LoadedLibraries:
     """Other libraries that cannot be loaded, and why."""
 
 
-class Loading:
-    """Loads torch in a process of its own, from the moment this is made."""
-
-    def __init__(self) -> None:
-        self._out, self._err = TemporaryFile(), TemporaryFile()  # noqa: SIM115  # open until it is read
-        words = [sys.executable, "-m", MODULE]
-        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err)
-
-    def wait(self, patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
-        """What was found, or why nothing was. Waits at most `patience_s`, and leaves no process behind."""
-        try:
-            code = self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            message = f"did not load in {patience_s:g} s"
-            return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
-        finally:
-            self.end()
-        try:
-            *_, last = tail(self._out).splitlines() or [""]
-            return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
-        except (ValueError, ValidationError):
-            return CheckResult(
-                "FAIL", "torch", f"does not load: {last_words(tail(self._err), code)}", "pip install torch"
-            )
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-
-
-def tail(file: IO[bytes]) -> str:
-    file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
-    return file.read().decode("utf-8", "replace").strip()
+def load_libraries(patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
+    """Load torch in a process of its own: what was found, or why nothing was."""
+    words = [sys.executable, "-m", MODULE]
+    try:
+        ran = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        message = f"did not load in {patience_s:g} s"
+        return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
+    try:
+        *_, last = ran.stdout.splitlines() or [b""]
+        return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
+    except (ValueError, ValidationError):
+        why = last_words(ran.stderr.decode("utf-8", "replace"), ran.returncode)
+        return CheckResult("FAIL", "torch", f"does not load: {why}", "pip install torch")
 
 
 def last_words(output: str, code: int) -> str:
@@ -94,8 +69,10 @@ def last_words(output: str, code: int) -> str:
     return f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
 
 
-def check(loaded: LoadedLibraries, found: machine.Gpus) -> list[CheckResult]:
+def check(loaded: LoadedLibraries | CheckResult, found: machine.Gpus) -> list[CheckResult]:
     """Of torch, its GPUs, and of each companion that is broken."""
+    if isinstance(loaded, CheckResult):
+        return [loaded]
     kernels = ", ".join(loaded.kernels) or "none"
     cards = [
         CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
@@ -113,23 +90,26 @@ def _check_torch(loaded: LoadedLibraries, found: machine.Gpus) -> CheckResult:
     build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
     message = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
     count = len(found.found)
+    if found.trouble:
+        fix = "use a driver and kernel module of one version: restart after an update"
+        return CheckResult("FAIL", "torch", f"{message}; the driver cannot be queried: {found.trouble}", fix)
     if not count:
-        return CheckResult("OK", "torch", message)
+        return CheckResult("OK", "torch", f"{message}; no GPU: only hardware=cpu runs here")
     if not loaded.cuda:
         fix = f"use a build of torch for CUDA {found.cuda} or older (pytorch.org tells where)"
         return CheckResult("FAIL", "torch", f"{message}, beside {count} GPUs", fix)
     if loaded.gpus:
-        level: Literal["OK", "WARN"] = "OK" if loaded.nccl else "WARN"
-        libraries = f"uses {len(loaded.gpus)} of {count} GPUs; cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
-        fix = "" if loaded.nccl else "for several GPUs, use a build with NCCL"
-        return CheckResult(level, "torch", f"{message}, {libraries}", fix)
+        driver = f"driver {found.driver} (CUDA up to {found.cuda})"
+        libraries = f"uses {len(loaded.gpus)} of {count} GPUs; {driver}, cuDNN {loaded.cudnn}"
+        if loaded.nccl:
+            return CheckResult("OK", "torch", f"{message}, {libraries}, NCCL {loaded.nccl}")
+        return CheckResult("WARN", "torch", f"{message}, {libraries}, NCCL missing", "use a build with NCCL")
     if _major(loaded.cuda) > _major(found.cuda):
         message = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
         return CheckResult("FAIL", "torch", message, f"use a newer driver, or a build of torch for CUDA {found.cuda}")
-    if os.environ.get(VISIBLE, "0").strip() in ("", "-1"):
-        return CheckResult("WARN", "torch", f"{message}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE}")
     got = f"cannot use the GPUs: {loaded.why or 'torch sees none, and does not say why'}"
-    return CheckResult("FAIL", "torch", got, "see nvidia-smi, and restart after an update")
+    fix = "see CUDA_VISIBLE_DEVICES and nvidia-smi, and restart after an update"
+    return CheckResult("FAIL", "torch", got, fix)
 
 
 def _major(version: str) -> int:

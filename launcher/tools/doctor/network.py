@@ -1,4 +1,4 @@
-"""Whether processes of this machine can connect to each other, and whether the hubs answer. Nothing is downloaded."""
+"""Names and proxies by which processes of this machine reach each other, and hubs. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from launcher.hubs import huggingface
 
 PATIENCE_S = 3.0  # for a name server or a hub
 T = TypeVar("T")
-RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 
@@ -31,19 +30,8 @@ def check() -> list[CheckResult]:
             pool.submit(check_hub, "huggingface", "HF_ENDPOINT", huggingface.endpoint()),
             pool.submit(check_hub, "modelscope", "MODELSCOPE_ENDPOINT", modelscope),
         ]
-        own = [check_loopback(), check_hostname(socket.gethostname()), *check_proxies(os.environ), check_ports()]
+        own = [check_hostname(socket.gethostname()), *check_proxies(os.environ)]
         return [*own, *(answer.result() for answer in hubs)]
-
-
-def check_loopback() -> CheckResult:
-    """The processes of one run connect over a free port of the loopback interface."""
-    try:
-        with socket.create_server((LOOPBACK, 0)) as server:
-            socket.create_connection(server.getsockname(), PATIENCE_S).close()
-    except OSError as error:
-        message = f"two sockets of this machine cannot connect: {error_message(error)}"
-        return CheckResult("FAIL", "loopback", message, "run ip link set lo up, or open the firewall for it")
-    return CheckResult("OK", "loopback", f"two sockets connect at {LOOPBACK}")
 
 
 def check_hostname(name: str) -> CheckResult:
@@ -64,20 +52,6 @@ def check_proxies(environment: Mapping[str, str]) -> list[CheckResult]:
         return []
     message = f"{', '.join(named)} also apply to this machine itself, which no proxy reaches"
     return [CheckResult("WARN", "proxy", message, f"set no_proxy=localhost,{LOOPBACK}")]
-
-
-def check_ports(wanted: Mapping[int, str] = RAY_PORTS) -> CheckResult:
-    """Ray's default ports: a Ray head cannot start where another program holds one."""
-    taken = []
-    for port, use in wanted.items():
-        try:
-            socket.create_server(("", port)).close()  # with SO_REUSEADDR: one that was just closed is free
-        except OSError:
-            taken.append(f"{port} ({use})")
-    if taken:
-        message = f"taken: {', '.join(taken)}"
-        return CheckResult("WARN", "ports", message, "if that is not Ray, give ray start other ports")
-    return CheckResult("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
 
 
 def check_hub(name: str, variable: str, endpoint: str) -> CheckResult:

@@ -19,7 +19,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import OnMessage
 from launcher.preflight.checks import packages
-from launcher.tools.doctor import allreduce, facts, gpus, loading, network, places, system
+from launcher.tools.doctor import allreduce, facts, loading, network, places, system
 
 REPORTED, REDUCED = "report", "reduced"
 
@@ -53,18 +53,13 @@ class NodeReport:
 
 def check_this_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
     """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
-    started = loading.Loading()
-    try:
-        say("looking at this machine")
-        yield from check_all_but_torch(root)
-        say("loading torch")
-        loaded = started.wait()
-    finally:
-        started.end()
-    if isinstance(loaded, CheckResult):
-        yield loaded
-        return
+    say("looking at this machine")
+    yield from check_all_but_torch(root)
+    say("loading torch")
+    loaded = loading.load_libraries()
     yield from loading.check(loaded, machine.query_gpus())
+    if isinstance(loaded, CheckResult):
+        return
     say("adding numbers by several processes")
     on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
     count = len(loaded.gpus) if on_gpus else 2
@@ -77,7 +72,6 @@ def check_this_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
 
 def check_all_but_torch(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     yield from packages.check_packages()
-    yield from gpus.check()
     yield from system.check(for_ray=for_ray)
     yield from places.check(root)
     yield from network.check()
@@ -85,15 +79,11 @@ def check_all_but_torch(root: Path, *, for_ray: bool = False) -> Iterator[CheckR
 
 
 def main(task: ProbeTask) -> None:
-    if not os.environ.get(gpus.VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
-        del os.environ[gpus.VISIBLE]
-    started = loading.Loading()
-    try:
-        results = list(check_all_but_torch(Path(task.root), for_ray=True))
-        loaded = started.wait()
-    finally:
-        started.end()
-    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
+    if not os.environ.get(system.VISIBLE, "all"):  # Ray hides the GPUs from what reserves none
+        del os.environ[system.VISIBLE]
+    results = list(check_all_but_torch(Path(task.root), for_ray=True))
+    loaded = loading.load_libraries()
+    results += loading.check(loaded, machine.query_gpus())
     found = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
     report = NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
     _print(REPORTED, TypeAdapter(NodeReport).dump_python(report, mode="json"))

@@ -15,32 +15,35 @@ from launcher.core.check_result import CheckResult
 from launcher.sandbox import confine
 
 GB = 1 << 30
-LITTLE_MEMORY, LITTLE_SHARED = 2 * GB, GB
+LITTLE_SHARED = GB
 FEW_FILES, FILES, FILES_FOR_RAY = 128, 1024, 8192
 SHARED_MEMORY = Path("/dev/shm")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check(*, for_ray: bool = False) -> list[CheckResult]:
-    return [_memory(), check_shared_memory(SHARED_MEMORY), _open_files(for_ray), check_cores(), _sandbox()]
+    hidden = check_visible_devices(os.environ.get(VISIBLE), len(machine.query_gpus().found))
+    return [*hidden, check_shared_memory(SHARED_MEMORY), _open_files(for_ray), *_cores(), _sandbox()]
 
 
-def _memory() -> CheckResult:
-    free, whole = machine.free_memory_bytes(), machine.memory_bytes()
-    message = f"{free / GB:.1f} GB free of {whole / GB:.1f} GB"
-    if free < LITTLE_MEMORY:
-        return CheckResult("WARN", "memory", message, "end other programs")
-    return CheckResult("OK", "memory", message)
+def check_visible_devices(value: str | None, count: int) -> list[CheckResult]:
+    """GPUs that CUDA_VISIBLE_DEVICES hides: CUDA ignores everything from the first unknown entry on."""
+    words = [part.strip() for part in (value or "").split(",")]
+    absent = [word for word in words if int(word) >= count] if all(map(str.isdigit, words)) else []
+    if value is not None and count and words in ([""], ["-1"]):
+        return [CheckResult("WARN", VISIBLE, f"hides all GPUs, which are {count}", f"unset {VISIBLE}")]
+    if not absent:
+        return []
+    fix = f"use {VISIBLE}={','.join(map(str, range(count)))}" if count else f"unset {VISIBLE}"
+    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; this machine has {count}", fix)]
 
 
 def check_shared_memory(mount: Path) -> CheckResult:
     """By /dev/shm processes of one machine hand tensors to each other; a container often has 64 MB of it."""
-    fix = "start the container with --shm-size=8g"
-    try:
-        size = shutil.disk_usage(mount)
-    except OSError:
-        return CheckResult("WARN", str(mount), "does not exist; NCCL and Ray use it", fix)
+    size = shutil.disk_usage(mount)
     message = f"{size.free / GB:.1f} GB free of {size.total / GB:.1f} GB"
     if size.free < LITTLE_SHARED:
+        fix = "start the container with --shm-size=8g"
         return CheckResult("WARN", str(mount), f"{message}; NCCL, Ray and data loaders need more", fix)
     return CheckResult("OK", str(mount), message)
 
@@ -56,27 +59,15 @@ def _open_files(for_ray: bool) -> CheckResult:
     return CheckResult(level, "open files", f"a process may have {soft} files open at once", fix)
 
 
-def check_cores() -> CheckResult:
-    cores, quota = machine.cpu_count(), _quota()
-    message = f"{cores} for this process"
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if quota is not None and quota < cores:
-        fix = f"use engine.num_threads={max(int(quota), 1)}"
-        return CheckResult("WARN", "cores", f"{message}, limited to the time of {quota:g}", fix)
-    if threads.isdigit() and int(threads) > cores:
-        return CheckResult("WARN", "cores", f"{message}, and OMP_NUM_THREADS={threads}", f"set OMP_NUM_THREADS={cores}")
-    if (load := os.getloadavg()[0]) > 2 * cores:
-        busy = f"{message}; {load:.0f} processes compete for them (load of the last minute)"
-        return CheckResult("WARN", "cores", busy, "wait, or end other programs")
-    return CheckResult("OK", "cores", message)
-
-
-def _quota() -> float | None:
-    """How many cores' time the container may use; None where nothing limits it."""
+def _cores() -> list[CheckResult]:
+    """Where the container may use less time than its cores have."""
     with suppress(OSError, ValueError):  # `max`: no limit
         most, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return int(most) / int(period)
-    return None
+        quota, cores = int(most) / int(period), machine.cpu_count()
+        if quota < cores:
+            message, fix = f"{cores}, limited to the time of {quota:g}", f"use engine.num_threads={max(int(quota), 1)}"
+            return [CheckResult("WARN", "cores", message, fix)]
+    return []
 
 
 def _sandbox() -> CheckResult:

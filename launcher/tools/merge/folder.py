@@ -5,11 +5,8 @@ Only safetensors count as weights: a pickle can run code, and is never opened.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from launcher.core import checkpoints
-from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user
-from launcher.core.problems import Problem, Problems, error_message, short_repr
-from launcher.models import weights
+from launcher.core.problems import Problem, Problems, short_repr
+from launcher.models import config, weights
 from launcher.models.pretrained import weights_of
 from launcher.spec.checkpoint_format import FORMAT
 
@@ -38,27 +34,17 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class TensorShape:
-    """A tensor's name, number format (safetensors' name) and shape, wherever it is stored."""
+class StoredTensor:
+    """A tensor in a safetensors file: its name, number format (safetensors' name) and shape."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        return prod(self.shape) * DTYPES[self.dtype].itemsize
+    file: Path
 
     @property
     def is_float(self) -> bool:
         return DTYPES[self.dtype].is_floating_point
-
-
-@dataclass(frozen=True)
-class StoredTensor(TensorShape):
-    """A tensor in a safetensors file."""
-
-    file: Path
 
     def load(self) -> Tensor:
         with safe_open(self.file, framework="pt") as opened:
@@ -83,19 +69,20 @@ class ModelFolder:
     def files(self) -> list[Path]:
         return list(dict.fromkeys(tensor.file for tensor in self.tensors.values()))
 
+    def digests(self) -> dict[str, str]:
+        """sha256 of each file of weights, by its name."""
+        return {file.name: checkpoints.sha256(file) for file in self.files}
+
 
 def open_model(given: str) -> ModelFolder:
     """The model in a folder, in a checkpoint, or in the newest checkpoint of a run that verifies. Raises `Problems`."""
     path = _locate(given)
-    adapter = (path / ADAPTER_CONFIG).is_file()
-    config = _read_json(path / (ADAPTER_CONFIG if adapter else CONFIG), given)
-    if faults := weights.folder_faults(path):
-        raise Problems(faults)
-    files = [weights.ADAPTER] if adapter and (path / weights.ADAPTER).is_file() else weights.read_by_a_loader(path)
-    if files == [weights.ADAPTER] and not adapter:
-        got = f"has the weights of an adapter and no {ADAPTER_CONFIG}"
-        raise Problems(Problem(given, got, "use the folder as it was saved", "not-found"))
-    if faults := weights.cut_faults(path, files):
+    is_adapter = (path / ADAPTER_CONFIG).is_file()
+    name = ADAPTER_CONFIG if is_adapter else CONFIG
+    if not (path / name).is_file():
+        raise Problems(Problem(given, f"has no {name}", "use a model's folder", code="not-found"))
+    files = [weights.ADAPTER] if is_adapter and (path / weights.ADAPTER).is_file() else weights.read_by_a_loader(path)
+    if faults := config.faults(path) or weights.folder_faults(path) or weights.cut_faults(path, files):
         raise Problems(faults)
     tensors = {
         name: StoredTensor(name, dtype, shape, path / file)
@@ -105,7 +92,7 @@ def open_model(given: str) -> ModelFolder:
     if unknown := [tensor for tensor in tensors.values() if tensor.dtype not in DTYPES]:
         got = f"{short_repr(unknown[0].name)} is {unknown[0].dtype}"
         raise Problems(Problem(str(unknown[0].file), got, f"expected one of {', '.join(DTYPES)}"))
-    return ModelFolder(given, path, config, tensors)
+    return ModelFolder(given, path, config.read(path, name) or {}, tensors)
 
 
 def _locate(given: str) -> Path:
@@ -117,19 +104,6 @@ def _locate(given: str) -> Path:
             raise Problems([Problem(given, "does not verify", "use another checkpoint", code="bad-file"), *faults])
         path = FORMAT.policy_path(path)
     return Path(weights_of(str(path))).resolve()
-
-
-def _read_json(path: Path, given: str) -> dict[str, Any]:
-    try:
-        node = parse_json(path.read_bytes())
-        if not isinstance(node, dict):
-            raise ValueError("it is not a JSON object")
-    except FileNotFoundError:
-        raise Problems(Problem(given, f"has no {path.name}", "use a model's folder", code="not-found")) from None
-    except (OSError, ValueError) as error:
-        got = f"cannot be read, {error_message(error)}"
-        raise Problems(Problem(f"{given}/{path.name}", got, "use the file as it was saved", "bad-file")) from error
-    return node
 
 
 def list_few(names: Iterable[str], most: int = 3) -> str:
@@ -151,8 +125,12 @@ DETAILS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "sli
 """Settings that may differ, which a person should know."""
 
 
-def find_differences(first: ModelFolder, other: ModelFolder) -> tuple[list[Problem], list[Problem]]:
-    """Why `other` is not the same kind of model as `first`: what is wrong, and what is worth knowing."""
+def find_differences(
+    first: ModelFolder, other: ModelFolder, *, one_format: bool = False
+) -> tuple[list[Problem], list[Problem]]:
+    """Why `other` is not the same kind of model as `first`: what is wrong, and what is worth knowing.
+
+    With `one_format` also number formats count, which a result of another format makes equal."""
     wrong, notes = list[str](), []
     for key in (*MEANING, *DETAILS):
         left, right = first.config.get(key), other.config.get(key)
@@ -164,7 +142,7 @@ def find_differences(first: ModelFolder, other: ModelFolder) -> tuple[list[Probl
     wrong += _tensor_differences(first, other)
     if not _have_same_tokens(first.path, other.path):
         wrong.append(f"its tokenizer knows other tokens than {first.given}'s")
-    return [Problem(other.given, got, ONE_KIND) for got in wrong], notes
+    return [Problem(other.given, got, ONE_KIND) for got in wrong] + _format_differences(first, other, one_format), notes
 
 
 def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
@@ -179,18 +157,22 @@ def _tensor_differences(first: ModelFolder, other: ModelFolder) -> list[str]:
     return wrong
 
 
+def _format_differences(first: ModelFolder, other: ModelFolder, one_format: bool) -> list[Problem]:
+    pairs = [(tensor, other.tensors[name]) for name, tensor in first.tensors.items() if name in other.tensors]
+    unlike = [(a, b) for a, b in pairs if a.dtype != b.dtype and (one_format or not (a.is_float and b.is_float))]
+    names = list_few(f"{a.name} {b.dtype} for {a.dtype}" for a, b in unlike)
+    got = f"other formats than {first.given}'s: {names}"
+    return [Problem(other.given, got, "use --dtype float32")] if unlike else []
+
+
 def _have_same_tokens(first: Path, other: Path) -> bool:
     """Where both have a tokenizer, whether a number is the same token in both."""
-    both = (name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file())
-    name = next(both, None)
-    return name is None or _token_digest(first / name) == _token_digest(other / name)
+    both = [name for name in TOKENIZER if (first / name).is_file() and (other / name).is_file()]
+    return not both or _read_tokens(first / both[0]) == _read_tokens(other / both[0])
 
 
-def _token_digest(path: Path) -> str:
-    """sha256 of the tokens; how text is truncated and padded does not count."""
-    text = path.read_bytes()
-    if path.suffix == ".json":
-        node = _read_json(path, str(path.parent))
-        known = {key: node[key] for key in ("model", "added_tokens", "normalizer", "pre_tokenizer") if key in node}
-        text = json.dumps(known or node, sort_keys=True).encode()
-    return hashlib.sha256(text).hexdigest()
+def _read_tokens(path: Path) -> object:
+    """The tokens that a file of a tokenizer names; how text is truncated and padded does not count."""
+    node = config.read(path.parent, path.name) if path.suffix == ".json" else None
+    parts = {key: (node or {}).get(key) for key in ("model", "added_tokens", "normalizer", "pre_tokenizer")}
+    return parts if any(parts.values()) else path.read_bytes()

@@ -37,18 +37,6 @@ def server() -> Iterator[str]:
         served.shutdown()
 
 
-def test_two_sockets_meet() -> None:
-    assert network.check_loopback().level == "OK"
-
-
-def test_a_taken_port_is_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-        found = network.check_ports({port: "its head"})
-    assert found.level == "WARN" and f"{port} (its head)" in found.message
-    assert network.check_ports({port: "its head"}).level == "OK"
-
-
 def test_a_name_that_nobody_knows() -> None:
     found = network.check_hostname("no-such-machine.invalid")
     assert found.level == "WARN"
