@@ -28,18 +28,12 @@ TEXTS = (
 )  # fmt: skip
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
-_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "model_type": ("a string", (str,)), "dtype": ("a string", (str, dict)), "torch_dtype": ("a string", (str, dict)),
-    "rope_theta": ("a number", (int, float, list)), "rope_scaling": ("an object", (dict,)),
-    "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
-}  # fmt: skip
-"""Types of entries of a config.json, where they are not null."""
-_NAME = 200  # characters of a model_type at most
 _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
 _MOST_SCALED = 2**20
 _LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
 """More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
+_COUNT = re.compile(r"num_|n_layers?$")
 LONGEST = 2 * 2**20
 """Bytes of a config; libraries take seconds for larger ones, and real ones have thousands."""
 LONGEST_TOKENIZER = 16 * 2**20  # the tokens that were added to it are many
@@ -99,7 +93,7 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    checks = (_of_other_kinds, _impossible, _out_of_range)
+    checks = (_impossible, _out_of_range)
     return [*_quantized(config), *(fault for part in parts(config) for check in checks for fault in check(part))]
 
 
@@ -124,32 +118,19 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
         return
 
 
-def _of_other_kinds(config: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, (kind, kinds) in _KINDS.items():
-        value = config.get(name)
-        long = name == "model_type" and isinstance(value, str) and len(value) > _NAME
-        if value is not None and (long or not isinstance(value, kinds) or isinstance(value, bool)):
-            got = f"{name} is {short_repr(value, 30)} in config.json"
-            yield Problem("", got, f"use {kind} for {name}, as its publisher has it", "bad-file")
-
-
 def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
     known = config.get("model_type") in get_args(Family)  # others may have layers without attention
-    counts = [
-        name for name, value in config.items() if (name.startswith("num_") or name in _LARGEST) and type(value) is int
-    ]
+    counts = [name for name, value in config.items() if type(value) is int and _COUNT.match(name)]
+    needed = set(_PLAIN) & config.keys() if known else set[str]()
     for name in dict.fromkeys((*_NUMBERS, *counts)):
         value, least = config.get(name), int(known) if name in _NUMBERS else -1
         most = _LARGEST.get(name, 2**20 if name.startswith("num_") else 2**40)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-            continue
-        if isinstance(value, list):
-            continue  # one for each layer, in some families
-        if value is None and not (known and name in config and name in _PLAIN):
-            continue
-        shown = "null" if value is None else short_repr(value, 30)
-        fix = f"use a whole number of at most {most:,} for {name}, as its publisher has it"
-        yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
+        if isinstance(value, list) or (value is None and name not in needed):
+            continue  # a list: one for each layer, in some families
+        if type(value) is not int or not least <= value <= most:
+            shown = "null" if value is None else short_repr(value, 30)
+            fix = f"use a whole number of at most {most:,} for {name}, as its publisher has it"
+            yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
 
 
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (

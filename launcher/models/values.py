@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core.problems import Problem
@@ -19,28 +20,32 @@ _WIDTHS = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 
 def faults(folder: Path) -> tuple[list[Problem], list[Problem]]:
     """Why the weights of a folder without faults of other kinds must not be trained, and why they hardly can be."""
-    broken, zero, every = list[str](), 0, 0
-    # not masks, nor the numbers that fill them, which older versions kept beside the weights
-    shapes = {name: shape for name, shape in (weights.shapes(folder) or {}).items() if 0 < len(shape) < 4}
-    step = max(1, -(-len(shapes) // TENSORS))
-    for name in weights.read_by_a_loader(folder):
-        found = weights.spans(folder / name).items()
-        spans = {tensor: of for tensor, of in found if tensor in shapes and of[0] in _WIDTHS and of[2] > of[1]}
-        with (folder / name).open("rb", buffering=0) as file:
-            for tensor in sorted(spans)[::step]:
-                dtype, begin, end = spans[tensor]
-                samples = _samples(file.fileno(), begin, end)
-                every, zero = every + 1, zero + all(sample.count(0) == len(sample) for sample in samples)
-                if any(_not_finite(sample, dtype) for sample in samples):
-                    broken.append(tensor)
+    broken, zero = list[str](), True
+    for name, dtype, samples in _sampled_tensors(folder):
+        zero = zero and all(sample.count(0) == len(sample) for sample in samples)
+        if any(_not_finite(sample, dtype) for sample in samples):
+            broken.append(name)
     if broken:
         others = f" and {len(broken) - 1} other tensors hold" if len(broken) > 1 else " holds"
         got = f"{broken[0]}{others} NaN or infinite numbers"
         return [Problem(str(folder), got, "use an earlier checkpoint, or download it again", "bad-file")], []
-    if every and zero == every:
+    if zero:
         got = "all weights that were looked at are 0"
         return [], [Problem(str(folder), got, "use the folder as it was saved, or download it again", "bad-file")]
     return [], []
+
+
+def _sampled_tensors(folder: Path) -> Iterator[tuple[str, str, list[bytes]]]:
+    """Name, number format and samples of tensors; none of masks and single numbers, which older versions kept beside
+    the weights."""
+    shapes = {name: shape for name, shape in (weights.shapes(folder) or {}).items() if 0 < len(shape) < 4}
+    step = max(1, -(-len(shapes) // TENSORS))
+    for file_name in weights.read_by_a_loader(folder):
+        spans = weights.spans(folder / file_name)
+        with (folder / file_name).open("rb", buffering=0) as file:
+            for name in sorted(name for name in spans if name in shapes and spans[name][0] in _WIDTHS)[::step]:
+                dtype, begin, end = spans[name]
+                yield name, dtype, _samples(file.fileno(), begin, end)
 
 
 def _samples(file: int, begin: int, end: int) -> list[bytes]:

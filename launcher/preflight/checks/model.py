@@ -83,8 +83,6 @@ def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
     node = config.read(folder) or {}
     if found := folder_problems(folder):
         yield from from_problems(problem.within(where) for problem in found)
-    elif found := fit.absent(node, weights.shapes(folder) or {}, where):
-        yield from from_problems(found)
     elif report := dry_load(folder, loader):
         broken, doubtful = values.faults(folder)
         found = [problem.within(where) for problem in broken]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,8 @@ def lines(results: list[CheckResult]) -> list[str]:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     # what differs from a whole folder, what is named
-    ({"rename": {"": "_orig_mod."}}, "_orig_mod.*torch.compile"),
-    ({"rename": {"model.": "model.language_model."}}, "language_model.*text model"),
+    ({"rename": {"": "_orig_mod."}}, "they hold others.*_orig_mod.*without those of a wrapper"),
+    ({"rename": {"model.": "model.language_model."}}, "they hold others.*language_model"),
     ({"rename": {"model.layers.": "transformer.h.", "model.": "transformer."}}, r"they hold.*transformer.*model_type"),
     ({"rename": {"model.": ""}, "drop": [r"lm_head\.weight"]}, "no output layer lm_head.*AutoModelForCausalLM"),
     ({"rename": {"lm_head.": "score."}, "config": {"architectures": ["LlamaForSequenceClassification"]}},
@@ -63,15 +62,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"drop": [r"model\.layers\.1\.self_attn\.k_proj\.weight"]}, r"1 of 21.*layers\.1\.self_attn\.k_proj.*safetensors"),
     ({"drop": [r"model\.norm\.weight"]}, "1 of 21.*model.norm.*random numbers"),
     ({"config": {"num_hidden_layers": 4}}, "num_hidden_layers is 4.*have 2 layers.*use num_hidden_layers 2"),
-    ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*hidden_size"),
-    ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*num_key_value_heads"),
-    ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*vocab_size"),
+    ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*sizes in config"),
+    ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*sizes"),
+    ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*config.json"),
     ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
     ({"drop": [".*q_proj.weight"], "more": {"model.layers.0.self_attn.q_proj.qweight": [4, 32]}}, "qweight.*unqua"),
     ({"rename": {f"model.layers.{layer}.self_attn.q_proj": f"model.layers.{layer}.self_attn.q_proj.base_layer"
                  for layer in range(2)}, "more": {"model.layers.0.self_attn.q_proj.lora_A.default.weight": [4, 32]}},
-     "base_layer.*merge_and_unload"),
+     "adapters.*base_layer.*merge_and_unload"),
     ({"more": {f"model.layers.{layer}.self_attn.q_proj.bias": [32] for layer in range(2)}},
      r"2 tensors.*no place for them.*layers\.0\.self_attn\.q_proj\.bias.*config.json that was saved"),
     ({"fill": {r".*1\.mlp\.up_proj\.weight": float("nan")}}, r"layers\.1\.mlp\.up_proj.*NaN"),
@@ -83,7 +82,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
     ({"config": {"model_type": "qwen2_5_vl"}}, "qwen2_5_vl.*vision.*ForCausalLM"),
     ({"config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
-    ({"config": {"model_type": "mixtral", "num_local_experts": 400_000}}, "experts is 400000.*no tensor.*size of 4"),
     ({"config": {"num_attention_heads": 5, "num_key_value_heads": 5}, "config_without": ["head_dim"]},
      r"\(32\).*\(5\).*config\.json"),
     ({"config": {"rms_norm_eps": float("nan")}}, "rms_norm_eps is nan.*about 1e-6"),
@@ -241,15 +239,6 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
         load_whole(AutoModelForSequenceClassification, str(tmp_path / "m"), "reward.path")
 
 
-def test_the_line_that_renames_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Model(rename={"": "_orig_mod."}).save(tmp_path / "m")
-    (line,) = lines(planned(tmp_path / "m"))
-    _, _, code = shlex.split(line[line.index("python -c") :])
-    monkeypatch.chdir(tmp_path / "m")
-    exec(code, {})
-    assert lines(planned(tmp_path / "m")) == []
-
-
 def test_adapters_of_layers_that_are_stored_the_other_way_round(tmp_path: Path) -> None:
     """GPT-2's matrices are [in, out]."""
     base = saved(tmp_path / "base", "gpt2")
@@ -296,7 +285,7 @@ def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path:
         ((r"layers\.1", "layers.7"), {}, r"layers\.7\..*is of a layer that its base .* does not have"),
         (("", ""), {"target_modules": ["q_proj"]}, r"leaves out .*v_proj.*target_modules \['q_proj', 'v_proj'\]"),
         (("", ""), {"target_modules": ["self_attn.q_proj", "v_proj", "o_proj"]}, ""),
-        (("", ""), {"target_modules": ".*[qv]_proj"}, ""),
+        (("", ""), {"target_modules": ".*[qv]_proj"}, ""),  # a pattern is left to peft
     ],
     ids=str,
 )
@@ -338,7 +327,7 @@ def test_what_depends_on_the_machine_is_not_remembered(tmp_path: Path, monkeypat
         OSError("busy"),
     ]
     for error, expected in zip(
-        raised, ("pip install kernels", "needs mamba-ssm.*pip install mamba-ssm", "busy"), strict=True
+        raised, ("No module named 'kernels.cuda'", "mamba-ssm.*; install it", "busy"), strict=True
     ):
         with monkeypatch.context() as patch:
             patch.setattr(program.AutoConfig, "from_pretrained", raising(error))
