@@ -62,8 +62,8 @@ BELOW = {
         "engines.torch.train engines engines.torch"
     ),
     "launch": (
-        "core clusters.nodes health hubs spec data models monitor clusters.ray rewards clusters.slurm runs config "
-        "trackers preflight.checks preflight"
+        "core clusters.nodes clusters.local health hubs spec data models monitor clusters.ray rewards clusters.slurm "
+        "runs config trackers preflight.checks preflight"
     ),
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (

@@ -87,36 +87,17 @@ class Follower:
         keep(self.folder, self.state)
 
 
-class Listener:
-    """Turns what a job's processes report into events."""
-
-    def __init__(self, job: Job, reader: EventReader) -> None:
-        self.job, self.reader = job, reader
-
-    def hear(self) -> list[Event]:
-        """What the cluster and the processes reported since the last call."""
-        events = list(self.job.poll_events())
-        for line in self.job.lines():
-            events += self.reader.feed(line)
-        return events
-
-
-def act_on(on_critical: str, job: Job) -> bool:
-    """What follows from a critical finding: nothing, a checkpoint and the end of the processes, or their end."""
-    if on_critical == "pause":
-        job.stop(signal.SIGTERM)
-    elif on_critical == "stop":
-        job.kill()
-    return True
-
-
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
     acted = False
-    listener = Listener(job, reader)
+
+    def hear() -> list[Event]:
+        """What the cluster and the processes reported since the last call."""
+        return [*job.poll_events(), *(event for line in job.lines() for event in reader.feed(line))]
+
     while (code := job.exit_code()) is None:
-        heard, used = listener.hear(), job.usage()
+        heard, used = hear(), job.usage()
         now = time.monotonic()
         if heard:
             stalled_s = watch.hear(heard, now)
@@ -132,7 +113,11 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
                 job.kill()
         asked.look()
         if follower.critical and not acted:
-            acted = act_on(follower.run.health.on_critical, job)
+            acted, what_follows = True, follower.run.health.on_critical
+            if what_follows == "pause":  # a checkpoint, then the end of the processes
+                job.stop(signal.SIGTERM)
+            elif what_follows == "stop":
+                job.kill()
         time.sleep(POLL_S)
-    follower.tell(listener.hear())
+    follower.tell(hear())
     return code

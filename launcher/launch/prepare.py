@@ -25,11 +25,6 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import Prepared
 
 
-def prepared(run: RunSpec, sinks: Sequence[Sink]) -> RunSpec:
-    """The run with its models and data in folders of this machine. Raises `Problems`."""
-    return localized(run, fetched(run, sinks))
-
-
 def localized(run: RunSpec, found: Prepared) -> RunSpec:
     """The run with what was found for it. Raises `Problems` where it does not fit."""
     try:

@@ -1,7 +1,7 @@
 """lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
 {"spec": sha256 of spec.yaml, "settings": what it holds, "code": {"rlrun": {"commit", "diff"}, "folder": {...}},
- "python", "system", "packages": {name: version}, "installed": [name==version], "hardware": {...}, "data": sha256,
+ "python", "system", "installed": [name==version], "hardware": {...}, "data": sha256,
  "model": {"files": ...}, "reward": [...], "seed", "words", "environment": {name: value}}
 
 Locks of older versions have fewer keys: what was not written down is taken to be the same.
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import distributions
@@ -46,7 +45,7 @@ ENVIRONMENT = (
 )  # fmt: skip
 """Variables that change numbers or where they are computed. No other is recorded: one may hold a secret."""
 
-_SECTIONS = {"code": dict, "packages": dict, "installed": list, "hardware": dict, "environment": dict}
+_SECTIONS = {"code": dict, "installed": list, "hardware": dict, "environment": dict}
 
 
 def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
@@ -87,7 +86,6 @@ def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
         "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd(), runs)},
         "python": machine.python_version(),
         "system": machine.system_name(),
-        "packages": machine.package_versions(),
         "installed": installed(),
         "hardware": hardware(),
         "data": run.data.fingerprint(),
@@ -234,8 +232,7 @@ def _digest(node: object) -> str:
 
 # ---- which source code runs
 
-LIMIT_S = 10.0  # for all git commands about one folder
-READ_BYTES, READ_FILES = 2**20, 2_000  # limits for untracked files; beyond them name and size count
+LIMIT_S = 10.0  # for a git command
 _OWN = ("launcher", "conf")  # what decides a result; the README does not
 
 
@@ -255,48 +252,31 @@ def folder_source(folder: Path, runs: Path) -> dict[str, str] | None:
 
 
 def _repository(folder: Path) -> Path | None:
-    output = _git(folder, time.monotonic() + LIMIT_S, "rev-parse", "--show-toplevel")
+    output = _git(folder, "rev-parse", "--show-toplevel")
     return Path(os.fsdecode(output.strip())).resolve() if output else None
 
 
 def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
-    """`commit`, and `diff`: sha256 of all changes since, where there are any."""
-    until = time.monotonic() + LIMIT_S
-    commit = _git(top, until, "rev-parse", "--verify", "--quiet", "HEAD") or b"none yet"
-    diff: bytes | None = b""
-    if commit != b"none yet":
-        # without the programs that a repository's own settings may name
-        diff = _git(top, until, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths)
-    others = _git(top, until, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
-    version = {"commit": commit.decode().strip()}
+    """`commit`, and `diff` where there are changes since: sha256 of them, in which a file that git does not know counts
+    by its name."""
+    commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    # without the programs that a repository's own settings may name
+    diff = _git(top, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths) if commit else b""
+    others = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
+    version = {"commit": (commit or b"none yet").decode().strip()}
     if diff is None or others is None:
         return {**version, "diff": f"git did not answer within {LIMIT_S:.0f} s"}
-    return {**version, "diff": _hash_changes(top, diff, others)} if diff or others else version
+    return {**version, "diff": hashlib.sha256(diff + b"\0" + others).hexdigest()} if diff or others else version
 
 
-def _hash_changes(top: Path, diff: bytes, others: bytes) -> str:
-    whole = hashlib.sha256(diff)
-    for number, name in enumerate(sorted(filter(None, others.split(b"\0")))):
-        path = top / os.fsdecode(name)
-        whole.update(name + b"\0")
-        try:
-            size = path.lstat().st_size
-            whole.update(b"%d\0" % size)
-            if number < READ_FILES and size <= READ_BYTES and path.is_file():
-                whole.update(path.read_bytes())
-        except OSError:  # removed since it was listed, or not readable
-            whole.update(b"unread\0")
-    return whole.hexdigest()
-
-
-def _git(folder: Path, until: float, *arguments: str) -> bytes | None:
+def _git(folder: Path, *arguments: str) -> bytes | None:
     """What git prints; None where it fails, is not there, or takes too long."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         ran = subprocess.run(
             ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments], env=env, capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=max(until - time.monotonic(), 0.1), check=True,
+            stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None

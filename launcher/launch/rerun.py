@@ -125,21 +125,18 @@ def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Dif
     for where, name in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
         if "code" in old and (before := (old["code"] or {}).get(where)) != new["code"][where]:
             yield Difference(name, _source(before), _source(new["code"][where]))
-    simple = [key for key in ("python", "system") if key in old]
-    yield from _changes({key: old[key] for key in simple}, {key: new[key] for key in simple})
-    named = {name.lower().replace("_", "-") for name in (*old.get("packages", {}), *new["packages"])}
-    for section, complete in (("packages", False), ("installed", True), ("hardware", False), ("environment", True)):
+    for section in ("python", "system", "installed", "hardware", "environment"):
         if section in old:
-            before, after = (_entries(section, lock[section], named) for lock in (old, new))
-            yield from _changes(before, after if complete else {key: after.get(key) for key in before})
+            yield from _changes(_entries(section, old[section]), _entries(section, new[section]))
 
 
-def _entries(section: str, value: Any, named: set[str]) -> dict[str, Any]:
-    """Of a section, by the names that are shown; `installed` without the packages that are `named` by themselves."""
+def _entries(section: str, value: Any) -> dict[str, Any]:
+    """Of a section of a lock, by the names that are shown."""
     if section == "installed":
-        pairs = (line.partition("==") for line in value)
-        return {name: version for name, _, version in pairs if name not in named}
-    return {f"hardware.{key}": each for key, each in value.items()} if section == "hardware" else value
+        return {name: version for name, _, version in (line.partition("==") for line in value)}
+    if section == "hardware":
+        return {f"hardware.{key}": each for key, each in value.items()}
+    return value if isinstance(value, dict) else {section: value}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], asked: bool = False) -> Iterator[Difference]:

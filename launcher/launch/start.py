@@ -26,7 +26,7 @@ from launcher.data.refused import RefusedLog
 from launcher.launch import code_copy, provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import fetched, localized
-from launcher.launch.queued import submit_and_follow
+from launcher.launch.queue import submit_and_follow
 from launcher.launch.track import tracked
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context

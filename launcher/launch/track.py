@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
+from launcher.clusters.local import start_log_redactor
 from launcher.core.events import LoggedEvent
 from launcher.core.state import RunState, Sink, write_all
 from launcher.runs.folder import Folder
@@ -85,7 +85,9 @@ class TrackerProcesses:
     def __init__(self, names: Sequence[str], folder: Folder) -> None:
         logs = folder.path / "logs"
         logs.mkdir(mode=0o700, exist_ok=True)
-        self._outputs, self._redactor = _start_redactor([logs / f"tracker-{name}.log" for name in names])
+        pipes = [os.pipe() for _ in names]
+        self._redactor = start_log_redactor(pipes, [logs / f"tracker-{name}.log" for name in names], dict(os.environ))
+        self._outputs = [output for _, output in pipes]
         self.processes = [TrackerProcess(name, folder, out) for name, out in zip(names, self._outputs, strict=True)]
         self._looked_at = -LOOK_S
         self.state = RunState()
@@ -109,20 +111,6 @@ class TrackerProcesses:
             os.close(self._outputs.pop())
         with suppress(subprocess.TimeoutExpired):
             self._redactor.wait(KILLED_S)
-
-
-def _start_redactor(logs: Sequence[Path]) -> tuple[list[int], subprocess.Popen[bytes]]:
-    """Descriptors to write into `logs` through a process that redacts secrets, also those that libraries print."""
-    pipes = [os.pipe() for _ in logs]
-    pairs = [str(word) for (source, _), log in zip(pipes, logs, strict=True) for word in (source, log)]
-    redactor = subprocess.Popen(
-        [sys.executable, "-P", "-m", "launcher.core.log_redactor", *pairs], stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        pass_fds=[source for source, _ in pipes],
-    )  # fmt: skip
-    for source, _ in pipes:
-        os.close(source)
-    return [output for _, output in pipes], redactor
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from launcher.config.resolve import resolve, try_resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.hub import Hub
-from launcher.launch.prepare import fetched, localized, prepared
+from launcher.launch.prepare import fetched, localized
 from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
@@ -152,12 +152,12 @@ def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) ->
         ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2", "data.train_batch_size=2"]
     )
     assert isinstance(run.data, Hub)
-    ready = prepared(run, [view])
+    ready = localized(run, fetched(run, [view]))
     phases = [phase for phase, _ in view.shown]
     assert type(ready.data) is Files
     assert ready.data.train_batch_size == 2
     assert [row.ground_truth for row in ready.data.read("train", "prompts") if isinstance(row, Row)] == list("1234")
-    assert ready.data.fingerprint() == prepared(run, []).data.fingerprint()
+    assert ready.data.fingerprint() == localized(run, fetched(run, [])).data.fingerprint()
     assert any(phase.startswith("fetching openai/gsm8k") for phase in phases)
     with pytest.raises(Problems, match="is not prepared"):
         next(iter(run.data.read("train", "prompts")))

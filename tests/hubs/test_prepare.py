@@ -14,7 +14,7 @@ import yaml
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.launch.prepare import prepared
+from launcher.launch.prepare import fetched, localized
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.combined import Auto, Weighted
 from launcher.rewards.model import RewardModel
@@ -22,6 +22,10 @@ from launcher.spec.run import RunSpec
 
 CONFIG = {"model_type": "qwen3"}
 WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors
+
+
+def prepared(run: RunSpec, sinks: list[Any]) -> RunSpec:
+    return localized(run, fetched(run, sinks))
 
 
 def run_of(*words: str) -> RunSpec:

@@ -149,3 +149,18 @@ def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     yield go
     assert SCRIPT == [], "every attempt was made"
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+    """`rlrun` in a folder that the runs of all tests share."""
+    return commands(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def sft(home: Any, small: list[str]) -> tuple[Any, Path]:
+    """What `rlrun train` said, and a run of six steps to its end, with three checkpoints. Tests change copies of it."""
+    words = ["trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.test_freq=3", "trainer.keep_last=9"]
+    ran = home("train", "algorithm=sft", *small, *words, "trainer.experiment_name=done")
+    assert ran.returncode == 0, ran.stderr
+    return ran, home.run("done")

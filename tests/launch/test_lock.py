@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,10 @@ RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=6
 def test_it_says_what_decides_a_result_and_costs_little() -> None:
     taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN), "rlrun train x")))
     assert set(taken) == {
-        "spec", "settings", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward",
+        "spec", "settings", "code", "python", "system", "installed", "hardware", "data", "model", "reward",
         "seed", "words", "environment",
     }  # fmt: skip
-    assert taken["packages"]["torch"] and taken["packages"]["vllm"] is None
-    assert f"pydantic=={taken['packages']['pydantic']}" in taken["installed"]
+    assert f"pydantic=={version('pydantic')}" in taken["installed"]
     assert taken["installed"] == sorted(taken["installed"])
     assert taken["hardware"]["cores"] >= 1 and taken["hardware"]["memory_bytes"] > 2**20
     assert (taken["data"], taken["model"], taken["reward"]) == (RUN.data.fingerprint(), None, None)
@@ -45,7 +45,7 @@ def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest
     assert "canary" not in json.dumps(taken)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"packages": 5}', '{"installed": [1]}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"hardware": 5}', '{"installed": [1]}'])
 def test_a_lock_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(text, encoding="latin-1")
     with pytest.raises(Problems, match=r"lock.json: "):
@@ -150,12 +150,12 @@ def test_changes_count_and_runs_do_not(repository: Callable[..., str], tmp_path:
     (tmp_path / "ignored").write_text("x")
     assert seen() == {"commit": commit}
     diffs = []
-    for name, text in [("a.py", "2\n"), ("b.py", "new\n"), ("b.py", "now\n"), ("big", "x" * 2**21)]:
+    for name, text in [("a.py", "2\n"), ("a.py", "3\n"), ("b.py", "new\n")]:
         (tmp_path / name).write_text(text)
         found = seen()
         assert found and found["commit"] == commit
         diffs.append(found["diff"])
-    assert len(set(diffs)) == 4  # tracked or not
+    assert len(set(diffs)) == 3  # a file that git does not know counts by its name
     repository("add", ".")
     assert (seen() or {})["diff"] != diffs[-1] and (seen() or {})["diff"]  # staged is changed, too
 

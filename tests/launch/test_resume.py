@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,12 @@ from launcher.core.state import fold
 from launcher.launch import start
 from launcher.runs.folder import Folder
 
-WORDS = ["algorithm=sft", "trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.keep_last=9"]
-
-
-@pytest.fixture(scope="module")
-def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
-    return commands(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(scope="module")
-def trained(rlrun: Any, small: list[str]) -> Path:
-    """A run of four steps to its end, with two checkpoints."""
-    ran = rlrun("train", *small, *WORDS, "trainer.experiment_name=whole")
-    assert ran.returncode == 0, ran.stderr
-    return rlrun.run("whole")  # type: ignore[no-any-return]
-
 
 @pytest.fixture
-def done(trained: Path, request: pytest.FixtureRequest) -> Folder:
-    """A copy of it."""
-    return Folder(Path(shutil.copytree(trained, trained.with_name(request.node.name.partition("[")[0]))))
+def done(sft: tuple[Any, Path], request: pytest.FixtureRequest) -> Folder:
+    """A copy of a run of six steps, with checkpoints after 2, 4 and 6."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    return Folder(Path(shutil.copytree(sft[1], sft[1].with_name(name))))
 
 
 def files(folder: Folder) -> dict[Path, bytes]:
@@ -51,28 +38,28 @@ def losses(folder: Folder) -> dict[int, float]:
 def test_a_run_that_is_done_is_answered_without_a_worker(done: Folder) -> None:
     before, found = files(done), start.to_resume(done, [])
     assert found.is_done and start.resume(done, [], []).exit_code == 0
-    assert found.line == "already finished after step 4; trainer.total_training_steps=8 would go on"
+    assert found.line == "already finished after step 6; trainer.total_training_steps=12 would go on"
     assert files(done) == before
 
 
 def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
     found = start.to_resume(done, ["trainer.total_training_steps=8"])
-    assert (found.line, found.notes) == ("goes on from checkpoints/step_000004, to step 8", [])
+    assert (found.line, found.notes) == ("goes on from checkpoints/step_000006, to step 8", [])
     assert found.asked.trainer.total_training_steps == 8 and not found.is_done
-    assert start.to_resume(done, ["trainer.total_training_steps=4"]).is_done
+    assert start.to_resume(done, ["trainer.total_training_steps=6"]).is_done
     with pytest.raises(Problems) as refused:
         start.to_resume(done, ["trainer.total_training_steps=3"])
     assert refused.value.lines == [
-        "trainer.total_training_steps: got 3, and the run is at step 4; "
-        "use more than 4, or --from an earlier checkpoint"
+        "trainer.total_training_steps: got 3, and the run is at step 6; "
+        "use more than 6, or --from an earlier checkpoint"
     ]
 
 
 def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
-    assert start.to_resume(done, [], 2).line == "goes on from checkpoints/step_000002, to step 4"
+    assert start.to_resume(done, [], 2).line == "goes on from checkpoints/step_000002, to step 6"
     with pytest.raises(Problems) as refused:
         start.to_resume(done, [], 3)
-    assert refused.value.lines == ["--from: no checkpoint of step 3; use 4 or 2"]
+    assert refused.value.lines == ["--from: no checkpoint of step 3; use 6 or 4 or 2"]
 
 
 def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
@@ -83,31 +70,53 @@ def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
     done.lock.write_text(json.dumps({**lock, "spec": sha256(done.spec)}))
     assert start.to_resume(done, []).notes == []
     (note,) = start.to_resume(done, ["trainer.total_training_steps=8"]).notes
-    assert note.startswith("the cosine learning rate now falls until step 8, before until 4: after step 4 it jumps")
+    assert note.startswith("the cosine learning rate now falls until step 8, before until 6: after step 6 it jumps")
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_where_it_goes_on_and_changes_nothing(done: Folder, rlrun: Any) -> None:
-    before = files(done)
-    ran = rlrun("train", "--resume", done.path.name, "--from", "2", "trainer.total_training_steps=6", "--dry-run")
-    assert ran.returncode == 0 and "goes on from checkpoints/step_000002, to step 6" in ran.stdout, ran.stderr
-    assert files(done) == before
-    ran = rlrun("train", "--resume", done.path.name)
-    assert (ran.returncode, files(done)) == (0, before)
-    assert "already finished after step 4; trainer.total_training_steps=8 would go on" in ran.stdout + ran.stderr
-
-
-@pytest.mark.slow
-def test_from_an_earlier_checkpoint_for_longer(done: Folder, trained: Path, rlrun: Any) -> None:
-    ran = rlrun("train", "--resume", done.path.name, "--from", "2", "trainer.total_training_steps=6")
+def test_from_an_earlier_checkpoint_for_longer(done: Folder, sft: tuple[Any, Path], home: Any) -> None:
+    words, before = ["--resume", done.path.name, "--from", "4", "trainer.total_training_steps=8"], files(done)
+    ran = home("train", *words, "--dry-run")
+    assert ran.returncode == 0 and "goes on from checkpoints/step_000004, to step 8" in ran.stdout, ran.stderr
+    assert files(done) == before, "a dry run changes nothing"
+    ran = home("train", *words)
     assert ran.returncode == 0, ran.stderr
-    state, before, after = fold(events_of(done.events)), losses(Folder(trained)), losses(done)
-    assert (state.status, state.step, state.steps, state.alerts) == ("finished", 6, 6, 0)
-    assert {step: after[step] for step in before} == before and after.keys() - before.keys() == {5, 6}
-    assert [path.name for path in newest_first(done.checkpoints)] == ["step_000006", "step_000004", "step_000002"]
-    assert (done.checkpoints / "aside-step_000004").is_dir(), "it was sound, and is kept"
-    assert yaml.safe_load(done.spec.read_text())["trainer"]["total_training_steps"] == 6
+    state, expected, after = fold(events_of(done.events)), losses(Folder(sft[1])), losses(done)
+    assert (state.status, state.step, state.steps, state.alerts) == ("finished", 8, 8, 0)
+    assert {step: after[step] for step in expected} == expected and after.keys() - expected.keys() == {7, 8}
+    kept = [path.name for path in newest_first(done.checkpoints)]
+    assert kept == ["step_000008", "step_000006", "step_000004", "step_000002"]
+    assert (done.checkpoints / "aside-step_000006").is_dir(), "it was sound, and is kept"
+    assert yaml.safe_load(done.spec.read_text())["trainer"]["total_training_steps"] == 8
     assert start.to_resume(done, []).is_done
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_started(done: Folder) -> None:
+    for folder in done.checkpoints.iterdir():
+        (folder / "trainer.json").write_text("{}")
+    with pytest.raises(Problems) as refused:
+        start.resume(done, [], [])
+    assert refused.value.lines[-1] == f"{done.name}: no checkpoint verifies; start a new run"
+    assert len(refused.value.lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("spec.yaml", "seed: x\n", "{run}/spec.yaml: algorithm: has no value; "),
+        ("spec.yaml", "[", "{run}/spec.yaml: cannot be read, while parsing a flow node; start a new run"),
+        ("spec.yaml", "", "{run}/spec.yaml: holds no run; use the file of another run"),
+        ("lock.json", "{", "{run}/lock.json: cannot be read, "),
+        ("lock.json", None, "{run}/lock.json: cannot be read, no such file or directory; start a new run"),
+    ],
+)
+def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
+    done: Folder, name: str, text: str | None, line: str
+) -> None:
+    (done.path / name).unlink() if text is None else (done.path / name).write_text(text)
+    with pytest.raises(Problems) as refused:
+        start.resume(done, [], [])
+    assert refused.value.lines[0].startswith(line.format(run=done.path))
 
 
 def test_a_setting_changed_by_hand_is_refused_with_both_values(done: Folder) -> None:
@@ -125,13 +134,13 @@ def test_a_setting_changed_by_hand_is_refused_with_both_values(done: Folder) -> 
 
 def test_one_that_may_change_is_taken_and_told(done: Folder) -> None:
     node = yaml.safe_load(done.spec.read_text())
-    node["trainer"] |= {"total_training_steps": 8, "save_freq": 4}
+    node["trainer"] |= {"total_training_steps": 8, "save_freq": 3}
     done.spec.write_text(yaml.safe_dump(node))
     found = start.to_resume(done, [])
     assert found.notes == [
-        "spec.yaml was changed by hand: trainer.total_training_steps: 4 -> 8",
-        "spec.yaml was changed by hand: trainer.save_freq: 2 -> 4",
+        "spec.yaml was changed by hand: trainer.total_training_steps: 6 -> 8",
+        "spec.yaml was changed by hand: trainer.save_freq: 2 -> 3",
     ]
-    assert found.line == "goes on from checkpoints/step_000004, to step 8", "as if it had been typed"
+    assert found.line == "goes on from checkpoints/step_000006, to step 8", "as if it had been typed"
     longer = start.to_resume(done, ["trainer.total_training_steps=9"])
-    assert longer.line == "goes on from checkpoints/step_000004, to step 9"
+    assert longer.line == "goes on from checkpoints/step_000006, to step 9"

@@ -242,14 +242,14 @@ def _finish(
         {"is": role, "given": at.given, "path": str(at.path.resolve()), "sha256": at.digests()}
         for role, at in inputs.items()
     ]
-    made, said = open_model(str(draft)), tuple(map(str, notes))
+    made, texts = open_model(str(draft)), tuple(map(str, notes))
     output.write_json(
         draft / RECORD,
         {"rlrun": __version__, "method": request.method, "parameters": parameters, "dtype": request.dtype,
-         "inputs": sources, "sha256": made.digests(), "notes": said},
+         "inputs": sources, "sha256": made.digests(), "notes": texts},
     )  # fmt: skip
     size = sum(prod(tensor.shape) * DTYPES[tensor.dtype].itemsize for tensor in made.tensors.values())
-    return MergeResult(request.out, len(made.tensors), size, made.digests(), said)
+    return MergeResult(request.out, len(made.tensors), size, made.digests(), texts)
 
 
 def _no_such_option(name: str, method: str) -> Problem:

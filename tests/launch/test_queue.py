@@ -13,8 +13,8 @@ import pytest
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
-from launcher.launch import job, queued
-from launcher.launch.queued import QueueWatcher
+from launcher.launch import job, queue
+from launcher.launch.queue import QueueWatcher
 from launcher.runs import store
 from launcher.runs.folder import Folder
 
@@ -24,7 +24,7 @@ SAVED = Saved(at=2.5, step=1, path="checkpoints/step_000001")
 
 
 @dataclass
-class Queue:
+class SlurmQueue:
     """Says one thing after the other; then the run has left."""
 
     answers: list[str]
@@ -63,19 +63,19 @@ class Shown:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queued, "LOOK_S", 0.01)
-    monkeypatch.setattr(queued, "ASK_S", 0.02)
+    monkeypatch.setattr(queue, "LOOK_S", 0.01)
+    monkeypatch.setattr(queue, "ASK_S", 0.02)
 
 
 def write(folder: Folder, *events: Event) -> None:
     folder.events.write_text("".join(to_line(event) + "\n" for event in events))
 
 
-def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
+def watched(tmp_path: Path, waiting: SlurmQueue, *events: Event) -> tuple[int, Shown]:
     folder, shown = Folder(tmp_path), Shown()
     if events:
         write(folder, *events)
-    return QueueWatcher(folder, queue, [shown]).wait_until_left_queue().exit_code, shown
+    return QueueWatcher(folder, waiting, [shown]).wait_until_left_queue().exit_code, shown
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
     ],
 )
 def test_how_it_ended(tmp_path: Path, last: list[Event], stopped: bool, code: int, status: str) -> None:
-    queue = Queue(["pending (Resources)", "running on n"], stopped=stopped)
+    queue = SlurmQueue(["pending (Resources)", "running on n"], stopped=stopped)
     found, shown = watched(tmp_path, queue, BEGUN, ONE, *last)
     assert found == code and [type(event) for event in shown.events] == [Started, Step, *map(type, last)]
     assert shown.lines[0] == "slurm job 12: pending (Resources)", "a wait is told"
@@ -104,13 +104,15 @@ def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_does_not_answer_has_lost_nothing(tmp_path: Path) -> None:
-    code, shown = watched(tmp_path, Queue(["running on n", "!", "running on n"]), BEGUN, Ended(at=9.0, how="stopped"))
+    code, shown = watched(
+        tmp_path, SlurmQueue(["running on n", "!", "running on n"]), BEGUN, Ended(at=9.0, how="stopped")
+    )
     assert code == 143 and "squeue: did not answer" in shown.lines
 
 
 def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callable[..., None]) -> None:
     """A run that goes back to its checkpoint says so in its log."""
-    folder, shown, queue = Folder(tmp_path), Shown(), Queue(["running on n"] * 10_000)
+    folder, shown, queue = Folder(tmp_path), Shown(), SlurmQueue(["running on n"] * 10_000)
     write(folder, BEGUN, ONE, SAVED, TWO)
     thread = threading.Thread(target=QueueWatcher(folder, queue, [shown]).wait_until_left_queue)
     thread.start()
