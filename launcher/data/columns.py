@@ -51,8 +51,8 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     """The lines as arrow reads them, where each of them is an object."""
     # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
     # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
-    tail = block.data[-4:]
-    data = memoryview(block.data)[: len(block.data) - len(tail) + len(tail.rstrip())]
+    tail = bytes(block.data[-4:])
+    data = block.data[: len(block.data) - len(tail) + len(tail.rstrip())]
     signs = np.frombuffer(data, np.uint8)
     breaks = np.flatnonzero(signs == ord("\n"))
     if not len(signs) or signs[0] != ord("{") or signs[-1] != ord("}"):
@@ -148,8 +148,9 @@ def _filled(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
     if isinstance(value, list):
         turns = pa.concat_arrays([_filled(turn, of.value_type, cells, count) for turn in value])
         row_by_row = np.arange(count * len(value)).reshape(len(value), count).T.ravel()
-        ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(value))
-        return pa.ListArray.from_arrays(ends, turns.take(pa.array(row_by_row)) if len(value) > 1 else turns)
+        ends = parquet_layout.to_arrow(np.arange(count + 1, dtype=np.int32) * len(value))
+        in_order = turns.take(parquet_layout.to_arrow(row_by_row)) if len(value) > 1 else turns
+        return pa.ListArray.from_arrays(ends, in_order)
     parts = _PLACEHOLDER.split(value)  # literal, column, literal, column, ..., literal
     texts = [cells[part] if place % 2 else pa.scalar(part) for place, part in enumerate(parts) if part]
     if not any(isinstance(text, pa.Array) for text in texts):

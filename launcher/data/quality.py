@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Text
@@ -67,15 +68,13 @@ def repeated(seen: Seen) -> Iterator[Twice]:
 
 def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
     """Each held-out row whose prompt is in the training rows."""
-    import numpy as np  # noqa: PLC0415  late, as above
-
-    if not train.prompts or not val.prompts:
-        return
-    known, asked = (np.frombuffer(seen.prompts, np.int64) for seen in (train, val))
-    order = np.argsort(known, kind="stable")
-    found = np.searchsorted(known, asked, sorter=order)
-    for place in np.flatnonzero(known[order[np.minimum(found, len(known) - 1)]] == asked).tolist():
-        yield Twice(val.where(place), train.where(int(order[found[place]])))
+    asked, first = set(val.prompts), dict[int, int]()
+    for place, prompt in enumerate(train.prompts):
+        if prompt in asked:
+            first.setdefault(prompt, place)
+    for place, prompt in enumerate(val.prompts):
+        if prompt in first:
+            yield Twice(val.where(place), train.where(first[prompt]))
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,13 @@ class Histogram:
 
 
 def histogram(lengths: Sequence[int], limit: int) -> Histogram:
-    import numpy as np  # noqa: PLC0415  late, as above
-
-    values = np.asarray(lengths, np.int64)
-    if not len(values):
+    values = sorted(lengths)
+    if not values:
         return Histogram(0, 0.0, {}, [], limit, 0)
-    least, top = int(values.min()), int(values.max())
+    least, top, last = values[0], values[-1], len(values) - 1
     width = -(-(top - least + 1) // BINS)
-    counts = np.bincount((values - least) // width)
-    bins = [(least - 1 + (place + 1) * width, int(count)) for place, count in enumerate(counts)]
-    marks: dict[str, Any] = {f"p{p}": int(np.percentile(values, p, method="higher")) for p in (50, 90, 99)}
-    return Histogram(len(values), float(values.mean()), {**marks, "max": top}, bins, limit, int((values > limit).sum()))
+    counts = Counter((value - least) // width for value in values)
+    bins = [(least - 1 + (place + 1) * width, counts[place]) for place in range((top - least) // width + 1)]
+    marks = {f"p{share}": values[-(-share * last // 100)] for share in (50, 90, 99)}
+    over = len(values) - bisect_right(values, limit)
+    return Histogram(len(values), sum(values) / len(values), {**marks, "max": top}, bins, limit, over)

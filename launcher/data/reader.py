@@ -23,7 +23,7 @@ from launcher.spec.data import ENDINGS, RefusedRow
 
 FORMS = "JSONL, JSON, CSV or parquet"
 """What may be in a file, in words."""
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 2 * 2**20
 """Bytes of lines that are converted together. One bad row costs that its whole chunk is read row by row."""
 _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
 """Of parquet: rows and bytes that are in memory at a time."""
@@ -58,7 +58,7 @@ def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> I
             return
         before, empty = 0, True
         for chunk in _chunks(name, file, head) if head else ():
-            empty = empty and isinstance(chunk, Block) and not chunk.data.strip()
+            empty = empty and isinstance(chunk, Block) and not bytes(chunk.data).strip()
             yield chunk
             here = max(file.tell(), before)  # the end of a parquet file is read first
             advance(here - before)
@@ -122,10 +122,10 @@ class Block:
 
     name: str
     first: int  # number of the first line, from 1
-    data: bytes
+    data: memoryview
 
     def numbered(self) -> Iterator[tuple[int, bytes]]:
-        return enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first)
+        return enumerate(bytes(self.data).removesuffix(b"\n").split(b"\n"), start=self.first)
 
     def rows(self) -> Iterator[Found]:
         for number, line in self.numbered():
@@ -149,7 +149,7 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
         data = b"".join(pieces)
         end = data.rfind(b"\n") + 1 if more or broken else len(data)  # the last line needs no newline
         if end:
-            yield Block(name, number, data[:end])
+            yield Block(name, number, memoryview(data)[:end])  # a copy would cost as much as reading
             number += data.count(b"\n", 0, end)
         rest = data[end:]
         if more and len(rest) > MAX_ROW_BYTES:

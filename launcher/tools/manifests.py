@@ -36,24 +36,27 @@ class ManifestKind(StrEnum):
 
 def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | None, image: str | None) -> str:
     """Raises `Problems` for overrides that make no run, or where `image` is missing or would be ignored."""
+    _check_image(kind, image)
+    rest = [word for word in overrides if not word.startswith("cluster=")]
+    cluster = ("cluster=slurm",) if kind is ManifestKind.SLURM else ON_RAY
+    run = resolve([*rest, *cluster], config_dir)
+    name = run.trainer.experiment_name or run.label
+    run = replace(run, trainer=replace(run.trainer, experiment_name=name))
+    own = ("trainer.experiment_name=", *(() if kind is ManifestKind.SLURM else ("trainer.run_root=",)))
+    output = [*(["--config-dir", str(config_dir)] if config_dir else ()), *(w for w in rest if not w.startswith(own)),
+              f"trainer.experiment_name={name}", *cluster]  # fmt: skip
+    if kind is ManifestKind.SLURM:
+        return _slurm(run, output)
+    begin = _begin([*output, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
+    return _kuberay(run, begin, image or "") if kind is ManifestKind.KUBERAY else _skypilot(run, begin, image)
+
+
+def _check_image(kind: ManifestKind, image: str | None) -> None:
     if kind is ManifestKind.KUBERAY and not image:
         raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     if kind is ManifestKind.SLURM and image:
         fix = "use cluster.setup for what has to be loaded"
         raise Problems(Problem("--image", "slurm starts processes", fix, "conflicting-settings"))
-    rest = [word for word in overrides if not word.startswith("cluster=")]
-    run = resolve([*rest, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)
-    name = run.trainer.experiment_name or run.label
-    run = replace(run, trainer=replace(run.trainer, experiment_name=name))
-    output = [word for word in rest if not word.startswith("trainer.experiment_name=")]
-    output.append(f"trainer.experiment_name={name}")
-    if config_dir:
-        output = ["--config-dir", str(config_dir), *output]
-    if kind is ManifestKind.SLURM:
-        return _slurm(run, [*output, "cluster=slurm"])
-    output = [word for word in output if not word.startswith("trainer.run_root=")]
-    begin = _begin([*output, *ON_RAY, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
-    return _kuberay(run, begin, image or "") if kind is ManifestKind.KUBERAY else _skypilot(run, begin, image)
 
 
 def _begin(overrides: Sequence[str], folder: str) -> str:
@@ -74,18 +77,18 @@ def _slurm(run: RunSpec, overrides: Sequence[str]) -> str:
 
 def _kuberay(run: RunSpec, begin: str, image: str) -> str:
     """https://ray-project.github.io/kuberay/reference/api/"""
-    hardware, spec = run.taken, _pod(run.taken, image)
+    hardware = run.taken
     cluster: dict[str, Any] = {
         "rayVersion": package_version("ray") or "2.60.0",
         "authOptions": {"mode": "token"},
-        "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": {"spec": spec("ray-head")}},
+        "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, **_pod(hardware, image, "ray-head")},
     }
     if hardware.nnodes > 1:
         more = hardware.nnodes - 1
         cluster["workerGroupSpecs"] = [
             {
                 "groupName": "nodes", "replicas": more, "minReplicas": more, "maxReplicas": more,
-                "rayStartParams": {}, "template": {"spec": spec("ray-worker")},
+                "rayStartParams": {}, **_pod(hardware, image, "ray-worker"),
             }
         ]  # fmt: skip
     node = {
@@ -107,25 +110,19 @@ def _kuberay(run: RunSpec, begin: str, image: str) -> str:
     )
 
 
-def _pod(hardware: Hardware, image: str) -> Any:
-    def spec(name: str) -> dict[str, Any]:
-        gpus = hardware.n_gpus_per_node
-        return {
-            "containers": [
-                {
-                    "name": name,
-                    "image": image,
-                    "resources": {"limits": {"nvidia.com/gpu": gpus}} if gpus else {},
-                    "volumeMounts": [{"name": "runs", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}],
-                }
-            ],
-            "volumes": [
-                {"name": "runs", "persistentVolumeClaim": {"claimName": "rlrun"}},
-                {"name": "shm", "emptyDir": {"medium": "Memory"}},  # a container's own is 64 MB
-            ],
-        }
-
-    return spec
+def _pod(hardware: Hardware, image: str, name: str) -> dict[str, Any]:
+    gpus = hardware.n_gpus_per_node
+    container = {
+        "name": name,
+        "image": image,
+        "resources": {"limits": {"nvidia.com/gpu": gpus}} if gpus else {},
+        "volumeMounts": [{"name": "runs", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes = [
+        {"name": "runs", "persistentVolumeClaim": {"claimName": "rlrun"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # a container's own is 64 MB
+    ]
+    return {"template": {"spec": {"containers": [container], "volumes": volumes}}}
 
 
 def _skypilot(run: RunSpec, begin: str, image: str | None) -> str:

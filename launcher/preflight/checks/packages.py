@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from launcher.core.check_result import CheckResult, Level
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
+_OF_EXTRA = re.compile(r"""; *extra *== *['"][^'"]*['"]$|and extra *== *['"][^'"]*['"]$""")
 SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
 
 
@@ -27,7 +29,8 @@ class Installed:
     """A package of this environment."""
 
     version: str
-    requires: tuple[Requirement, ...]
+    requires: tuple[str, ...]
+    """The values of `Requires-Dist`, read when they are asked for: most belong to extras that nobody wants."""
 
 
 def check(_: Context) -> Iterator[CheckResult]:
@@ -40,7 +43,7 @@ def _hidden() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH hides: what is imported is not what is installed."""
     folders = [Path(place).resolve() for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     ours = _installed(OURS) if folders else None
-    wanted = [wants.name for wants in ours.requires] if ours else []
+    wanted = [Requirement(wants).name for wants in ours.requires] if ours else []
     for name in dict.fromkeys((*SHOWN, *wanted)) if folders else ():
         found = find_spec(name.replace("-", "_"))
         file = Path(found.origin).resolve() if found and found.origin else Path()
@@ -103,14 +106,21 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[CheckResult]]:
 
 
 def _wants(installed: Installed | None, extras: frozenset[str]) -> Iterator[Requirement]:
-    for wants in installed.requires if installed else ():
+    for text in installed.requires if installed else ():
+        if not extras and _OF_EXTRA.search(text):
+            continue
+        wants = Requirement(text)
         if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
             yield wants
 
 
 def _installed(name: str) -> Installed | None:
+    """From the head of the package's METADATA; its rest, the description, is long and not read."""
     try:
-        found = metadata(name)
+        found = distribution(name)
     except PackageNotFoundError:
         return None
-    return Installed(found["Version"], tuple(map(Requirement, found.get_all("Requires-Dist") or ())))
+    head, _, _ = (found.read_text("METADATA") or found.read_text("PKG-INFO") or "").partition("\n\n")
+    fields = [line.partition(": ") for line in head.splitlines()]
+    version = next((value for field, _, value in fields if field == "Version"), "")
+    return Installed(version, tuple(value for field, _, value in fields if field == "Requires-Dist"))

@@ -294,15 +294,13 @@ def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tup
     chosen = {key_of(word): word for word in typed if key_of(word) in _CHOICES[program]}
     if any("megatron" in word for word in typed if key_of(word) in _BACKEND):
         chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
-    backend = chosen["engine"].partition("=")[2] if "engine" in chosen else "fsdp"
+    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
     if backend not in ("fsdp", "megatron"):
-        made.refuse(
-            f"verl's backend {backend}: SFT of a run with engine=verl is with fsdp or megatron", "use one of them"
-        )
-    for word in chosen.values():
-        taken = "engine.strategy=megatron" if word.endswith("megatron") else ""
-        if program == "sft" and word in typed:
-            made.changes.append(Replacement(word, f"taken as {taken}" if taken else "left out; it is so here, too"))
+        got = f"verl's backend {backend}: SFT of a run with engine=verl is with fsdp or megatron"
+        made.refuse(got, "use one of them")
+    for word in filter(typed.__contains__, chosen.values() if program == "sft" else ()):
+        taken = "taken as engine.strategy=megatron" if word.endswith("megatron") else "left out; it is so here, too"
+        made.changes.append(Replacement(word, taken))
     return [*chosen.values()], [word for word in typed if word not in chosen.values()]
 
 
