@@ -148,9 +148,8 @@ def _filled(value: Any, of: pa.DataType, cells: Cells, count: int) -> pa.Array:
     if isinstance(value, list):
         turns = pa.concat_arrays([_filled(turn, of.value_type, cells, count) for turn in value])
         row_by_row = np.arange(count * len(value)).reshape(len(value), count).T.ravel()
-        ends = parquet_layout.to_arrow(np.arange(count + 1, dtype=np.int32) * len(value))
-        in_order = turns.take(parquet_layout.to_arrow(row_by_row)) if len(value) > 1 else turns
-        return pa.ListArray.from_arrays(ends, in_order)
+        ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(value))
+        return pa.ListArray.from_arrays(ends, turns.take(pa.array(row_by_row)) if len(value) > 1 else turns)
     parts = _PLACEHOLDER.split(value)  # literal, column, literal, column, ..., literal
     texts = [cells[part] if place % 2 else pa.scalar(part) for place, part in enumerate(parts) if part]
     if not any(isinstance(text, pa.Array) for text in texts):

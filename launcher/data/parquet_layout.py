@@ -128,15 +128,10 @@ def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
     """
     count = columns.num_rows
     own = {field.name: extras.field(place) for place, field in enumerate(extras.type)}
-    given = {"split": pa.repeat(split, count), "index": to_arrow(np.arange(start, start + count))}
+    given = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
     info = given | {name: values for name, values in own.items() if name not in given}
     extra = pa.StructArray.from_arrays(list(info.values()), list(info))
     return columns.append_column("extra_info", extra)
-
-
-def to_arrow(numbers: np.ndarray) -> Any:
-    """Whole numbers as an arrow array. `pa.array` looks for pandas on the disk at each call where there is none."""
-    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 # ---- files that others wrote
