@@ -15,7 +15,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.judge import Judge, JudgedRun
-from launcher.health.profiles import checked, read_profile_file, read_rules
+from launcher.health.profiles import checked, profile_names, read_profile_file, read_rules
 from launcher.health.run_facts import OwnRun
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
@@ -96,7 +96,11 @@ class RunJudge:
 
 
 def rule_problems(run: RunSpec) -> list[Problem]:
-    """Why a run's rules cannot be read; none where they can."""
+    """Why a run's rules cannot be read; none where they can. Only rules that a user wrote are read for that: tests read
+    those that come with rlrun."""
+    settings = run.health
+    if not (run.code_dir or settings.rules or settings.metrics) and settings.profile in (None, *profile_names()):
+        return []
     try:
         read_run_rules(run, OwnRun(run))
     except Problems as error:
