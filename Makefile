@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs labelled step-overhead
+	clean downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,7 +95,7 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
-VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile verl-rules
+VERDICTS ?= equality ruined faults labelled\ LOGS=$(LOGS) logs\ LOGS=$(LOGS) launches first-week hostile import-scripts verl-rules
 verdicts:  ## keep what the targets VERDICTS say as JSON in FILE; compare two such files with benchmarks/verdicts.py
 	$(PYTHON) benchmarks/verdicts.py write $(FILE) $(VERDICTS)
 
@@ -105,6 +105,9 @@ mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: ho
 bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too) and a training step
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
 	$(VENV)/bin/python benchmarks/plan_cost.py $(RUNS)
+
+import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as rlrun import runs them, beside plain bash in a folder of stubs
+	$(VENV)/bin/python benchmarks/import_scripts.py
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py

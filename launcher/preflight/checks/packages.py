@@ -30,7 +30,7 @@ class Installed:
 
     version: str
     requires: tuple[str, ...]
-    """The values of `Requires-Dist`, read when they are asked for: most belong to extras that nobody wants."""
+    """The values of `Requires-Dist`, read when they are asked for: most belong to extras that are not installed."""
 
 
 def check(_: Context) -> Iterator[CheckResult]:
