@@ -96,8 +96,8 @@ class RunJudge:
 
 
 def rule_problems(run: RunSpec) -> list[Problem]:
-    """Why a run's rules cannot be read; none where they can. Only rules that a user wrote are read for that: tests read
-    those that come with rlrun."""
+    """Why a run's rules cannot be read; none where they can. Rules that come with rlrun are read by its tests, and here
+    only together with those of a user."""
     settings = run.health
     if not (run.code_dir or settings.rules or settings.metrics) and settings.profile in (None, *profile_names()):
         return []

@@ -36,6 +36,8 @@ class Exported:
     """Whether it holds a LoRA adapter and not a whole model."""
     files: Mapping[str, str]
     """sha256 of the weights' files."""
+    notes: tuple[str, ...] = ()
+    """What a person should know."""
 
 
 def export(
@@ -58,7 +60,7 @@ def export(
         if fold:
             texts = {README: _card(run, one, None)}
             made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
-            return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
+            return Exported(out, one.step, made.bytes, made.tensors, False, made.files, made.notes)
         return _copy_policy(run, one, out, show, policy)
 
 

@@ -336,8 +336,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     )
     assert [event.text for event in events(damaged, Alert)] == [line]
     assert f"alert at step 4: {line}" in ran.stdout.splitlines()
-    told, weights = result(damaged, STEPS)
-    assert ([event for event in told if '"Alert"' not in event], weights) == result(run, STEPS)
+    logged, weights = result(damaged, STEPS)
+    assert ([event for event in logged if '"Alert"' not in event], weights) == result(run, STEPS)
     assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000006", [])
     assert (damaged / "checkpoints" / "damaged-step_000006").is_dir(), "what was found damaged is kept to be looked at"
 

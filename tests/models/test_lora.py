@@ -127,3 +127,21 @@ def test_one_matrix_in_two_roles_cannot_change_in_one(model: Make, tmp_path: Pat
     at = adapter(base, tmp_path / "adapter", r=2, target_modules=["embed_tokens"])
     (line,) = refused(at, base, tmp_path / "out")
     assert "tie_word_embeddings" in line
+
+
+def test_what_transformers_leaves_out_is_named_and_numbers_that_overflow_are_refused(
+    model: Make, tmp_path: Path
+) -> None:
+    base = model("base", 1)
+    at = adapter(base, tmp_path / "adapter", r=2, target_modules=["q_proj"])
+    tensors = load_file(base / "model.safetensors")
+    save_file({**tensors, "mtp.weight": torch.ones(3)}, base / "model.safetensors", metadata={"format": "pt"})
+    request = MergeRequest("lora", (str(at),), tmp_path / "out", base=str(base))
+    (note,) = merge(request, lambda *_: None).notes
+    assert note.startswith(f"{base}: the result lacks 'mtp.weight', which transformers does not write")
+    tensors["model.norm.weight"][0] = 7e4
+    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(Problems) as found:
+        folded(at, base, tmp_path / "half", dtype="float16")
+    assert found.value.lines == ["model.norm.weight: a number is too large for float16; use --dtype float32"]
+    assert not (tmp_path / "half").exists()

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from launcher.cli.arguments import Root, complete_run
 from launcher.cli.commands import verl_checkpoints
-from launcher.cli.output import AsJson, Cell, err, make_table, out, problems_named, say, say_table, write
+from launcher.cli.output import AsJson, Cell, err, make_table, out, problems_named, say, say_table, tell, write
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
@@ -167,6 +167,8 @@ def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None, a
         made = export.export(run, of, folder, show, fold=fold, base=base)
     what = "LoRA adapter" if made.adapter else "model"
     size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
+    for note in made.notes:
+        tell(f"note: {note}")
     write(made, as_json, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
 
 

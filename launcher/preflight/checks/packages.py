@@ -20,7 +20,7 @@ from launcher.core.check_result import CheckResult, Level
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
-_OF_EXTRA = re.compile(r"""; *extra *== *['"][^'"]*['"]$|and extra *== *['"][^'"]*['"]$""")
+_OF_EXTRA = re.compile(r"""; *extra *== *['"][^'"]*['"]$|and extra *== *['"][^'"]*['"]$""")  # only an extra brings it
 SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
 
 

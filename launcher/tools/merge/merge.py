@@ -26,13 +26,7 @@ from launcher.core.redaction import redact
 from launcher.engines.torch.model.whole import load_whole
 from launcher.models.adapter import problems as adapter_problems
 from launcher.tools.merge import output
-from launcher.tools.merge.folder import (
-    CONFIG,
-    DTYPES,
-    ModelFolder,
-    find_differences,
-    open_model,
-)
+from launcher.tools.merge.folder import CONFIG, DTYPES, ModelFolder, find_differences, list_few, open_model
 from launcher.tools.merge.methods import METHODS, Method
 
 FORMATS = {str(of).removeprefix("torch."): name for name, of in DTYPES.items() if of.is_floating_point}
@@ -97,9 +91,7 @@ def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
 
     def compute(name: str) -> Tensor:
         mixed = _mix_tensor(name, models, method).to(formats[name])
-        if mixed.is_floating_point() and not mixed.isfinite().all():
-            got = f"a number is too large for {str(mixed.dtype).removeprefix('torch.')}"
-            raise Problems(Problem(name, got, "use --dtype float32"))
+        _check_finite(name, mixed)
         return mixed
 
     done = 0
@@ -169,6 +161,12 @@ def _mix_tensor(name: str, folders: Sequence[ModelFolder], method: Method) -> Te
     return method.mix(wide, base)
 
 
+def _check_finite(name: str, tensor: Tensor) -> None:
+    if not tensor.isfinite().all():
+        got = f"a number is too large for {str(tensor.dtype).removeprefix('torch.')}"
+        raise Problems(Problem(name, got, "use --dtype float32"))
+
+
 # ---- an adapter and its base
 
 
@@ -198,8 +196,9 @@ def _fold(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         model.save_pretrained(draft, max_shard_size=request.shard_bytes)
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
+        notes = _read_back(draft, base)
         show("writing", size, size)
-        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, [])
+        return _finish(request, draft, {"base": base, "adapter": adapter}, {}, notes)
 
 
 def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
@@ -215,6 +214,16 @@ def _merged_model(adapter: ModelFolder, base: ModelFolder) -> Any:
         got = f"peft cannot merge it into {base.given}: {shortened(error_message(error), 300)}"
         fix = "use its own base, and the adapter as peft saved it"
         raise Problems(Problem(adapter.given, got, fix, "bad-file")) from error
+
+
+def _read_back(draft: Path, base: ModelFolder) -> list[Problem]:
+    """What the written model lacks of its base. Raises `Problems` where a number is not finite."""
+    written = open_model(str(draft)).tensors
+    for name, tensor in written.items():
+        _check_finite(name, tensor.load())
+    lost = [name for name in base.tensors if name not in written]
+    got = f"the result lacks {list_few(lost)}, which transformers does not write for this model"
+    return [Problem(base.given, got, "add them from the base if they are needed")] if lost else []
 
 
 def _find_base(adapter: ModelFolder) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from launcher.core.files import expand_user, fsync_path
@@ -80,11 +81,11 @@ def write_weights(
         path = folder / (SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors")
         tensors = {name: compute(name).contiguous() for name in names}
         save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses a file that does not say so
-        read_back = load_file(path)
-        if any(not tensor.equal(read_back[name]) for name, tensor in tensors.items()):
-            raise Problems(
-                Problem(path.name, "reads back otherwise than it was written", "use another disk", "changed")
-            )
+        with safe_open(path, framework="pt") as read_back:  # one tensor at a time
+            changed = any(not tensor.equal(read_back.get_tensor(name)) for name, tensor in tensors.items())
+        if changed:
+            got = "reads back otherwise than it was written"
+            raise Problems(Problem(path.name, got, "use another disk", "changed"))
         place |= dict.fromkeys(names, path.name)
         on_bytes(sum(sizes[name] for name in names))
     if count > 1:
