@@ -93,7 +93,7 @@ def running(rlrun: Any, small: list[str], until: Callable[..., None]) -> Iterato
     words = ["train", *small, *ON_RAY, *LONG, "trainer.experiment_name=long"]
     process = rlrun.begin(*words)
     events = rlrun.run("long") / "events.jsonl"
-    until(lambda: events.exists() and fold(events_of(events)).step >= 5, 120)
+    until(lambda: events.exists() and fold(events_of(events)).step >= 5)
     yield process
     process.kill()
 

@@ -29,6 +29,7 @@ from launcher.core.checkpoints import faults, newest_verified, sha256
 from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn, events_of
 from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder, holder
+from tests.conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -170,10 +171,7 @@ def kill_both(process: subprocess.Popen[str]) -> None:
     run = Path(str(process.args[-1]))  # type: ignore[index]
     (worker,) = workers(process.pid)
     os.kill(worker, signal.SIGKILL)
-    give_up = time.monotonic() + 60
-    while not events(run, Restarted) or steps_told(run) < state_of(run).step + 3:
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    wait_until(lambda: events(run, Restarted) and steps_told(run) >= state_of(run).step + 3)
     process.kill()
 
 

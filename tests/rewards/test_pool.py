@@ -43,7 +43,7 @@ def test_it_dies_with_the_process_that_started_it(before: str, number: int, tmp_
     group = int(told.read_text())
     parent.send_signal(number)
     parent.wait()
-    until(lambda: not members(group), 10)
+    until(lambda: not members(group))
 
 
 def members(group: int) -> list[int]:
@@ -67,7 +67,7 @@ def test_nothing_is_left_when_it_is_forgotten(tmp_path: Path, until: Any) -> Non
     pids = {int(found[0]["score"]) for found in pool.ask(answers, 9)}
     assert pids and all(members(pid) for pid in pids)
     del pool
-    until(lambda: not any(members(pid) for pid in pids), 10)
+    until(lambda: not any(members(pid) for pid in pids))
 
 
 def test_a_process_that_dies_while_it_loads_is_tried_a_few_times(tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def _groups(made: ImportedLaunch, typed: Sequence[str], program: Program) -> tup
     chosen = {key_of(word): word for word in typed if key_of(word) in _CHOICES[program]}
     if any("megatron" in word for word in typed if key_of(word) in _BACKEND):
         chosen = {key_of(word): word for word in MEGATRON[program]} | chosen
-    backend = chosen.get("engine", "engine=fsdp").partition("=")[2]
+    backend = chosen.get("engine", "fsdp").rpartition("=")[2]
     if backend not in ("fsdp", "megatron"):
         got = f"verl's backend {backend}: SFT of a run with engine=verl is with fsdp or megatron"
         made.refuse(got, "use one of them")

@@ -98,7 +98,7 @@ def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: P
     node = up()
     for again in (2, 3):
         os.kill(starts(fake_ray)[-1]["pid"], signal.SIGKILL)
-        until(lambda count=again: len(starts(fake_ray)) == count and home.state().phase == "up", 20)
+        until(lambda count=again: len(starts(fake_ray)) == count and home.state().phase == "up")
     ports = {word for start in starts(fake_ray) for word in start["words"] if word.startswith("--port=")}
     assert ports == {f"--port={node.address.rpartition(':')[2]}"}
     assert home.state().starts == 3
@@ -111,7 +111,7 @@ def test_what_ends_without_its_parent_is_buried(home: Home, until: Until) -> Non
     """It is the keeper's to take note of, which would otherwise gather them for weeks."""
     up()
     keeper = psutil.Process(home.state().pid)
-    until(lambda: [child.status() for child in keeper.children()] == [psutil.STATUS_SLEEPING], 5)
+    until(lambda: [child.status() for child in keeper.children()] == [psutil.STATUS_SLEEPING])
     begin.down(None, silent)
 
 
@@ -127,13 +127,13 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
         node = begin.join(address, "secret" * 8, None, [], silent)
         assert f"--address={address}" in starts(tmp_path)[0]["words"]
         home = Home(tmp_path / "node")
-    until(lambda: home.state().phase == "waiting", 10)
+    until(lambda: home.state().phase == "waiting")
     assert "the head" in home.state().why and not processes.find(node), "nothing of the old cluster is left"
     with socket.socket() as head:
         head.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         head.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         head.listen(16)
-        until(lambda: len(starts(tmp_path)) == 2 and home.state().phase == "up", 20)
+        until(lambda: len(starts(tmp_path)) == 2 and home.state().phase == "up")
     assert begin.down(None, silent).message == f"left the cluster at {address}"
 
 
@@ -183,7 +183,7 @@ def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until
     node = up()
     left = processes.find(node)
     psutil.Process(home.state().pid).kill()
-    until(lambda: not home.has_keeper(), 5)
+    until(lambda: not home.has_keeper())
     with pytest.raises(Problems, match=r"[0-9] processes of the cluster at .* have lost their keeper; "):
         up()
     begin.down(None, silent)
@@ -201,7 +201,7 @@ def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:
 
 def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Until) -> None:
     blocked = subprocess.Popen([*rlrun, "up", "--block", "--address", "127.0.0.1"], stdout=subprocess.PIPE, text=True)
-    until(lambda: home.state() is not None and home.state().phase == "up", 20)
+    until(lambda: home.state() is not None and home.state().phase == "up")
     assert blocked.stdout is not None and "the cluster is up" in blocked.stdout.readline()
     blocked.send_signal(signal.SIGTERM)
     assert blocked.wait(20) == 128 + signal.SIGTERM

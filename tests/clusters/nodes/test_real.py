@@ -114,7 +114,7 @@ def test_nobody_else_enters_the_ray_of_a_run(users: list[User], small: list[str]
         one.argv(*words), env=one.env, cwd=one.home, stdout=output, stderr=output
     ) as process:  # fmt: skip
         try:
-            until(lambda: trains() or process.poll() is not None, 120)
+            until(lambda: trains() or process.poll() is not None)
             assert process.poll() is None, (one.home.parent / "output").read_text()
             [folder] = Path("/tmp").glob(f"{NAME}-{process.pid}-*")
             [session] = folder.glob("r/session_2*")
