@@ -44,20 +44,14 @@ LINEAR = {f"linear_{name}": size for name in ("key_head_dim", "value_head_dim") 
 LINEAR |= {f"linear_{name}": 2 for name in ("num_key_heads", "num_value_heads")}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "qwen2": {},
     "qwen3": {},
     "mistral": {"sliding_window": 3},
     "gemma2": {"sliding_window": 3, "query_pre_attn_scalar": 8},
-    "gemma3_text": {"sliding_window": 3, "query_pre_attn_scalar": 8},
     "gpt2": {**GPT2, "attn_pdrop": 0.0},
-    "phi3": {},
-    "olmo2": {},
     "nemotron": {},
     "mixtral": {**MOE, "num_local_experts": 4},
-    "qwen3_moe": {**MOE, "num_experts": 4},
     "llama4_text": {**MOE, "num_local_experts": 4, "intermediate_size_mlp": 48, "attention_chunk_size": 6},
     "mamba": {"state_size": 4},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "qwen3_5_text": {**LINEAR, "layer_types": ["linear_attention", "full_attention"]},
 }
 

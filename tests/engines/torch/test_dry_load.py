@@ -203,14 +203,11 @@ def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -
     )
 
 
-HEADERS: list[Any] = [
-    [], {"a": 5}, {"a": {"dtype": "F32"}}, {"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}},
-    {"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}},
-    {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**400]}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("header", HEADERS, ids=lambda header: str(header)[:70])
+@pytest.mark.parametrize(
+    "header",
+    [[], {"a": 5}, {"a": {"dtype": "F32"}}, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**400]}}],
+    ids=["list", "number", "no shape", "no end"],
+)
 def test_a_header_that_is_none_is_refused(header: Any, tmp_path: Path) -> None:
     Model().save(tmp_path / "m")
     text = json.dumps(header).encode()

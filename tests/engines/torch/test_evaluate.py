@@ -165,10 +165,6 @@ def test_a_demonstration_is_answered_from_its_prompt_alone(
     assert set(found) - WILSON == {"val-core/a/reward/mean@1", "val/loss"}
 
 
-def test_a_policy_that_samples_has_no_loss(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:
-    assert validation(tiny(), held_out(ids(3), [None], ["a"]), Named()).measure(1) == ({}, [])
-
-
 # ---- pairs
 
 
@@ -190,22 +186,6 @@ def test_pairs_held_out_are_measured_by_their_loss(
         "val/rewards/margins": pytest.approx(0, abs=1e-12), "val/rewards/accuracies": 0.0,
     }  # fmt: skip
     assert samples == []
-
-
-def test_a_pair_is_answered_from_its_prompt_alone(
-    validation: Validating, tiny: Callable[..., CausalLM], ids: Ids
-) -> None:
-    prompts, rows = ids(3, 5), Rows()
-    for place, prompt in enumerate(prompts):
-        sides = [Tokens(place, [*prompt, *more, 1], [0] * len(prompt) + [1] * 3) for more in ([20, 21], [22, 23])]
-        rows.rows.append(Row(f"f:{place}", "", response="", rejected="x", ground_truth="1", data_source="a"))
-        rows.tokens.append(Pair(place, *sides))
-    prompted, paired = Named(), Named()
-    validation(tiny(), held_out(prompts, ["1"] * 2, ["a"] * 2), prompted).measure(1)
-    measured = validation(tiny(), rows, paired, DPO())
-    measured.policy.reference = FrozenCopy(tiny())
-    assert core(measured.measure(1)[0]) == {"val-core/a/reward/mean@1": 1.0}
-    assert [answer.response for answer in paired.asked] == [answer.response for answer in prompted.asked]
 
 
 # ---- spread over processes
@@ -286,11 +266,6 @@ def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callabl
     assert found["val-aux/x/reward/normal95_low@4"] == pytest.approx(0.0625 - error)
     assert found["val-aux/x/reward/normal95_high@4"] == pytest.approx(0.0625 + error)
     assert any("wilson" in name for name in found if "/y/" in name)
-
-
-def test_one_answer_is_its_own_best(measured: Callable[..., Measured]) -> None:
-    found, _ = measured(Listed([[1.0], [0.0], [1.0]]), n=1)
-    assert {name for name in found if "wilson" not in name} == {"val-core/x/reward/mean@1", "val-core/y/reward/mean@1"}
 
 
 def test_a_few_answers_are_kept_as_they_were_given(measured: Callable[..., Measured]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -108,12 +107,6 @@ def test_who_does_not_ask_for_more_samples_once(rolled: Callable[..., Any]) -> N
         reward = Scored((1,))
         batch, told = rolled(reward, algorithm)
         assert (told, len(batch), len(reward.asked)) == ({}, BATCH * N, 1)
-
-
-def test_a_score_that_is_no_number_does_not_pass_unseen(rolled: Callable[..., Any]) -> None:
-    """A group with such a score is not one to learn from, and yet the step must be told of it."""
-    batch, _ = rolled(Scored((3,), wrong=math.nan), DAPO())
-    assert not batch.reward.isfinite().all()
 
 
 # ---- spread over processes

@@ -59,8 +59,8 @@ def after_a_good_step(kind: str, jobs: ModuleType) -> Policy:
 
 
 def spoil(x: Tensor, mask: Tensor, value: float) -> Tensor:
-    """One token of the last row that has any."""
-    row = int(mask.any(1).nonzero()[-1])
+    """One token of the first row that has any, so that others are computed after it."""
+    row = int(mask.any(1).nonzero()[0])
     return x.index_put((torch.tensor(row), mask[row].nonzero()[-1, 0]), x.new_tensor(value))
 
 
@@ -155,15 +155,7 @@ def test_nothing_to_learn_moves_nothing_and_is_not_bad(kind: str, jobs: ModuleTy
     check_untouched(policy, before)
 
 
-def test_it_does_not_matter_in_which_micro_batch_it_stands(jobs: ModuleType) -> None:
-    policy: Policy = jobs.policy_for("grpo", "float64", Limits(1, 30))
-    policy.update(prepared(policy, jobs), 1)
-    batch, before = prepared(policy, jobs, 2), state(policy)
-    bad = replace(batch, reference=spoil(batch.reference, batch.mask > 0, math.nan))
-    assert policy.update(bad, 2).nonfinite_source == "reference"
-    check_untouched(policy, before)
-
-
+REWARD = "val-core/reverse/reward/mean@1"
 Change = Callable[[Batch], Batch]
 WHY = "data.jsonl:3: ValueError: no; 6 of 24 answers are without a score"
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "data.train_batch_size=6", "sampler.n=4"]
@@ -195,6 +187,15 @@ def all_equal(batch: Batch) -> Batch:
     return replace(batch, reward=batch.reward * 0 + 1)
 
 
+class Measured:
+    """Fake: a validation that always measures the same."""
+
+    alerts = ()
+
+    def measure(self, step: int) -> tuple[dict[str, float], list[Event]]:
+        return {REWARD: 0.5, "val-aux/reverse/reward/std@1": 0.1}, []
+
+
 Gone = tuple[list[Event], list[torch.Tensor], Policy, str]
 
 
@@ -202,7 +203,9 @@ Gone = tuple[list[Event], list[torch.Tensor], Policy, str]
 def gone(jobs: ModuleType) -> Callable[..., Gone]:
     """What was told, the weights before each event, the policy, and why it ended early."""
 
-    def train(changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, save_freq: int = -1) -> Gone:
+    def train(
+        changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, measured: Measured | None = None
+    ) -> Gone:
         policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
         told, held = list[Event](), list[torch.Tensor]()
 
@@ -215,7 +218,7 @@ def gone(jobs: ModuleType) -> Callable[..., Gone]:
 
         run = resolve([*WORDS, *words])
         training = Training(
-            run, policy, Listed(jobs, policy, changes), None, Schedule(steps, 0, -1, save_freq), emit, save,
+            run, policy, Listed(jobs, policy, changes), measured, Schedule(steps, 0, -1, -1), emit, save,
             lambda: False, {}, LastValidation(),
         )  # fmt: skip
         try:
@@ -302,3 +305,25 @@ def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
     assert not any(name.startswith("actor/pg") for name in metrics[0]) and "critic/vf_loss" in metrics[0]
     jobs.train_until(policy, 3, {}, updates=1)
     assert any(not torch.equal(a, b) for a, b in zip(actor, policy.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["trainer.best_metric=val/lss"],
+         f"trainer.best_metric: val/lss is not measured, so no checkpoint is best; it may be {REWARD}"),
+        (["trainer.best_metric=val-aux/reverse/reward/std@1"],
+         "trainer.best_metric: val-aux/reverse/reward/std@1 has no better direction, so no checkpoint is best;"
+         f" did you mean {REWARD}?"),
+        ([], None),
+        (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_not_measured_is_told_once(
+    words: list[str], text: str | None, gone: Callable[..., Gone]
+) -> None:
+    """Before the event of the step, so that a resumed run does not tell it again."""
+    events, *_ = gone({}, *words, steps=2, measured=Measured())
+    assert [(event.step, event.text) for event in events if isinstance(event, Alert)] == ([(0, text)] if text else [])
+    kinds = [type(event) for event in events]
+    assert not text or kinds.index(Alert) < kinds.index(Step)

@@ -15,7 +15,7 @@ from torch import Tensor
 from launcher.engines.torch.model import head
 from launcher.engines.torch.model.head import TokenScores, token_scores
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.train.batching import Limits, Sizes, best_fit, micro_batches, split_to_count
+from launcher.engines.torch.train.batching import Limits, best_fit, micro_batches, split_to_count
 from launcher.spec.algorithm import Batch
 
 M, H, V = 7, 5, 11
@@ -75,12 +75,6 @@ def test_what_is_kept_and_what_is_made_again_is_the_same_to_the_last_bit(cut: Cu
         scores = token_scores(hidden, weight, TARGET, 0.9)
         found.append([*scores, *grads(scores, hidden, weight)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-def test_frozen_weights_get_no_gradient() -> None:
-    hidden, weight = drawn()
-    found = token_scores(hidden, weight.detach(), TARGET)
-    assert torch.allclose(grads(found, hidden)[0], grads(plain(hidden, weight, 1.0), hidden)[0], atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -179,15 +173,6 @@ def test_a_group_that_must_stay_whole_may_be_a_part_of_its_own() -> None:
     assert micro_batches(batch, Limits(2, 12), whole=True, share=False) == [[0, 1, 2], [3, 4, 5]]
     assert micro_batches(batch, Limits(2, 8), whole=False, share=False) == [[0, 1], [3, 4], [2, 5]]
     assert micro_batches(batch, Limits(2, 10), whole=False, share=True) == [[0, 1, 2], [3, 4], [5]]
-
-
-def test_a_shared_prompt_is_counted_once() -> None:
-    sizes = Sizes([10, 12, 9], [6, 6, 6], [0, 0, 0])
-    assert [sizes.tokens(rows) for rows in ([0], [0, 1], [0, 1, 2])] == [10, 16, 19]
-
-
-def test_a_row_longer_than_the_limit_stands_alone() -> None:
-    assert sorted(best_fit([(9, [0]), (3, [1]), (2, [2])], 5)) == [[0], [1, 2]]
 
 
 def test_best_fit_is_nearly_full() -> None:

@@ -14,19 +14,15 @@ import pytest
 import torch
 
 from launcher.algorithms.sft import SFT
-from launcher.config.resolve import resolve
 from launcher.core import checkpoints
-from launcher.core.events import Alert, Event, Step
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.movement import SAMPLED, distances, elements, part_of, sample
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import (
     LastValidation,
     Saver,
-    SaveResult,
     TrainingPosition,
     load_optimizers,
     read_position,
@@ -47,7 +43,7 @@ def policy(jobs: ModuleType) -> Policy:
 def at(step: int, score: float | None, name: str = REWARD) -> TrainingPosition:
     """Where training stands after a step; its latest validation is of this step where it has a score."""
     seen = LastValidation(0, {name: 9.0}) if score is None else LastValidation(step, {name: score})
-    return TrainingPosition(step, 0, 0, 24, validated=seen)
+    return TrainingPosition(step, 2**62, 3, 24, {"actor/reward_kl_penalty": 0.1 + 0.2}, seen)
 
 
 def kept(root: Path) -> list[int]:
@@ -117,95 +113,23 @@ def test_on_a_full_disk_the_best_and_the_newest_stay_and_the_others_make_room(
     assert kept(tmp_path) == [2, 5]  # the best and the newest good one are never given up, even for a newer
 
 
-# ---- in the loop
+# ---- how far weights moved
 
 
-class Measured:
-    """Fake: a validation that measures what it is told to."""
-
-    def __init__(self, metrics: dict[str, float]) -> None:
-        self.metrics = metrics
-        self.alerts: list[str] = []
-
-    def measure(self, step: int) -> tuple[dict[str, float], list[Any]]:
-        return {**self.metrics, "val-aux/reverse/reward/std@1": float(step)}, []
-
-
-WORDS = [
-    "algorithm=sft",
-    "model=tiny",
-    "data=reverse",
-    "data.train_batch_size=4",
-    "trainer.save_freq=2",
-    "trainer.test_freq=3",
-]
+PARTS = {
+    "module.transformer.wte.weight": "embedding",
+    "module.model.layers.0.self_attn.q_proj.weight": "attention",
+    "module.model.layers.0.self_attn.q_norm.weight": "norms",
+    "module.transformer.h.0.ln_1.weight": "norms",
+    "module.model.layers.0.mlp.experts.gate_up_proj": "mlp",
+    "module.lm_head.weight": "head",
+    "module.base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight": "lora_B",
+    "module.model.layers.0.conv.weight": "other",
+}
 
 
-def trained(
-    policy: Policy, jobs: ModuleType, words: list[str], start: int, before: LastValidation
-) -> tuple[list[Event], list[TrainingPosition]]:
-    """What is told and saved from step `start` to step 6."""
-    events, saved = list[Event](), list[TrainingPosition]()
-
-    class Rows:
-        alerts: list[str] = []
-
-        class order:
-            epoch = staticmethod(lambda step: 0)
-
-        def batch(self, step: int, clock: Any) -> Any:
-            return jobs.batch_for(policy.algorithm, policy.model, step), {}
-
-    def save(step: int, told: Any, validated: LastValidation) -> SaveResult:
-        saved.append(TrainingPosition(step, 0, 0, 4, validated=validated))
-        return SaveResult(True)
-
-    run, measured = resolve([*WORDS, *words]), Measured({REWARD: 0.5})
-    schedule = Schedule(6, start, run.trainer.test_freq, run.trainer.save_freq)
-    Training(run, policy, Rows(), measured, schedule, events.append, save, lambda: False, {}, before).train()  # type: ignore[arg-type]
-    return events, saved
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["trainer.best_metric=val/lss"],
-         f"trainer.best_metric: val/lss is not measured, so no checkpoint is best; it may be {REWARD}"),
-        (["trainer.best_metric=val-aux/reverse/reward/std@1"],
-         "trainer.best_metric: val-aux/reverse/reward/std@1 has no better direction, so no checkpoint is best;"
-         f" did you mean {REWARD}?"),
-        ([], None),
-        (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
-    ],
-)  # fmt: skip
-def test_a_metric_that_is_not_measured_is_told_once(
-    words: list[str], text: str | None, policy: Policy, jobs: ModuleType
-) -> None:
-    events, saved = trained(policy, jobs, words, 0, LastValidation())
-    told = [(event.step, event.text) for event in events if isinstance(event, Alert)]
-    assert told == ([(0, text)] if text else [])
-    kinds = [type(event) for event in events]
-    assert not told or kinds.index(Alert) < kinds.index(Step)  # so that a resumed run does not tell it again
-    again, _ = trained(policy, jobs, words, 4, saved[1].validated)
-    assert not [event for event in again if isinstance(event, Alert)]
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("module.model.embed_tokens.weight", "embedding"),
-        ("module.transformer.wte.weight", "embedding"),
-        ("module.model.layers.0.self_attn.q_proj.weight", "attention"),
-        ("module.model.layers.0.self_attn.q_norm.weight", "norms"),
-        ("module.transformer.h.0.ln_1.weight", "norms"),
-        ("module.model.layers.0.mlp.experts.gate_up_proj", "mlp"),
-        ("module.lm_head.weight", "head"),
-        ("module.base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight", "lora_B"),
-        ("module.model.layers.0.conv.weight", "other"),
-    ],
-)
-def test_a_weight_belongs_to_a_part(name: str, part: str) -> None:
-    assert part_of(name) == part
+def test_a_weight_belongs_to_a_part() -> None:
+    assert {name: part_of(name) for name in PARTS} == PARTS
 
 
 @pytest.mark.parametrize("size", [1, SAMPLED, SAMPLED + 1, 1 << 20])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from launcher.algorithms.sft import SFT
 from launcher.config.resolve import resolve
-from launcher.core.settings import settings
 from launcher.engines.torch.model import head
 from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.load import load_model
@@ -74,33 +71,6 @@ def test_no_micro_batch_is_fuller_than_the_estimate_says(algorithm: str, n: int,
 def test_as_many_answers_are_written_at_a_time(words: tuple[str, ...], written: int) -> None:
     others = [word for word in WORDS if word.partition("=")[0] not in {told.partition("=")[0] for told in words}]
     assert Workload.from_run(resolve(["algorithm=grpo", *others, *words])).written == written
-
-
-NARROW = [*(f"model.{name}=8" for name in ("hidden_size", "intermediate_size")), "model.num_hidden_layers=1",
-          "model.num_attention_heads=2", "model.num_key_value_heads=2", "data.max_response_length=500"]  # fmt: skip
-"""Words of a model whose logits take more than its layers."""
-
-
-@settings
-class Own(SFT):
-    """A user's own algorithm, of no class that we know, with a bonus under a name of its own."""
-
-    exploration: float = 0.0
-
-    @property
-    def entropy_coeff(self) -> float:  # type: ignore[override]
-        return self.exploration
-
-
-def test_an_entropy_bonus_is_estimated_whoever_wrote_the_algorithm() -> None:
-    words = [word for word in WORDS if "max_response_length" not in word]
-    run = resolve(["algorithm=sft", *words, *NARROW])
-    logits = []
-    for algorithm in (SFT(), Own(exploration=0.0), Own(exploration=0.1)):
-        memory = run.engine.memory(replace(run, algorithm=algorithm))
-        assert memory
-        logits.append({phase.name: phase.parts for phase in memory.phases}["update"]["logits"])
-    assert logits[0] == logits[1] < logits[2]
 
 
 def test_without_held_out_rows_a_run_that_imitates_writes_nothing() -> None:

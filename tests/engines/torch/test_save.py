@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers, read_position
+from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
@@ -88,15 +86,6 @@ def test_training_goes_on_to_the_last_bit(
     load_optimizers(again, folder)
     assert train(again, 4, 8) == expected
     assert all(torch.equal(a, b) for a, b in zip(weights(again.model), weights(policy.model), strict=True))
-
-
-def test_the_position_comes_back(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
-    policy = policy_of(load_model(LLAMA, 0, CPU))
-    position = TrainingPosition(
-        step=1000000, seed=2**62, epoch=3, rows=77, algorithm_state={"actor/reward_kl_penalty": 0.1 + 0.2}
-    )
-    assert Saver(tmp_path, policy, 3).save(position).done  # before any update: there is no optimizer state yet
-    assert read_position(tmp_path / "step_1000000") == position
 
 
 def test_the_optimizers_tensors_are_named_by_weight(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
@@ -207,19 +196,6 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_file_in_the_way_is_the_reason_and_training_goes_on(
-    tmp_path: Path, policy_of: PolicyOf, train: Train
-) -> None:
-    policy = policy_of(load_model(LLAMA, 0, CPU))
-    (tmp_path / "checkpoints").write_text("in the way")
-    written = Saver(tmp_path / "checkpoints", policy, 3).save(TrainingPosition(3, 0, 0, 24))
-    assert not written.done
-    assert written.message.startswith("step_000003 not written: ") and "File exists" in written.message
-    assert "\n" not in written.message
-    assert (tmp_path / "checkpoints").read_text() == "in the way"
-    train(policy, 4, 4)
-
-
 def test_a_disk_that_takes_no_more_is_the_reason_and_earlier_checkpoints_stay(
     tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
@@ -234,35 +210,6 @@ def test_a_disk_that_takes_no_more_is_the_reason_and_earlier_checkpoints_stay(
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]  # nothing half-written beside it
     assert checkpoints.faults(earlier) == []
     saved(policy, tmp_path, step=2)  # there is room again
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """A disk with room for `count` finished checkpoints: beyond that, nothing more becomes durable."""
-
-    def be(count: int) -> None:
-        def sync(path: Path) -> None:
-            if len(checkpoints.newest_first(tmp_path)) >= count:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-        monkeypatch.setattr(checkpoints, "fsync_path", sync)
-
-    return be
-
-
-def test_the_newest_good_checkpoint_is_never_given_up_for_room(
-    tmp_path: Path, policy_of: PolicyOf, small_disk: Callable[[int], None]
-) -> None:
-    policy = policy_of(load_model(LLAMA, 0, CPU))
-    for step in (1, 2, 3):
-        saved(policy, tmp_path, step)
-    (tmp_path / "step_000003" / "trainer.json").write_text("{}")  # the newest is damaged
-    small_disk(1)
-    written = Saver(tmp_path, policy, 3).save(TrainingPosition(4, 0, 0, 24))
-    assert not written.done
-    assert "step_000004 not written" in written.message
-    newest, _ = checkpoints.newest_verified(tmp_path)
-    assert newest == tmp_path / "step_000002"
 
 
 def test_only_rank_0_writes(tmp_path: Path, policy_of: PolicyOf, monkeypatch: pytest.MonkeyPatch) -> None:
