@@ -36,20 +36,6 @@ def loss_of(told: dict[str, Any], chosen: list[float], rejected: list[float]) ->
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ({}, LN2),
-        ({"label_smoothing": 0.1}, LN2),  # 0.9 ln 2 + 0.1 ln 2
-        ({"loss_type": "hinge"}, 1.0),
-        ({"loss_type": "ipo", "beta": 0.1}, 25.0),  # 1 / (4 x 0.01)
-        ({"loss_type": "ipo", "beta": 0.1, "length_normalised": True}, 25.0),
-    ],
-)
-def test_where_the_policy_is_the_reference(told: dict[str, Any], expected: float) -> None:
-    assert loss_of(told, [0.0, 0.0], [0.0]) == pytest.approx(expected, rel=1e-15)
-
-
-@pytest.mark.parametrize(
     ("told", "chosen", "rejected", "expected"),
     [
         # h = (1 + 2) - (-1) = 4; beta h = 0.4

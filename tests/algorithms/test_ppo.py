@@ -109,11 +109,8 @@ def test_the_price_is_paid_in_its_own_step() -> None:
     ("ratio", "advantage", "loss"),
     [
         (1.5, +1.0, -1.2),  # wanted, and already far up: stop at 1 + clip_ratio_high
-        (0.5, +1.0, -0.5),  # wanted, but fell: full pull
         (0.5, -1.0, +0.8),  # unwanted, and already far down: stop at 1 - clip_ratio_low
-        (1.5, -1.0, +1.5),  # unwanted, but rose: full push
-        (9.0, -1.0, +3.0),  # unwanted, and rose a lot: dual clip, on by default
-        (9.0, -2.0, +6.0),
+        (9.0, -2.0, +6.0),  # unwanted, and rose a lot: dual clip, on by default
     ],
 )
 def test_the_clips(ratio: float, advantage: float, loss: float) -> None:

@@ -188,6 +188,26 @@ def test_a_constant_added_to_the_rewards_does_not_matter(comparing, drawn) -> No
     assert made.advantage.abs().max() > 0
 
 
+def test_importance_weighs_each_tokens_policy_loss_and_nothing_else(clipping, drawn) -> None:
+    """Outside all clips. The pull to the reference and the bonus speak of the policy as it is, not of who sampled."""
+    _, batch = drawn(clipping)
+    made, _ = clipping.prepare(batch, {})
+    made = made.rows(made.preference == 0) if clipping.data == "mixed" else made
+    at = made.old.clone().add_(0.1).requires_grad_()
+    weight = torch.arange(at.numel(), dtype=torch.float64).view(at.shape) / at.numel()
+
+    def pull(importance: Tensor, advantage: Tensor) -> Tensor:
+        weighed = replace(made, importance=importance, advantage=advantage)
+        return torch.autograd.grad(clipping.loss(Output(at, at.square()), weighed)[0], at)[0]
+
+    one, nothing = torch.ones_like(weight), torch.zeros_like(made.advantage)
+    other = pull(one, nothing)
+    assert torch.equal(pull(weight, nothing), other)
+    plain = pull(one, made.advantage) - other
+    assert plain.abs().sum() > 0
+    torch.testing.assert_close(pull(weight, made.advantage) - other, plain * weight)
+
+
 def test_at_ratio_one_it_is_reinforce(clipping, drawn) -> None:
     """Without KL and bonus the gradient of a token's log-probability is -A, weighed as the tokens add up."""
     price = "kl_loss_coef" if isinstance(clipping, GRPO) else "kl_coef"
