@@ -6,30 +6,27 @@ POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info",
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
 import socket
 import ssl
-import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, field, replace
-from email.message import Message
 from functools import cache
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
-from typing import IO, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, DetailedReward, Scores
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
 
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
@@ -122,7 +119,7 @@ class Remote(DetailedReward):
     def _proxy(self) -> str:
         """The environment variable that names a proxy for the server; empty where it is asked directly."""
         parts = urlsplit(self.url)
-        if parts.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(parts.hostname or ""):
+        if parts.scheme not in getproxies() or proxy_bypass(parts.hostname or ""):
             return ""
         return f"{parts.scheme}_proxy"
 
@@ -132,30 +129,37 @@ class Remote(DetailedReward):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""
-        batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
-        failed = 0
-
-        def one(batch: Sequence[Answer]) -> tuple[list[Any], str]:
-            nonlocal failed
-            if failed >= self.max_parallel:
-                return [math.nan] * len(batch), f"not asked: {failed} requests before it failed"
-            try:
-                scores = self._scores(batch)
-            except RequestFailed as error:
-                failed += 1
-                return [math.nan] * len(batch), str(error)
-            failed = 0
-            return scores, ""
-
-        with ThreadPoolExecutor(self.max_parallel) as threads:
-            results = list(threads.map(one, batches))
+        results = asyncio.run(self._score_all(answers))
         faults = [fault for scores, fault in results for _ in scores]
         return Scores([score for scores, _ in results for score in scores], {}, faults)
 
-    def _scores(self, batch: Sequence[Answer]) -> list[Any]:
+    async def _score_all(self, answers: Sequence[Answer]) -> list[tuple[list[Any], str]]:
+        """Of each batch the scores, and why it has none."""
+        from httpx2 import AsyncClient  # noqa: PLC0415  late: a plan that asks no server is quicker without it
+
+        places, failed = asyncio.Semaphore(self.max_parallel), 0
+
+        async def score_batch(batch: Sequence[Answer]) -> tuple[list[Any], str]:
+            nonlocal failed
+            async with places:
+                if failed >= self.max_parallel:
+                    return [math.nan] * len(batch), f"not asked: {self.max_parallel} requests before it failed"
+                try:
+                    scores = await self._score(client, batch)
+                except RequestFailed as error:
+                    failed += 1
+                    return [math.nan] * len(batch), str(error)
+                failed = 0
+                return scores, ""
+
+        batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
+        async with AsyncClient(verify=_tls_context(), timeout=None) as client:
+            return await asyncio.gather(*map(score_batch, batches))
+
+    async def _score(self, client: AsyncClient, batch: Sequence[Answer]) -> list[Any]:
         """Raises `RequestFailed`."""
         sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
-        reply = self._reply(json.dumps({"answers": sent}, default=str).encode())
+        reply = await self._reply(client, json.dumps({"answers": sent}, default=str).encode())
         try:
             node = parse_json(reply)
         except ValueError as error:
@@ -167,21 +171,22 @@ class Remote(DetailedReward):
             raise RequestFailed(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
 
-    def _reply(self, body: bytes) -> bytes:
-        for again in range(self.retries + 1):
-            try:
-                return _answered(self._request(body), self.timeout_s)
-            except RequestFailed as error:
-                if not error.passing or again == self.retries:
-                    raise
-                time.sleep(min(max(self.backoff_s * 2**again, error.wait_s), MOST_WAIT_S))
-        raise AssertionError("the last time returns or raises")
-
-    def _request(self, body: bytes) -> urllib.request.Request:
-        headers = {"Content-Type": "application/json", "Accept": "application/json", **self.headers}
+    async def _reply(self, client: AsyncClient, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if self.token_env:
             headers["Authorization"] = f"Bearer {self._token}"
-        return urllib.request.Request(self.url, body, headers, method="POST")
+        for again in range(self.retries + 1):
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    return await _post(client, self.url, body, headers | self.headers)
+            except TimeoutError:
+                failure = RequestFailed(f"the server took longer than {self.timeout_s:g} s", passing=True)
+            except RequestFailed as error:
+                failure = error
+            if not failure.passing or again == self.retries:
+                break
+            await asyncio.sleep(min(max(self.backoff_s * 2**again, failure.wait_s), MOST_WAIT_S))
+        raise failure
 
 
 class RequestFailed(Exception):
@@ -192,117 +197,45 @@ class RequestFailed(Exception):
         self.passing, self.wait_s = passing, wait_s
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Redirects are refused, as they would send the token to another host."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        return None
-
-
-class _Deadline:
-    """Closes connections at the deadline, even in the middle of a header."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.over = threading.Event()
-        self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(timeout_s, self._end)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    def watch(self, connected: socket.socket) -> None:
-        self._sockets.append(connected)
-        if self.over.is_set():
-            self._end()
-
-    def _end(self) -> None:
-        self.over.set()
-        for connected in self._sockets:
-            with suppress(OSError):  # closed already
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # TLS has nothing more to say, either
-
-
-class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens connections that a deadline closes."""
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__(context=_context())
-        self.deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._watched(HTTPConnection), req)
-
-    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(self._watched(HTTPSConnection), req, context=_context())
-
-    def _watched(self, kind: type[HTTPConnection]) -> Any:
-        watch = self.deadline.watch
-
-        def connect(connection: Any) -> None:
-            kind.connect(connection)
-            watch(connection.sock)
-
-        return type("Watched", (kind,), {"connect": connect})
-
-
 @cache
-def _context() -> ssl.SSLContext:
+def _tls_context() -> ssl.SSLContext:
     """A cached TLS context: reading the system's certificates takes longer than a request."""
-    found = ssl.create_default_context()
-    found.set_alpn_protocols(["http/1.1"])
-    return found
+    return ssl.create_default_context()
 
 
-def _answered(request: urllib.request.Request, timeout_s: float) -> bytes:
-    """The reply's body. Raises `RequestFailed`."""
-    late = RequestFailed(f"the server took longer than {timeout_s:g} s", passing=True)
-    with _Deadline(timeout_s) as deadline:
-        try:
-            reply = _read(request, timeout_s, deadline)
-        except RequestFailed as error:
-            raise (late if deadline.over.is_set() else error) from None
-    if deadline.over.is_set():  # the reply is incomplete
-        raise late
-    return reply
+async def _post(client: AsyncClient, url: str, body: bytes, headers: dict[str, str]) -> bytes:
+    """The reply's body. Redirects are refused, as they would send the token to another host. Raises `RequestFailed`."""
+    import httpx2  # noqa: PLC0415  late, as above
 
-
-def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline) -> bytes:
-    opener = urllib.request.build_opener(_NoRedirect, _Handler(deadline))
     try:
-        with opener.open(request, timeout=timeout_s) as reply:
-            body = bytearray()
-            while piece := reply.read1(2**16):
-                body += piece
-                if len(body) > LONGEST:
+        async with client.stream("POST", url, content=body, headers=headers) as reply:
+            if not reply.is_success:
+                text, wait = f"{reply.status_code} {reply.reason_phrase}", reply.headers.get("Retry-After", "")
+                wait_s = float(wait) if wait.isdigit() else 0.0  # a date is ignored
+                raise RequestFailed(f"the server said {text}", reply.status_code in AGAIN, wait_s)
+            received = bytearray()
+            async for piece in reply.aiter_bytes(2**16):
+                received += piece
+                if len(received) > LONGEST:
                     raise RequestFailed(f"the server's reply is longer than {LONGEST} bytes")
-            return bytes(body)
-    except urllib.error.HTTPError as error:
-        wait = _seconds(error.headers)
-        error.close()
-        raise RequestFailed(f"the server said {error.code} {error.reason}", error.code in AGAIN, wait) from error
-    except TimeoutError as error:
-        raise RequestFailed(f"the server took longer than {timeout_s:g} s", passing=True) from error
-    except urllib.error.URLError as error:
-        why = error_message(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
-        raise RequestFailed(f"the server cannot be reached: {why}", passing=True) from error
-    except (InvalidURL, ValueError):  # whose text holds the token, or the header, that is at fault
+            return bytes(received)
+    except (httpx2.ConnectError, httpx2.ProxyError) as error:
+        raise RequestFailed(f"the server cannot be reached: {_reason(error)}", passing=True) from error
+    except (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol, httpx2.InvalidURL, ValueError):
+        # the text of these holds the token, or the header, that is at fault
         raise RequestFailed("the request cannot be sent: its address or a header is not valid HTTP") from None
-    except (OSError, HTTPException) as error:
-        raise RequestFailed(f"the server broke off: {error_message(error)}", passing=True) from error
+    except httpx2.RequestError as error:
+        raise RequestFailed(f"the server broke off: {_reason(error)}", passing=True) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said, at the beginning of a chain of errors."""
+    while cause := error.exceptions[-1] if isinstance(error, ExceptionGroup) else error.__cause__ or error.__context__:
+        error = cause
+    if isinstance(error, OSError) and str(error.strerror).startswith("Connect call failed"):
+        return os.strerror(error.errno or 0).lower()
+    return error_message(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
 
 def _sendable(text: str) -> bool:
     return text.isascii() and text.isprintable()
-
-
-def _seconds(headers: Message[str, str]) -> float:
-    """Seconds of a Retry-After header; dates are ignored."""
-    text = headers.get("Retry-After", "")
-    return float(text) if text.isdigit() else 0.0
