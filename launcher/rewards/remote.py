@@ -11,11 +11,10 @@ import json
 import math
 import os
 import socket
-import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, field, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, Self
+from functools import partial
+from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,11 +24,8 @@ from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
-if TYPE_CHECKING:
-    from httpx2 import AsyncClient
-
-LONGEST = 64 * 2**20  # bytes of a reply
-AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
+Post = Callable[[bytes], Awaitable[bytes]]
+"""Sends a request's body and returns the reply's. Raises `RequestFailed`."""
 MOST_WAIT_S = 30.0
 PRINTABLE = "use printable ASCII characters"
 KEPT = "would be kept with the run"
@@ -135,7 +131,7 @@ class Remote(DetailedReward):
 
     async def _score_all(self, answers: Sequence[Answer]) -> list[tuple[list[Any], str]]:
         """Of each batch the scores, and why it has none."""
-        from httpx2 import AsyncClient  # noqa: PLC0415  late: a plan that asks no server is quicker without it
+        from launcher.rewards import http_post  # noqa: PLC0415  late: httpx2 is needed where a server is asked
 
         places, failed = asyncio.Semaphore(self.max_parallel), 0
 
@@ -145,7 +141,7 @@ class Remote(DetailedReward):
                 if failed >= self.max_parallel:
                     return [math.nan] * len(batch), f"not asked: {self.max_parallel} requests before it failed"
                 try:
-                    scores = await self._score(client, batch)
+                    scores = await self._score(post, batch)
                 except RequestFailed as error:
                     failed += 1
                     return [math.nan] * len(batch), str(error)
@@ -153,13 +149,17 @@ class Remote(DetailedReward):
                 return scores, ""
 
         batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
-        async with AsyncClient(verify=_tls_context(), timeout=None) as client:
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        if self.token_env:
+            headers["Authorization"] = f"Bearer {self._token}"
+        async with http_post.open_client() as client:
+            post = partial(http_post.post, client, self.url, headers | self.headers)
             return await asyncio.gather(*map(score_batch, batches))
 
-    async def _score(self, client: AsyncClient, batch: Sequence[Answer]) -> list[Any]:
+    async def _score(self, post: Post, batch: Sequence[Answer]) -> list[Any]:
         """Raises `RequestFailed`."""
         sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
-        reply = await self._reply(client, json.dumps({"answers": sent}, default=str).encode())
+        reply = await self._reply(post, json.dumps({"answers": sent}, default=str).encode())
         try:
             node = parse_json(reply)
         except ValueError as error:
@@ -171,14 +171,11 @@ class Remote(DetailedReward):
             raise RequestFailed(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
 
-    async def _reply(self, client: AsyncClient, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        if self.token_env:
-            headers["Authorization"] = f"Bearer {self._token}"
+    async def _reply(self, post: Post, body: bytes) -> bytes:
         for again in range(self.retries + 1):
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    return await _post(client, self.url, body, headers | self.headers)
+                    return await post(body)
             except TimeoutError:
                 failure = RequestFailed(f"the server took longer than {self.timeout_s:g} s", passing=True)
             except RequestFailed as error:
@@ -195,46 +192,6 @@ class RequestFailed(Exception):
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)
         self.passing, self.wait_s = passing, wait_s
-
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    """A cached TLS context: reading the system's certificates takes longer than a request."""
-    return ssl.create_default_context()
-
-
-async def _post(client: AsyncClient, url: str, body: bytes, headers: dict[str, str]) -> bytes:
-    """The reply's body. Redirects are refused, as they would send the token to another host. Raises `RequestFailed`."""
-    import httpx2  # noqa: PLC0415  late, as above
-
-    try:
-        async with client.stream("POST", url, content=body, headers=headers) as reply:
-            if not reply.is_success:
-                text, wait = f"{reply.status_code} {reply.reason_phrase}", reply.headers.get("Retry-After", "")
-                wait_s = float(wait) if wait.isdigit() else 0.0  # a date is ignored
-                raise RequestFailed(f"the server said {text}", reply.status_code in AGAIN, wait_s)
-            received = bytearray()
-            async for piece in reply.aiter_bytes(2**16):
-                received += piece
-                if len(received) > LONGEST:
-                    raise RequestFailed(f"the server's reply is longer than {LONGEST} bytes")
-            return bytes(received)
-    except (httpx2.ConnectError, httpx2.ProxyError) as error:
-        raise RequestFailed(f"the server cannot be reached: {_reason(error)}", passing=True) from error
-    except (httpx2.LocalProtocolError, httpx2.UnsupportedProtocol, httpx2.InvalidURL, ValueError):
-        # the text of these holds the token, or the header, that is at fault
-        raise RequestFailed("the request cannot be sent: its address or a header is not valid HTTP") from None
-    except httpx2.RequestError as error:
-        raise RequestFailed(f"the server broke off: {_reason(error)}", passing=True) from error
-
-
-def _reason(error: BaseException) -> str:
-    """What the system said, at the beginning of a chain of errors."""
-    while cause := error.exceptions[-1] if isinstance(error, ExceptionGroup) else error.__cause__ or error.__context__:
-        error = cause
-    if isinstance(error, OSError) and str(error.strerror).startswith("Connect call failed"):
-        return os.strerror(error.errno or 0).lower()
-    return error_message(error if isinstance(error, Exception) else RuntimeError(str(error)))
 
 
 def _sendable(text: str) -> bool:

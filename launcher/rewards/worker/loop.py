@@ -1,23 +1,21 @@
 """One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR`.
 
-It receives settings through the socket, loads what answers requests of that kind (`worker/KIND.py`, or a function
-here), says that it is ready, and then answers one request after the other. What it prints is discarded. It dies with
-the process that started it.
+It receives settings through the socket, loads what answers requests of that kind (`worker/KIND.py`), says that it is
+ready, and then answers one request after the other. What it prints is discarded. It dies with the process that started
+it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import importlib
-import logging
 import os
-import re
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from launcher.core.classes import CODE_DIR, add_code_dir
@@ -25,7 +23,6 @@ from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
 Work = Callable[[Any], Any]
-PARSED = 4096  # expressions that are parsed once: the truth of a prompt comes with each of its answers
 
 
 def main() -> None:
@@ -45,30 +42,8 @@ def main() -> None:
 
 
 def load(kind: str, settings: dict[str, Any]) -> Work:
-    here: dict[str, Callable[[dict[str, Any]], Work]] = {"pattern": load_pattern, "math": load_math}
-    load_kind = here.get(kind) or importlib.import_module(f"launcher.rewards.worker.{kind}").load
-    work: Work = load_kind(settings)
+    work: Work = importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings)
     return work
-
-
-def load_pattern(settings: dict[str, Any]) -> Callable[[str], bool]:
-    """Whether a text matches a regular expression; one that backtracks for ever is ended outside."""
-    pattern = re.compile(settings["pattern"], re.DOTALL)
-    return lambda text: pattern.fullmatch(text) is not None
-
-
-def load_math(settings: dict[str, Any]) -> Callable[[list[str]], bool]:
-    """Whether two expressions are equal by math-verify. Its time limits need a main thread; ours is outside."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify  # noqa: PLC0415  a second
-
-    logging.disable()
-    forms = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
-
-    @lru_cache(PARSED)
-    def parsed(text: str) -> Any:
-        return parse(text, extraction_config=forms, parsing_timeout=None)
-
-    return lambda request: bool(verify(parsed(request[0]), parsed(request[1]), timeout_seconds=None))
 
 
 def serve(channel: socket.socket, work: Work, file: str) -> None:
