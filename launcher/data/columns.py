@@ -23,7 +23,7 @@ from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, so
 from launcher.data.reader import Block, Chunk, RowBatch
 from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import RefusedRow, Row
+from launcher.spec.data import RefusedRow
 
 _PLACEHOLDER = re.compile("\ue000(.*?)\ue001", re.DOTALL)
 """Stands in the example for the text of the column that it names."""
@@ -51,62 +51,60 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     """The lines as arrow reads them, where each of them is an object."""
     # As many rows as lines that begin and end as objects do are one row in each line: inside an object no line
     # break stands between `}` and `{`. Arrow itself crashes where the first row is `null`.
-    tail = bytes(block.data[-4:])
-    data = block.data[: len(block.data) - len(tail) + len(tail.rstrip())]
-    signs = np.frombuffer(data, np.uint8)
-    breaks = np.flatnonzero(signs == ord("\n"))
-    if not len(signs) or signs[0] != ord("{") or signs[-1] != ord("}"):
+    signs = np.frombuffer(block.data, np.uint8)
+    ends = np.flatnonzero(signs == ord("\n"))
+    if not len(ends) or ends[-1] < len(signs) - 1:  # the last line of a file
+        ends = np.append(ends, len(signs))
+    starts = np.append(0, ends[:-1] + 1)
+    last = ends - 1 - int(signs[ends[0] - 1] == ord("\r"))
+    if not ((signs[starts] == ord("{")).all() and (signs[last] == ord("}")).all()):
         return None
-    last = breaks - 1 - int(len(breaks) > 0 and signs[breaks[0] - 1] == ord("\r"))
-    if not ((signs[last] == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()):
-        return None
-    first = parse_line(block.name, block.first, bytes(data[: breaks[0] if len(breaks) else None]))
+    first = parse_line(block.name, block.first, block.data[: ends[0]])
     if not isinstance(first, RawRow):
         return None
     # Without their types arrow takes texts that look like times for times.
     texts = pa.schema([(key, pa.string()) for key, value in first.values.items() if isinstance(value, str)])
-    reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    reading = pj.ReadOptions(use_threads=False, block_size=len(block.data) + 1)
     try:
-        table = pj.read_json(pa.py_buffer(data), reading, pj.ParseOptions(explicit_schema=texts))
+        table = pj.read_json(pa.py_buffer(block.data), reading, pj.ParseOptions(explicit_schema=texts))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table if len(table) == len(breaks) + 1 else None
+    return table if len(table) == len(ends) else None
 
 
 def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Table | None:
     """The columns to write, without extra_info; None where the rows have to be converted one by one."""
-    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math"):
+    if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
         return None
-    cells = _text_cells(table, files) if _is_sound(table) else None
     try:
-        row = _example_row(cells, files, kind) if cells else None
-        values = parquet_layout.values_of(row, kind) if isinstance(row, Row) and not row.extra_info else {}
+        cells = _text_cells(table, files)
+        values = _example_values(cells, files, kind)
     except UnfitRow:
         return None
-    if not cells or not values:
-        return None
     used = [cells[name] for name in _placeholders(values)]
-    alike = pc.any(pc.equal(*used[-2:])).as_py() if kind == "pairs" else False  # chosen and rejected, which are last
-    if alike or not all(map(_says_something, used)):
+    if not all(map(_says_something, used)):
+        return None
+    if kind == "pairs" and pc.any(pc.equal(*used[-2:])).as_py():  # chosen and rejected, which are last
         return None
     types = parquet_layout.types(kind)
     return pa.table({name: _filled(values[name], of, cells, len(table)) for name, of in types.items()})
 
 
-def _text_cells(table: pa.Table, files: Files) -> Cells | None:
-    """The columns of texts; None where others are read, or where one changes what a row means."""
+def _text_cells(table: pa.Table, files: Files) -> Cells:
+    """The columns of texts. Raises `UnfitRow` where others are read, or where one changes what a row means."""
     cells = {name: table[name].combine_chunks() for name in table.column_names if table[name].type == pa.string()}
     others = set(table.column_names) - cells.keys()
-    read_keys = {*READ_KEYS, files.prompt_key, files.response_key}
-    if others & read_keys or any(table[name].type not in _UNREAD_TYPES for name in others):
-        return None
-    marked = any("\ue000" in name or "\ue001" in name for name in cells)
-    return None if marked or cells.keys() & MEANING_KEYS else cells
+    unread = not others & {*READ_KEYS, files.prompt_key, files.response_key}
+    if not unread or any(table[name].type not in _UNREAD_TYPES for name in others):
+        raise UnfitRow("it has other columns than texts")
+    if cells.keys() & MEANING_KEYS or any("\ue000" in name or "\ue001" in name for name in cells):
+        raise UnfitRow("a column changes what its rows mean")
+    return cells
 
 
-def _example_row(cells: Cells, files: Files, kind: Kind) -> Row | RefusedRow:
+def _example_values(cells: Cells, files: Files, kind: Kind) -> dict[str, Any]:
     """What becomes of a row with a placeholder for each text. Adds the ground truths of solutions to `cells`; raises
-    `UnfitRow` where one has none."""
+    `UnfitRow` where one has none, and where the row cannot be used."""
     example: dict[str, Any] = {name: f"\ue000{name}\ue001" for name in cells}
     if files.format == "gsm8k":
         if files.prompt_key or not {"question", "answer"} <= cells.keys():
@@ -116,7 +114,10 @@ def _example_row(cells: Cells, files: Files, kind: Kind) -> Row | RefusedRow:
         source = files.data_source or example.get("data_source") or SOURCES[files.format]
         example = solved_question(example["question"], instruction, example["answer"], f"\ue000{_TRUTH}\ue001")
         files = replace(files, format="auto", instruction="", data_source=source)
-    return files.row(RawRow("", example, None), kind)
+    row = files.row(RawRow("", example, None), kind)
+    if isinstance(row, RefusedRow) or row.extra_info:
+        raise UnfitRow("its rows are not alike")
+    return parquet_layout.values_of(row, kind)
 
 
 def _marked_numbers(solutions: pa.Array) -> pa.Array:
@@ -169,10 +170,9 @@ def _is_sound(table: pa.Table) -> bool:
             return False
         if column.type == pa.string():
             size += pc.max(pc.binary_length(column)).as_py() or 0
-            data = [
-                part.buffers()[2] for part in column.chunks
-            ]  # all at once: a search in each text is ten times slower
-            if any(texts is not None and b"\0" in texts.to_pybytes() for texts in data):
+            # All at once: a search for NUL in each text is ten times slower.
+            data = [np.frombuffer(texts, np.uint8) for part in column.chunks if (texts := part.buffers()[2])]
+            if any(signs.min(initial=1) == 0 for signs in data):
                 return False
     return size <= MAX_ROW_BYTES
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from launcher.core.files import open_file
@@ -29,6 +30,8 @@ _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
 """Of parquet: rows and bytes that are in memory at a time."""
 _VALUE_ROWS = 1024
 """Rows of parquet that are Python values at a time."""
+_PART_ROWS = 256
+"""Rows of CSV or of an array that come together."""
 
 
 class Chunk(Protocol):
@@ -58,7 +61,7 @@ def read_chunks(name: str, advance: Callable[[int], None] = lambda _: None) -> I
             return
         before, empty = 0, True
         for chunk in _chunks(name, file, head) if head else ():
-            empty = empty and isinstance(chunk, Block) and not bytes(chunk.data).strip()
+            empty = empty and isinstance(chunk, Block) and chunk.data.isspace()
             yield chunk
             here = max(file.tell(), before)  # the end of a parquet file is read first
             advance(here - before)
@@ -80,37 +83,33 @@ def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
         return _batches(name, file)
     text = io.BufferedReader(gzip.GzipFile(fileobj=file)) if head.startswith(b"\x1f\x8b") else file
     bare = name.lower().removesuffix(".gz")
-    if bare.endswith((".csv", ".tsv")):
-        return _together(csv_rows(name, _lines(_blocks(name, text)), tabs=bare.endswith(".tsv")))
+    if bare.endswith((".jsonl", ".ndjson")):
+        return _blocks(name, text)
     try:
-        start = text.peek(4096) if bare.endswith(".json") else b""
+        start = text.peek(4096).removeprefix(BOM).lstrip()
     except BREAKS:  # whoever reads it will say so
         start = b""
-    if start.removeprefix(BOM).lstrip().startswith(b"["):
-        return _together(array_rows(name, text))
-    return _blocks(name, text)
+    if bare.endswith((".csv", ".tsv")):
+        usual = "," if bare.endswith(".csv") else "\t"
+        header = start.partition(b"\n")[0]
+        separator = next((sign for sign in (usual, ";", "\t") if sign.encode() in header), usual)
+        return _together(csv_rows(name, _lines(_blocks(name, text)), separator))
+    return _together(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
 
 
 @dataclass(frozen=True)
 class _Together:
     """Rows that were read one by one."""
 
-    found: list[Found]
+    found: tuple[Found, ...]
 
     def rows(self) -> Iterator[Found]:
         yield from self.found
 
 
 def _together(rows: Iterator[Found]) -> Iterator[_Together]:
-    found, size = list[Found](), 0
-    for row in rows:
-        found.append(row)
-        size += len(row.line or b"") if isinstance(row, RawRow) else len(row.raw)
-        if size > CHUNK_BYTES:
-            yield _Together(found)
-            found, size = [], 0
-    if found:
-        yield _Together(found)
+    while part := tuple(islice(rows, _PART_ROWS)):
+        yield _Together(part)
 
 
 # ---- lines of JSON
@@ -122,10 +121,10 @@ class Block:
 
     name: str
     first: int  # number of the first line, from 1
-    data: memoryview
+    data: bytes
 
     def numbered(self) -> Iterator[tuple[int, bytes]]:
-        return enumerate(bytes(self.data).removesuffix(b"\n").split(b"\n"), start=self.first)
+        return enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first)
 
     def rows(self) -> Iterator[Found]:
         for number, line in self.numbered():
@@ -134,38 +133,29 @@ class Block:
 
 
 def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
-    """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused, and so is one in which the
-    file breaks off, which ends it."""
-    number, rest, more, broken = 1, b"", True, ""
-    while more:
-        pieces, size = [rest], 0
-        try:
-            while size < CHUNK_BYTES and (piece := file.read1(CHUNK_BYTES)):
-                pieces.append(piece)
-                size += len(piece)
-            more = size >= CHUNK_BYTES
-        except BREAKS as error:
-            more, broken = False, f"the file breaks off in this line: {error_message(error)}"
-        data = b"".join(pieces)
-        end = data.rfind(b"\n") + 1 if more or broken else len(data)  # the last line needs no newline
-        if end:
-            yield Block(name, number, memoryview(data)[:end])  # a copy would cost as much as reading
-            number += data.count(b"\n", 0, end)
-        rest = data[end:]
-        if more and len(rest) > MAX_ROW_BYTES:
-            size = len(rest)
-            try:
-                while (piece := file.read1(CHUNK_BYTES)) and b"\n" not in piece:
-                    size += len(piece)
-            except BREAKS as error:
-                more, broken = False, f"the file breaks off in this line: {error_message(error)}"
-            else:
-                last, newline, rest = piece.partition(b"\n")
-                more = bool(newline)
-                yield RefusedRow(f"{name}:{number}", too_long("line", size + len(last)), "")
-                number += 1
-    if broken:
-        yield ended(f"{name}:{number}", broken, rest)
+    """Every line once, in blocks of about CHUNK_BYTES. A line that is too long is refused; where the file breaks off,
+    reading ends with the block before."""
+    number = 1
+    try:
+        while data := file.read(CHUNK_BYTES):
+            tail = file.readline(MAX_ROW_BYTES + 1)  # of the line in which the block ends
+            if len(tail) <= MAX_ROW_BYTES:
+                yield Block(name, number, data + tail)
+                number += data.count(b"\n") + tail.endswith(b"\n")
+                continue
+            whole = data.rfind(b"\n") + 1
+            if whole:
+                yield Block(name, number, data[:whole])
+                number += data.count(b"\n")
+            size = len(data) - whole
+            while not tail.endswith(b"\n"):
+                size += len(tail)
+                if not (tail := file.readline(CHUNK_BYTES)):
+                    break
+            yield RefusedRow(f"{name}:{number}", too_long("line", size + len(tail.removesuffix(b"\n"))), "")
+            number += 1
+    except BREAKS as error:
+        yield ended(f"{name}:{number}", f"the file breaks off behind this line: {error_message(error)}")
 
 
 def _lines(blocks: Iterator[Block | RefusedRow]) -> Iterator[bytes | RefusedRow]:
