@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from launcher.core.files import open_file
 
-_BOMS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
-         (codecs.BOM_UTF16_BE, "UTF-16"))  # fmt: skip
+_BOMS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
+         codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
 _HIGH = re.compile(rb"[\x80-\xff]+")
 _OTHERS = (
     (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "save its rows as CSV"),
@@ -32,19 +32,8 @@ def other_content(name: str) -> tuple[str, str] | None:
     for start, what, fix in _OTHERS:
         if head.startswith(start) or head.lower().startswith(start):
             return what, fix
-    encoding = wide_encoding(head)
+    encoding = next((name for mark, name in _BOMS.items() if head.startswith(mark)), "")
     return (encoding, to_utf8(name, encoding)) if encoding else None
-
-
-def wide_encoding(head: bytes) -> str:
-    """UTF-16 or UTF-32 of which a file begins with `head`; empty where it is neither."""
-    if marked := next((name for bom, name in _BOMS if head.startswith(bom)), ""):
-        return marked
-    if len(head) < 4 or b"\0" not in head:
-        return ""
-    evens, odds = head[::2], head[1::2]  # without a mark: the ASCII that rows begin with has a zero beside each letter
-    little, big = not evens.count(0) and odds.count(0) == len(odds), not odds.count(0) and evens.count(0) == len(evens)
-    return "UTF-16LE" if little else "UTF-16BE" if big else ""
 
 
 def probable_encoding(lines: Iterable[bytes]) -> str:

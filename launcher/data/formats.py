@@ -7,7 +7,7 @@ What one row may look like, as demonstrations ("answers"):
     {"prompt": "1+1?", "completion": "2"}, or both as messages
   of ShareGPT and of Alpaca:
     {"conversations": [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}], "system": "..."}
-    {"instruction": "Add.", "input": "1+1", "output": "2", "system": "...", "history": [["0+1", "1"]]}
+    {"instruction": "Add.", "input": "1+1", "output": "2", "system": "..."}
 and as prompts, where the answer is only what a sampled one is compared with:
     {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}, "data_source": "sums"}
     where reward_model may have a style: `model` asks for a reward model, which needs no ground truth
@@ -60,6 +60,7 @@ _SYSTEM = ("system", "system_prompt")
 _NOT_READ = {
     **dict.fromkeys(("images", "image", "videos", "video", "audios", "audio"), "use rows without it"),
     "functions": "use tools: a list of objects with type and function",
+    "history": "use messages, with all turns",
 }
 _TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
 TEMPLATE_FIELDS = "template_fields"
@@ -69,7 +70,7 @@ _VERDICTS = ("label", "kto_tag")
 MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS, *_TEMPLATE_ARGS, TEMPLATE_FIELDS))
 """Keys of a row that change what its prompt and answer mean."""
 READ_KEYS = MEANING_KEYS.union(
-    PROMPTS, *ANSWERS.values(), ("chosen", "rejected", "input", "history"),
+    PROMPTS, *ANSWERS.values(), ("chosen", "rejected", "input"),
     ("reward_model", "ground_truth", "data_source", "ability", "extra_info"),
 )  # fmt: skip
 """All keys of a row that are read here where no setting names others."""
@@ -210,8 +211,7 @@ def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
     text = "\n".join(part for part in parts if part.strip())
     if not text:
         raise UnfitRow(f"{name} is empty")
-    earlier = _history(values)
-    return (*earlier, Message("user", text)) if earlier else text
+    return text
 
 
 def _with_system(values: Values, prompt: Text) -> Text:
@@ -226,18 +226,6 @@ def _with_system(values: Values, prompt: Text) -> Text:
     if turns[0].content != system:
         raise UnfitRow(f"{key} and the first turn, a system turn, say different things; use one of them")
     return turns
-
-
-def _history(values: Values) -> tuple[Message, ...]:
-    """The rounds before the instruction, each a question and its answer."""
-    value = values.get("history")
-    turns = list[Message]()
-    for place, pair in enumerate([] if value is None else _expect("history", value, list, "a list of pairs")):
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise UnfitRow(f"history[{place}] is no pair; expected a question and its answer")
-        for part, role in enumerate(("user", "assistant")):
-            turns.append(Message(role, _text(f"history[{place}][{part}]", pair[part])))
-    return tuple(turns)
 
 
 def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
@@ -278,12 +266,11 @@ def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
     """
     for key, fix in _NOT_READ.items():
         value = others.get(key)
-        if value and not (isinstance(value, str) and value.strip() in ("", "[]", "{}", "null")):
+        if value and str(value).strip() not in ("", "[]", "{}", "null"):
             raise UnfitRow(f"{key} cannot be read yet; {fix}")
     given = kind == "answers" or (row.ground_truth and not _first(others, ("reward_model", "ground_truth")))
     for key in _VERDICTS if given and row.rejected is None else ():
-        value = others.get(key)
-        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):  # text in CSV
+        if str(others.get(key)).strip().lower() == "false":  # text in CSV
             raise UnfitRow(f"{key} is false: the answer is one to avoid; use rows where {key} is true")
     args = dict(row.template_args)
     if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):

@@ -44,12 +44,17 @@ def to_standard_row(
     """The row in a form of `formats`. Raises `UnfitRow`."""
     if instruction is None:
         instruction = INSTRUCTIONS.get(format, "")
-    if format == "auto":
-        row = _auto(values, instruction, prompt_key)
+    if format == "hh":
+        row = _hh(values, instruction)
     elif form := SOLVED.get(format):
         row = _solved(form, values, instruction)
+    elif prompts := _FORMS.get(format):  # no key of another prompt counts
+        if all(values.get(key) is None for key in prompts):
+            required(values, prompts[0])
+        others = {*PROMPTS} - {*prompts}
+        row = _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
     else:
-        row = _SHAPES[format](values, instruction)
+        row = _auto(values, instruction, prompt_key)
     source = data_source or row.get("data_source") or SOURCES.get(format)
     return row if source is None else {**row, "data_source": source}
 
@@ -128,22 +133,6 @@ def _hh(values: Values, instruction: str) -> Values:
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
 
 
-def _without_other_prompts(values: Values, instruction: str, *prompts: str) -> Values:
-    """The row without keys of other prompts."""
-    if all(values.get(key) is None for key in prompts):
-        required(values, prompts[0])
-    others = {*PROMPTS} - {*prompts}
-    return _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
-
-
-def _alpaca(values: Values, instruction: str) -> Values:
-    return _without_other_prompts(values, instruction, "instruction")
-
-
-def _sharegpt(values: Values, instruction: str) -> Values:
-    return _without_other_prompts(values, instruction, "conversations", "messages")
-
-
 class Solved(NamedTuple):
     """A format of questions, each with a solution that ends in its answer."""
 
@@ -159,7 +148,8 @@ SOLVED: Mapping[str, Solved] = {
     "gsm8k": Solved("question", "answer", _gsm8k_truth),
     "math": Solved("problem", "solution", _math_truth, ("level", "type")),
 }
-_SHAPES: Mapping[str, Callable[[Values, str], Values]] = {"alpaca": _alpaca, "sharegpt": _sharegpt, "hh": _hh}
+_FORMS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
+"""The keys of their prompts."""
 
 
 def _solved(form: Solved, values: Values, instruction: str) -> Values:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launcher.data.formats import TEMPLATE_FIELDS, template_fields
@@ -152,14 +151,6 @@ def _names_of(name: str, of: pa.DataType) -> Iterator[str]:
             yield from _names_of(f"{name}.{field.name}", field.type)
     elif pa.types.is_list(of) or pa.types.is_large_list(of) or pa.types.is_fixed_size_list(of):
         yield from _names_of(f"{name}[]", of.value_type)
-
-
-def distinct(path: Path, column: str) -> set[str | None]:
-    """The different texts in a column of a file. Raises `OSError`, or `ValueError` where it is no parquet."""
-    found: set[str | None] = set()
-    for batch in pq.ParquetFile(path).iter_batches(columns=[column]):
-        found.update(pc.unique(batch.column(0)).to_pylist())
-    return found
 
 
 def count_rows(path: Path) -> int:

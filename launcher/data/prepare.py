@@ -24,7 +24,7 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
-from launcher.data.refused import RefusedLog, kept_problems
+from launcher.data.refused import RefusedLog
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
@@ -54,8 +54,8 @@ class PreparedData:
     digest: str
     """Hash of all inputs; see `digest`."""
     made_at: float
-    version: int = 1
-    """Version of the format; the first wrote none."""
+    version: int
+    """Version of the format."""
 
 
 def store() -> Path:
@@ -70,11 +70,8 @@ def prepared(folder: Path) -> PreparedData | None:
         found = PreparedData(**node)
     except (OSError, ValueError, TypeError):
         return None
-    return (
-        found
-        if found.version == VERSION and all(_bytes(folder / name) == size for name, size in found.files.items())
-        else None
-    )
+    whole = all(_bytes(folder / name) == size for name, size in found.files.items())
+    return found if whole and found.version == VERSION else None
 
 
 def _bytes(path: Path) -> int:
@@ -116,26 +113,32 @@ def prepare(
     `into` is a folder to make instead of one in the store; `hashes` are sha256 that are known, by file name.
     Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are named and kept), `OSError` of the disk.
     """
-    names = {split: files.expanded(split) for split in SPLITS}
     if found := files.problems():
         raise Problems(found)
-    sources = {file: (hashes or {}).get(file) or _sha256(file) for split in names.values() for file in split}
-    settings = converted(files)
-    known = PreparedData(
-        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin or {}),
-        files={}, digest=digest(kind, settings, [[sources[file] for file in of] for of in names.values()]),
-        made_at=time.time(), version=VERSION,
-    )  # fmt: skip
+    known = _describe(files, kind, name, hashes or {}, origin or {})
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
-        if there.refused and files.on_bad_row == "error":
-            raise Problems(kept_problems(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
-        return final
-    if into and into.exists():
+        if not there.refused or files.on_bad_row == "skip":  # otherwise the rows are read again, and the bad ones named
+            return final
+    elif into and into.exists():
         raise Problems(Problem("--out", f"{into} is there already, and holds something else", "use another folder"))
     with _draft(final) as draft:
-        _convert(files, names, draft, known, watch, final)
+        _convert(files, draft, known, watch, final)
     return final
+
+
+def _describe(
+    files: Files, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
+) -> PreparedData:
+    """What will be prepared, as far as it is known before a row was read."""
+    names = [files.expanded(split) for split in SPLITS]
+    sources = {file: hashes.get(file) or _sha256(file) for of_split in names for file in of_split}
+    settings = converted(files)
+    return PreparedData(
+        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin), files={},
+        digest=digest(kind, settings, [[sources[file] for file in of] for of in names]), made_at=time.time(),
+        version=VERSION,
+    )  # fmt: skip
 
 
 def converted(files: Files) -> dict[str, Any]:
@@ -180,14 +183,12 @@ def _tidy(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _convert(
-    files: Files, names: Mapping[Split, list[str]], draft: Path, known: PreparedData, watch: OnDataProgress, final: Path
-) -> None:
+def _convert(files: Files, draft: Path, known: PreparedData, watch: OnDataProgress, final: Path) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
     from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
-    splits = [split for split in SPLITS if names[split]]
+    names = {split: of_split for split in SPLITS if (of_split := files.expanded(split))}
     meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
     templated = False
     while True:
@@ -195,8 +196,8 @@ def _convert(
         with RefusedLog(draft / "refused.jsonl") as log:
             converter = Converter(files, known.kind, log, meter.read, extra, templated)
             try:
-                for split in splits:
-                    rows[split] = converter.write(names[split], split, draft / f"{split}.parquet")
+                for split, of_split in names.items():
+                    rows[split] = converter.write(of_split, split, draft / f"{split}.parquet")
                 break
             except Wider as wider:  # a row has what does not fit the file that was begun
                 extra, templated = wider.extra, wider.templated

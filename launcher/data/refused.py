@@ -89,19 +89,9 @@ class RefusedLog:
     def problems(self, on_bad_row: Literal["error", "skip"]) -> list[Problem]:
         """Why the rows may not be trained on: the first bad ones with the number of others, unless they are skipped,
         and files that were not read to their end, as the number of rows that these lack is unknown."""
-        bad = self.bad - len(self.cut_files) if on_bad_row == "error" else 0
-        return [*self.cut_files, *(_problems(self.first, bad, self.rows, self.path) if bad else [])]
-
-
-def kept_problems(path: Path, rows: int) -> list[Problem]:
-    """The same of rows that were refused earlier: `path` is their file, `rows` counts all that there were."""
-    with path.open(encoding="utf-8") as file:
-        kept = [json.loads(line) for line in file]
-    first = [Problem(refused["where"], refused["reason"], code="bad-row") for refused in kept[:SHOWN]]
-    return _problems(first, len(kept), rows, path)
-
-
-def _problems(first: list[Problem], bad: int, rows: int, path: Path | None) -> list[Problem]:
-    more = [Problem("", f"... and {bad - SHOWN} more", code="bad-row")] if bad > SHOWN else []
-    kept = f", kept in {path}" if path else ""
-    return [*first, *more, Problem("data.on_bad_row", f"{bad} of {rows} rows are bad{kept}", "use skip", "bad-row")]
+        bad = self.bad - len(self.cut_files)
+        if not bad or on_bad_row == "skip":
+            return self.cut_files
+        more = [Problem("", f"... and {bad - SHOWN} more", code="bad-row")] if bad > SHOWN else []
+        got = f"{bad} of {self.rows} rows are bad{f', kept in {self.path}' if self.path else ''}"
+        return [*self.cut_files, *self.first, *more, Problem("data.on_bad_row", got, "use skip", "bad-row")]

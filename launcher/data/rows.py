@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from typing import Any, NamedTuple
 
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import error_message, short_repr, shortened
 from launcher.spec.data import RefusedRow
 
 MAX_ROW_BYTES = 4 * 2**20
@@ -18,7 +18,6 @@ TOO_DEEP = f"lists and objects are nested too deeply; expected at most {MAX_DEPT
 BOM = b"\xef\xbb\xbf"
 
 _TYPES = {str: "text", bool: "bool", int: "int", float: "float", list: "list", dict: "object", type(None): "null"}
-_Trail = tuple[Any, str | int] | None  # the trail of the container of a value, and its key or index there
 
 
 class UnfitRow(ValueError):
@@ -127,29 +126,35 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_flo
 
 
 def check(values: dict[str, Any]) -> None:
-    """Raise `UnfitRow` for text with NUL or lone surrogates, numbers that are not finite, too much depth or text.
-
-    It neither calls itself nor builds paths on the way, so a row made to hurt costs no more than its length.
-    """
-    size = 0
-    waiting: list[tuple[_Trail, Any, int]] = [(None, values, 1)]
-    while waiting:
-        trail, value, depth = waiting.pop()
-        if isinstance(value, str):
-            _check_text(trail, value)
-            size += len(value)
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise UnfitRow(f"{_path(trail)} is {value}; expected a finite number or null")
-        elif isinstance(value, dict | list | tuple):
-            if depth > MAX_DEPTH:
-                raise UnfitRow(TOO_DEEP)
-            for step, item in value.items() if isinstance(value, dict) else enumerate(value):
-                inner = (trail, step)
-                if isinstance(step, str):
-                    _check_text(inner, step)
-                waiting.append((inner, item, depth + 1))
+    """Raise `UnfitRow` for text with NUL or lone surrogates, numbers that are not finite, too much depth or text."""
+    size = _check_value("", values, 1)
     if size > MAX_ROW_BYTES:
         raise UnfitRow(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
+
+
+def _check_value(path: str, value: Any, depth: int) -> int:
+    """The characters of all texts in it. Raises `UnfitRow`."""
+    if isinstance(value, str):
+        _check_text(path, value)
+        return len(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnfitRow(f"{shortened(path, 200)} is {value}; expected a finite number or null")
+    if isinstance(value, list | tuple):
+        steps = ((f"{path}[{place}]", each) for place, each in enumerate(value))
+    elif isinstance(value, dict):
+        steps = ((_key_path(path, key), each) for key, each in value.items())
+    else:
+        return 0
+    if depth > MAX_DEPTH:
+        raise UnfitRow(TOO_DEEP)
+    return sum(_check_value(inner, each, depth + 1) for inner, each in steps)
+
+
+def _key_path(path: str, key: str) -> str:
+    """`messages[2].content`; a name that is long or no identifier stands as Python writes it."""
+    inner = f"{path}.{key if len(key) <= 40 and key.isidentifier() else short_repr(key, 40)}".removeprefix(".")
+    _check_text(inner, key)
+    return inner
 
 
 def without_nulls(value: Any) -> Any:
@@ -159,22 +164,10 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _check_text(trail: _Trail, text: str) -> None:
+def _check_text(path: str, text: str) -> None:
     if "\0" in text:
-        raise UnfitRow(f"{_path(trail)} holds a NUL character")
+        raise UnfitRow(f"{shortened(path, 200)} holds a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UnfitRow(f"{_path(trail)} holds a lone surrogate at character {error.start}") from error
-
-
-def _path(trail: _Trail) -> str:
-    """`messages[2].content`; a name that is no identifier stands as Python writes it."""
-    steps: list[str] = []
-    while trail:
-        trail, step = trail
-        steps.append(
-            f"[{step}]" if isinstance(step, int) else f".{step if step.isidentifier() else short_repr(step, 40)}"
-        )
-    path = "".join(reversed(steps)).removeprefix(".")
-    return path if len(path) <= 200 else f"{path[:197]}..."
+        raise UnfitRow(f"{shortened(path, 200)} holds a lone surrogate at character {error.start}") from error
