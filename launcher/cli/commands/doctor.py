@@ -27,7 +27,11 @@ def doctor(
     ] = remote_probe.WAIT_S,
     as_json: AsJson = False,
 ) -> None:
-    """Exit code 1 where anything FAILs."""
+    """Whether processes reach each other shows in a run of one step: rlrun train algorithm=sft model=tiny data=reverse
+    trainer.total_training_steps=1, with the hardware and cluster of the run.
+
+    Exit code 1 where anything FAILs.
+    """
     with problems_named():
         if address and not nodes:
             fix = f"use rlrun doctor --nodes {address}"

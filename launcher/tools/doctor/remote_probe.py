@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,13 +16,12 @@ from pydantic import TypeAdapter
 
 from launcher.clusters.nodes.home import reach
 from launcher.clusters.ray import Ray
-from launcher.clusters.ray.job import RayJob
 from launcher.clusters.ray.listing import RayNode, list_nodes
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.events import Crashed
 from launcher.core.problems import OnMessage, Problems
 from launcher.spec.engine import Plan, Process
-from launcher.tools.doctor import allreduce, facts, places, probe
+from launcher.tools.doctor import facts, places, probe
 from launcher.tools.doctor.loading import last_words
 
 Line = tuple[str, CheckResult]
@@ -32,16 +30,6 @@ Line = tuple[str, CheckResult]
 WAIT_S, START_S, POLL_S = 60.0, 20.0, 0.1
 CLUSTER, BETWEEN = "cluster", "between nodes"
 LOOK_THERE = "look at its raylet (ray status, its logs), or use a longer --timeout"
-
-
-@dataclass
-class NodeAnswer:
-    """What a node's probe has printed."""
-
-    report: probe.NodeReport | None = None
-    reduced: Sequence[allreduce.RankResult] = ()
-    missing: str = ""
-    """Why there is no report."""
 
 
 def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) -> Iterator[Line]:
@@ -57,20 +45,23 @@ def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) ->
     yield CLUSTER, CheckResult("OK" if alive else "FAIL", "nodes", count)
     if not alive:
         return
-    tell(f"{len(alive)} nodes look at themselves, then add numbers")
+    tell(f"{len(alive)} nodes look at themselves")
     with TemporaryDirectory(prefix="rlrun-doctor-") as folder, _made_files(root.absolute()) as files:
-        tasks = tasks_of(alive, str(root.absolute()), tuple(files.values()), wait_s)
-        yield from _probe(named(alive), tasks, files, reached.address, Path(folder))
+        yield from _probe(named(alive), root.absolute(), files, reached.address, wait_s, Path(folder))
 
 
 def _probe(
-    nodes: Mapping[str, RayNode], tasks: Sequence[probe.ProbeTask], files: Mapping[str, str], address: str, logs: Path
+    nodes: Mapping[str, RayNode], root: Path, files: Mapping[str, str], address: str, wait_s: float, logs: Path
 ) -> Iterator[Line]:
     """Every node's own lines, then those between nodes."""
-    wait_s = tasks[0].wait_s
-    job = _start(tasks, [node.id for node in nodes.values()], address, logs)
+    task = probe.ProbeTask(root=str(root), files=tuple(files.values()))
+    words = (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task)))
+    plan = Plan(tuple(Process(rank, words, node=rank) for rank in range(len(nodes))), nnodes=len(nodes))
+    with (logs / ".lock").open("w") as lock:
+        ids = [node.id for node in nodes.values()]
+        job = Ray(address=address, wait_s=wait_s / 2).start_on(ids, plan, logs, lock.fileno())
     try:
-        give_up = time.monotonic() + START_S + 2.5 * wait_s  # the all-reduce ends by itself within that
+        give_up = time.monotonic() + START_S + wait_s
         while job.exit_code() is None and time.monotonic() < give_up:
             time.sleep(POLL_S)
         refused = [line for event in job.poll_events() if isinstance(event, Crashed) for line in event.lines]
@@ -80,69 +71,35 @@ def _probe(
             return
     finally:
         job.kill()
-    answers = {name: _read_answer(logs / f"rank-{rank}.log", ended.get(rank)) for rank, name in enumerate(nodes)}
-    for name, answer in answers.items():
-        yield from ((name, verdict) for verdict in _verdicts(nodes[name], answer))
-    yield from ((BETWEEN, verdict) for verdict in _between(tasks, answers, files))
+    reports = dict[str, probe.NodeReport]()
+    for rank, (name, node) in enumerate(nodes.items()):
+        found = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
+        if isinstance(found, CheckResult):
+            yield name, found
+            continue
+        reports[name] = found
+        yield from ((name, verdict) for verdict in (*found.results, *counts(node, found.facts)))
+    if len(reports) > 1:
+        differ = facts.compare({name: report.facts for name, report in reports.items()}, facts.hash_code())
+        yield from ((BETWEEN, verdict) for verdict in differ)
+        seen = {name: set(report.seen) for name, report in reports.items()}
+        yield from ((BETWEEN, shared(what, file, seen)) for what, file in files.items())
 
 
-def _verdicts(node: RayNode, answer: NodeAnswer) -> list[CheckResult]:
-    if answer.report:
-        return [*answer.report.results, *counts(node, answer.report.facts)]
-    if "No module named" in answer.missing:
-        fix = "install this version of rlrun for the Python that runs Ray there"
-        return [CheckResult("FAIL", "rlrun", answer.missing, fix)]
-    return [CheckResult("FAIL", "node", answer.missing, LOOK_THERE)]
-
-
-def _start(tasks: Sequence[probe.ProbeTask], ids: Sequence[str], address: str, logs: Path) -> RayJob:
-    processes = (
-        Process(rank, (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task))), node=rank)
-        for rank, task in enumerate(tasks)
-    )
-    lock = os.open(logs / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-    plan = Plan(tuple(processes), nnodes=len(tasks))
-    job = Ray(address=address, wait_s=tasks[0].wait_s / 2).start_on(ids, plan, logs, lock)
-    os.close(lock)
-    return job
-
-
-def _read_answer(log: Path, ended: tuple[int, str] | None) -> NodeAnswer:
-    """`ended`: the exit code of the node's process and why it was lost; None where it did not end."""
-    text, answer = log.read_text(encoding="utf-8", errors="replace"), NodeAnswer()
-    code, why = ended or (0, "did not answer in time")
-    answer.missing = why or last_words(text, code)
+def _read_report(log: Path, ended: tuple[int, str] | None) -> probe.NodeReport | CheckResult:
+    """What a node's process printed, or why it did not. `ended`: its exit code and why it was lost; None where it did
+    not end."""
+    text = log.read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         if line.startswith('{"probe"'):
-            with suppress(ValueError):  # which says that the node has another version
-                message = json.loads(line)
-                if message["probe"] == probe.REPORTED:
-                    answer.report = TypeAdapter(probe.NodeReport).validate_python(message["found"])
-                else:
-                    answer.reduced = TypeAdapter(list[allreduce.RankResult]).validate_python(message["found"])
-    return answer
-
-
-def _between(
-    tasks: Sequence[probe.ProbeTask], answers: Mapping[str, NodeAnswer], files: Mapping[str, str]
-) -> Iterator[CheckResult]:
-    reports = {name: answer.report for name, answer in answers.items() if answer.report}
-    if len(reports) > 1:
-        yield from facts.compare({name: one.facts for name, one in reports.items()}, facts.hash_code())
-        seen = {name: set(one.seen) for name, one in reports.items()}
-        yield from (shared(what, file, seen) for what, file in files.items())
-    over = f"{'NCCL' if tasks[0].backend == 'nccl' else 'gloo'} over {len(tasks)} node{'s' * (len(tasks) > 1)}"
-    if len(reports) < len(answers):
-        silent = ", ".join(sorted(answers.keys() - reports.keys()))
-        message = f"{silent} did not answer, so nothing was added by {over}"
-        yield CheckResult("FAIL", allreduce.SUBJECT, message, "see that node's own line")
-        return
-    results, whose = list[allreduce.RankResult](), dict[int, str]()
-    for (name, answer), task in zip(answers.items(), tasks, strict=True):
-        mine = range(task.first, task.first + task.count)
-        whose |= dict.fromkeys(mine, name)
-        results += answer.reduced or [allreduce.RankResult(rank, code=1, why="did not report") for rank in mine]
-    yield allreduce.check_ranks(results, whose, over)
+            with suppress(ValueError):  # the comparison of versions says why
+                return TypeAdapter(probe.NodeReport).validate_python(json.loads(line)["probe"])
+    code, why = ended or (0, "did not answer in time")
+    missing = why or last_words(text, code)
+    if "No module named" in missing:
+        fix = "install this version of rlrun for the Python that runs Ray there"
+        return CheckResult("FAIL", "rlrun", missing, fix)
+    return CheckResult("FAIL", "node", missing, LOOK_THERE)
 
 
 def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
@@ -153,19 +110,6 @@ def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
         plain[node.id] if counted[plain[node.id]] == 1 else f"{node.address} ({node.hostname}, {node.id[:6]})": node
         for node in nodes
     }
-
-
-def tasks_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.ProbeTask]:
-    """The all-reduce has a process for each GPU where every node has some; else one for each node, or two on one."""
-    on_gpus = all(node.gpus >= 1 for node in nodes) and sum(node.gpus for node in nodes) > 1
-    counts = [int(node.gpus) if on_gpus else 2 if len(nodes) == 1 else 1 for node in nodes]
-    return [
-        probe.ProbeTask(
-            root=root, files=files, first=sum(counts[:number]), count=count, world=sum(counts),
-            backend="nccl" if on_gpus else "gloo", wait_s=wait_s,
-        )
-        for number, count in enumerate(counts)
-    ]  # fmt: skip
 
 
 @contextmanager

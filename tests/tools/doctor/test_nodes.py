@@ -24,7 +24,6 @@ VERSIONS = {
     "GPUs": "2 H200",
 }
 A = Facts(VERSIONS, "c0de", 2)
-NODES = {name: RayNode(f"id-{name}", True, f"10.0.0.{number}", name, 4, 2) for number, name in enumerate("abc", 1)}
 
 
 @pytest.mark.parametrize(
@@ -66,18 +65,6 @@ def test_the_code_hash_sees_every_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_shared_folders(what: str, seen: dict[str, set[str]], level: str, word: str) -> None:
     found = remote_probe.shared(what, "/s/1", seen)
     assert found.level == level and found.message.endswith(word), found
-
-
-def test_ranks_count_on_through_the_nodes() -> None:
-    nodes = [replace(node, gpus=gpus) for node, gpus in zip(NODES.values(), (2, 1, 2), strict=True)]
-    found = remote_probe.tasks_of(nodes, "/r", (), 5)
-    assert [(one.first, one.count, one.world) for one in found] == [(0, 2, 5), (2, 1, 5), (3, 2, 5)]
-    assert {one.backend for one in found} == {"nccl"}
-    # where one has no GPU, all add on the CPU
-    found = remote_probe.tasks_of([*nodes[:2], replace(nodes[2], gpus=0)], "/r", (), 5)
-    assert {(one.count, one.world, one.backend) for one in found} == {(1, 3, "gloo")}
-    (single,) = remote_probe.tasks_of([replace(nodes[0], gpus=1)], "/r", (), 5)
-    assert (single.count, single.world, single.backend) == (2, 2, "gloo")
 
 
 def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:
