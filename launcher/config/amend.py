@@ -34,7 +34,7 @@ def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         if not equals or "." not in path:
             got = f"{short_repr(word)} changes no setting"
             problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
-        elif not is_free(path) and not _is_own_file(changed, path):
+        elif not is_free(path):
             problems.append(_refusal(path, text))
         else:
             try:
@@ -82,11 +82,3 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
         return [Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting")]
     group[name] = value
     return []
-
-
-def _is_own_file(node: Any, path: str) -> bool:
-    """Whether the setting names the Python file of a reward, which may be replaced when a run resumes."""
-    *above, name = path.split(".")
-    for key in above:
-        node = node.get(key) if isinstance(node, dict) else None
-    return name == "path" and isinstance(node, dict) and "copied_from" in node

@@ -2,7 +2,7 @@
 
 code/reward/   the file of `reward=python` and what it imports from its folder: the run reads these copies
 code/config/   the classes of --config-dir and the YAML files that name them: a record, as the run reads that folder
-Copies of other versions, made when a run is resumed with them, stand beside them: reward-2, ...
+Copies of other folders' files stand beside them: reward-2, ...
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
     """The reward that reads its copies in `folder`, with paths relative to it, and why a file has none."""
     notes = list[str]()
 
-    def kept(_: str, leaf: Python) -> Python:
+    def kept(leaf: Python) -> Python:
         path = Path(leaf.path)
         files = list(_fit(imported(path.parent, [path]), notes))
         if path not in files:
@@ -50,27 +50,15 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
     return _mapped(reward, kept), notes
 
 
-def chosen_anew(reward: Reward, asked: Reward, overrides: Sequence[str]) -> Reward:
-    """The reward of a run that goes on, with the files of `asked` that `overrides` name: reward.path=my.py."""
-    named, files = {word.partition("=")[0] for word in overrides}, dict[str, Python]()
-    _mapped(asked, lambda place, leaf: files.setdefault(place, leaf))
-    return _mapped(
-        reward,
-        lambda place, leaf: files[place].with_absolute_paths() if f"{place}.path" in named else leaf,
-    )
-
-
 def changes(run: RunSpec, folder: Folder) -> list[str]:
-    """What has changed of the files that were copied, with what is read now and the argument that reads the other."""
+    """What has changed of the files that were copied, and which version is read now."""
     notes = list[str]()
 
-    def look(place: str, leaf: Python) -> Python:
+    def look(leaf: Python) -> Python:
         file, here = Path(leaf.path), folder.path.absolute()
         if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
             copy = file.relative_to(here)
-            new = Path(leaf.copied_from, file.name)
-            fix = f"; {place}.path={shlex.quote(str(new))} takes the new version" if new.is_file() else ""
-            notes.append(f"{files} since the run began; it goes on with its copy in {copy}{fix}")
+            notes.append(f"{files} since the run began; it goes on with its copy, which you may change: {copy}")
         return leaf
 
     _mapped(run.reward, look)
@@ -178,11 +166,11 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _mapped(reward: Reward, change: Callable[[str, Python], Python], place: str = "reward") -> Reward:
-    """The reward with another for each `python` in it, by the place of its settings."""
+def _mapped(reward: Reward, change: Callable[[Python], Python]) -> Reward:
+    """The reward with another for each `python` in it."""
     if isinstance(reward, Python):
-        return change(place, reward)
+        return change(reward)
     if isinstance(reward, Combined):
-        parts = {name: _mapped(part, change, f"{place}.parts.{name}") for name, part in reward.parts.items()}
+        parts = {name: _mapped(part, change) for name, part in reward.parts.items()}
         return replace(reward, parts=parts)
     return reward

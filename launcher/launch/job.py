@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
 from launcher.core import machine
 from launcher.core.events import LoggedEvent, LogReader
-from launcher.core.problems import OnMessage, Problems
+from launcher.core.problems import OnMessage, Problem, Problems
 from launcher.launch.queue import RunCommand, RunProcess
 from launcher.launch.start import run_of
 from launcher.preflight import plan as planning
@@ -53,41 +53,21 @@ class Submitted:
     """A run that was handed to a process of its own."""
 
     folder: Folder
-    words: tuple[str, ...]
-    """What follows `rlrun train`."""
     has_begun: HasBegun
+    process: RunProcess | subprocess.Popen[str]
+    """The run's, or the client that waits for the job of the cluster."""
     cluster: str | None = None
     """Address of the Ray cluster on whose head it runs; None for this machine."""
-    process: RunProcess | None = None
-    _client: subprocess.Popen[str] | None = None
-    _notes: list[str] = field(default_factory=list)
 
     def wait_until_begun(self, say: OnMessage) -> int | None:
         """Say what the process prints until the run has begun; its exit code where it ended before that.
 
         Ctrl-C until then ends the run.
         """
-        for note in self._notes:
-            say(note)
-        if self._client:
-            code = _wait_for_job(self._client, say)
-            if code != remote.NOT_RUN:
-                return code or None
-            self.cluster, self._client = None, None
-        if not self.process:
-            say("starting it on this machine instead")
-            self._start_here()
-        assert self.process
-        return _wait_until_begun(self.process, self._is_begun, say)
-
-    def _start_here(self) -> None:
-        _check_free(self.folder)
-        self.process = RunProcess(RunCommand(self.words, self.folder.detached))
-
-    def _is_begun(self) -> bool:
-        assert self.process
+        if isinstance(self.process, subprocess.Popen):
+            return _wait_for_job(self.process, say) or None
         itself = {"pid": self.process.pid, "host": socket.gethostname()}
-        return self.has_begun(holder(self.folder) == itself)
+        return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == itself), say)
 
 
 def plan(request: StartRequest) -> Page:
@@ -98,6 +78,7 @@ def plan(request: StartRequest) -> Page:
 def submit(request: StartRequest) -> Submitted:
     """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
     run = ready_from(request.arguments, request.config_dir).run
+    _check_takes_jobs(run.cluster.remote_address)
     folder = _new_folder(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
@@ -109,6 +90,7 @@ def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None 
     also by its exit code."""
     folder.check()
     cluster = run_of(folder, overrides).cluster
+    _check_takes_jobs(cluster.remote_address)
     at = [] if from_step is None else ["--from", str(from_step)]
     return _submit(folder, ["--resume", str(folder.path), *at, *overrides], cluster.remote_address)
 
@@ -116,9 +98,8 @@ def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None 
 def resume_sweep(path: Path, parallel: str | None = None) -> Submitted:
     """Go on with a sweep. Raises `Problems` where it is running."""
     at_a_time = ["--parallel", parallel] if parallel else []
-    submitted = Submitted(Folder(path), ("--resume", str(path), *at_a_time), lambda locked: locked)
-    submitted._start_here()
-    return submitted
+    process = _start_here(Folder(path), ["--resume", str(path), *at_a_time])
+    return Submitted(Folder(path), lambda locked: locked, process)
 
 
 def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
@@ -141,21 +122,17 @@ def _submit(folder: Folder, words: Sequence[str], cluster: str | None) -> Submit
         """Once its first attempt has a folder, or once it is in a queue."""
         return (locked and folder.next_attempt > before) or slurm.job_of(folder.path) != job
 
-    submitted = Submitted(folder, tuple(words), has_begun)
     if not cluster:
-        submitted._start_here()
-        return submitted
+        return Submitted(folder, has_begun, _start_here(folder, words))
     reached = reach(cluster)
     _check_free(folder)
     command = remote.detached_command(folder.path, [__name__, str(folder.path.absolute()), *words])
-    if command is None:
-        submitted._notes.append("an argument is a secret, which no job may hold")
-    elif not serves_jobs():
-        note = f"ray[default] is not installed, so no job can be submitted: {remote.INSTALL}"
-        submitted._notes.append(note)
-    else:
-        submitted.cluster, submitted._client = reached.address, remote.start(reached, command)
-    return submitted
+    return Submitted(folder, has_begun, remote.start(reached, command), reached.address)
+
+
+def _start_here(folder: Folder, words: Sequence[str]) -> RunProcess:
+    _check_free(folder)
+    return RunProcess(RunCommand(tuple(words), folder.detached))
 
 
 def _new_folder(run: RunSpec) -> Folder:
@@ -172,6 +149,12 @@ def _new_folder(run: RunSpec) -> Folder:
                 raise
         else:
             return folder
+
+
+def _check_takes_jobs(cluster: str | None) -> None:
+    if cluster and not serves_jobs():
+        got = "ray[default] is not installed, so no job can be submitted"
+        raise Problems(Problem("-d", got, f"leave out -d, or {remote.INSTALL}", "not-installed"))
 
 
 def _check_free(folder: Folder) -> None:

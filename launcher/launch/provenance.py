@@ -1,8 +1,9 @@
 """lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
-{"spec": sha256 of spec.yaml, "settings": what it holds, "code": {"rlrun": {"commit", "diff"}, "folder": {...}},
- "python", "system", "installed": [name==version], "hardware": {...}, "data": sha256,
- "model": {"files": ...}, "reward": [...], "seed", "words", "environment": {name: value}}
+{"spec": [sha256 of spec.yaml, after each change by a resume, too],
+ "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system", "installed": [name==version],
+ "hardware": {...}, "data": sha256, "model": {"files": ...}, "reward": [...], "seed", "words",
+ "environment": {name: value}}
 
 Locks of older versions have fewer keys: what was not written down is taken to be the same.
 """
@@ -20,9 +21,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from launcher.config.nodes import flat
 from launcher.core import checkpoints, machine
-from launcher.core.bounded_parse import parse_json, parse_yaml
+from launcher.core.bounded_parse import parse_json
 from launcher.core.files import PACKAGE, open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
@@ -34,7 +34,6 @@ from launcher.runs.folder import Folder
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import to_node
 
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
@@ -45,7 +44,7 @@ ENVIRONMENT = (
 )  # fmt: skip
 """Variables that change numbers or where they are computed. No other is recorded: one may hold a secret."""
 
-_SECTIONS = {"code": dict, "installed": list, "hardware": dict, "environment": dict}
+_SECTIONS = {"spec": list, "code": dict, "installed": list, "hardware": dict, "environment": dict}
 
 
 def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
@@ -53,11 +52,12 @@ def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
     write_atomic(folder.lock, json.dumps(collect(run, spec, typed), indent=1) + "\n")
 
 
-def amend(folder: Folder, spec: str, reward: Reward) -> None:
-    """The run resumes with settings that change where and how fast it runs, or a newer file of its reward; `spec` is
-    its spec.yaml now."""
-    changed = {"spec": _sha256(spec), "settings": parse_yaml(spec), "reward": reward_origin(reward)}
-    write_atomic(folder.lock, json.dumps({**read(folder), **changed}, indent=1) + "\n")
+def amend(folder: Folder, spec: str) -> None:
+    """The run resumes with settings that change where and how fast it runs; `spec` will be its spec.yaml."""
+    recorded = read(folder)
+    if "spec" in recorded:
+        recorded["spec"].append(_sha256(spec))
+        write_atomic(folder.lock, json.dumps(recorded, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
@@ -67,6 +67,8 @@ def read(folder: Folder) -> dict[str, Any]:
         recorded = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), error, "start a new run") from error
+    if isinstance(recorded, dict) and isinstance(recorded.get("spec"), str):  # of an older version
+        recorded["spec"] = [recorded["spec"]]
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
     if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
         raise Problems(Problem(str(path), "holds no lock", "start a new run", "bad-file"))
@@ -81,8 +83,7 @@ def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
     """The lock of a run that starts now. The data is read whole, models are not. Raises `Problems`."""
     runs = Path(run.trainer.run_root).expanduser()
     return {
-        "spec": _sha256(spec),
-        "settings": parse_yaml(spec) if spec else None,
+        "spec": [_sha256(spec)],
         "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd(), runs)},
         "python": machine.python_version(),
         "system": machine.system_name(),
@@ -131,23 +132,7 @@ def _sha256(text: str) -> str:
 
 def spec_is_as_written(folder: Folder, recorded: dict[str, Any]) -> bool:
     """Whether spec.yaml is the one that was locked; true for locks that do not record it."""
-    return recorded.get("spec") in (None, checkpoints.sha256(folder.spec))
-
-
-def changed_by_hand(folder: Folder, run: RunSpec) -> list[tuple[str, Any, Any]]:
-    """Each setting of spec.yaml, read as `run`, that is not as it was locked: name, then and now. A lock of an older
-    version does not say which."""
-    recorded = read(folder)
-    if spec_is_as_written(folder, recorded):
-        return []
-    if not isinstance(recorded.get("settings"), dict):
-        return [("spec.yaml", "as it was locked", "changed since by hand")]
-    then, now = flat(recorded["settings"]), flat(to_node(run))
-    return [
-        (name, then.get(name), now.get(name))
-        for name in dict.fromkeys([*then, *now])
-        if name in then and then[name] != now.get(name)
-    ]
+    return "spec" not in recorded or checkpoints.sha256(folder.spec) in recorded["spec"]
 
 
 # ---- which bytes a model and a reward are

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 from yaml import YAMLError
 
 from launcher.config import guard
-from launcher.config.amend import amended, is_free
+from launcher.config.amend import amended
 from launcher.config.explain import build, explain
 from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_yaml
@@ -117,24 +116,22 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     if not folder.spec.is_file():
         raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
-    stored = _asked(folder, [])
-    changed = provenance.changed_by_hand(folder, stored)
-    notes = _by_hand(folder, changed)
-    asked = _asked(folder, overrides) if overrides else stored
+    asked = _asked(folder, overrides)
+    if not provenance.spec_is_as_written(folder, provenance.read(folder)):
+        fix = (
+            f"put it back; rlrun train --resume {folder.path} KEY=VALUE changes what may change, "
+            f"and a new run would take it: rlrun train {folder.spec}"
+        )
+        raise Problems(Problem(str(folder.spec), "was changed since the run began", fix, "changed"))
     run = _as_prepared(asked, folder)
-    copied, run = run, replace(run, reward=code_copy.chosen_anew(run.reward, asked.reward, overrides))
-    notes += code_copy.changes(run, folder)
-    if run.reward != copied.reward:
-        notes.append(f"the reward is copied anew: {' '.join(word for word in overrides if word.startswith('reward.'))}")
+    notes = code_copy.changes(run, folder)
     state = store.RunReader(folder.events).look()
     if from_step is None:
         checkpoint, faults = supervise.newest_checkpoint(folder)
     else:
         checkpoint, faults = _checkpoint_at(from_step, folder), []
-    then = {name: before for name, before, _ in changed}
-    same = all(
-        getattr(asked.trainer, name) == then.get(f"trainer.{name}", getattr(stored.trainer, name)) for name in LENGTH
-    )
+    stored = _asked(folder, []).trainer
+    same = all(getattr(asked.trainer, name) == getattr(stored, name) for name in LENGTH)
     steps = (state.steps or None) if same else asked.trainer.total_training_steps
     if not same:
         notes += _longer(asked, state, supervise.step_of(checkpoint))
@@ -152,18 +149,6 @@ def _checkpoint_at(step: int, folder: Folder) -> Path:
     raise Problems(
         Problem("--from", f"no checkpoint of step {step}", f"use {there}" if there else "leave it out", "not-found")
     )
-
-
-def _by_hand(folder: Folder, changed: Sequence[tuple[str, Any, Any]]) -> list[str]:
-    """Notes on settings of spec.yaml that were changed by hand. Raises `Problems` for those that must not change."""
-    fix = f"put it back; a new run would take it: rlrun train {folder.spec}"
-    if problems := [
-        Problem(f"{folder.spec}: {name}", f"is {now}, and was {then} when the run began", fix, "changed")
-        for name, then, now in changed
-        if name not in ("spec.yaml", "code_dir") and not is_free(name)
-    ]:
-        raise Problems(problems)
-    return [f"spec.yaml was changed by hand: {name}: {then} -> {now}" for name, then, now in changed]
 
 
 def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
@@ -200,13 +185,9 @@ def resume(
             checkpoint, faults = supervise.newest_checkpoint(folder, run.engine)
         alerts = supervise.rollback_to(checkpoint, faults, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
-        if run.reward != _as_prepared(asked, folder).reward:
-            run, notes = _with_newer_code(run, folder)
-            alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in notes]
-        if overrides or not provenance.spec_is_as_written(folder, provenance.read(folder)):
-            write_atomic(folder.spec, to_yaml(asked))
-            provenance.amend(folder, to_yaml(asked), run.reward)
         if overrides:
+            provenance.amend(folder, to_yaml(asked))
+            write_atomic(folder.spec, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *overrides])
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")
@@ -228,15 +209,6 @@ def _check_resumable(run: RunSpec, folder: Folder) -> None:
     if run.cluster.queues and (waits := store.queued(folder)):
         raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
     supervise.check_unchanged(run, folder)
-
-
-def _with_newer_code(run: RunSpec, folder: Folder) -> tuple[RunSpec, list[str]]:
-    """The run with copies of the files that its reward names now, and why a file has none."""
-    found = read_prepared(folder.path) or Prepared.from_local(run)
-    reward, notes = code_copy.keep(run.reward, None, folder)
-    found = replace(found, reward=reward)
-    write_atomic(folder.prepared, found.to_json())
-    return replace(run, reward=found.within(folder.path).reward), notes
 
 
 def _check_data(run: RunSpec, folder: Folder) -> int | None:

@@ -236,25 +236,6 @@ def read(path: Path) -> Sweep:
     return sweep
 
 
-def unfinished(overrides: Sequence[str], project: Path) -> list[Sweep]:
-    """Sweeps of the same overrides in the project that are neither done nor running."""
-    found = []
-    for file in sorted(project.glob(f"*/{FILE}")):
-        try:
-            sweep = read(file.parent)
-        except Problems:
-            continue
-        same = sweep.words == list(overrides) and sweep.folder == str(Path.cwd())
-        if same and holder(Folder(sweep.path)) is None and not all(done(sweep, each) for each in sweep.points):
-            found.append(sweep)
-    return found
-
-
-def done(sweep: Sweep, entry: SweepEntry) -> bool:
-    folder = sweep.run_of(entry)
-    return folder.spec.is_file() and store.see(folder).state.status == "finished"
-
-
 # ---- running it
 
 

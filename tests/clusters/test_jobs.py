@@ -16,6 +16,7 @@ from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node
 from launcher.clusters.nodes.processes import MARK, serves_jobs
 from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
 from launcher.core.redaction import register_secret
 from launcher.launch import job
 from launcher.preflight.plan import Ready
@@ -120,44 +121,26 @@ def test_a_head_takes_jobs_where_it_can(tmp_path: Path, monkeypatch: pytest.Monk
         )
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(serves_jobs(), reason="this cluster has a job server")
-def test_without_a_job_server_it_is_a_process_of_this_machine(head: Any, small: list[str]) -> None:
-    begun = head("train", "-d", *small, *LONG, "trainer.experiment_name=own")
-    assert begun.returncode == 0 and "pip install 'rlrun[jobs]'" in begun.stderr, begun.stderr
-    assert "starting it on this machine instead" in begun.stderr and "--cluster" not in begun.stdout
-    head("stop", "--now", str(head.run("own")))
-
-
-def begin(small: list[str], folder: Path, output: list[str]) -> tuple[job.Submitted, int | None]:
-    words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9", f"trainer.run_root={folder}"]
-    submitted = job.submit(job.StartRequest((*words, "trainer.experiment_name=r")))
-    return submitted, submitted.wait_until_begun(output.append)
-
-
-@pytest.fixture
-def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_job_can_be_submitted_that_is_said(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the plan does not look whether the cluster is there."""
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
     monkeypatch.setattr(job, "ready_from", lambda words, _: Ready(resolve(words), []))
+    words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9"]
+
+    def begin(folder: Path) -> job.Submitted:
+        return job.submit(job.StartRequest((*words, f"trainer.run_root={folder}", "trainer.experiment_name=r")))
+
+    monkeypatch.setattr(job, "serves_jobs", lambda: False)
+    with pytest.raises(Problems, match=r"-d: ray\[default\] is not installed, .*; leave out -d, or pip install"):
+        begin(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
     monkeypatch.setattr(job, "serves_jobs", lambda: True)
-
-
-@pytest.mark.usefixtures("no_cluster")
-def test_a_cluster_that_takes_no_jobs(small: list[str], tmp_path: Path) -> None:
-    """A process of this machine then, which finds nobody at that address here."""
     output: list[str] = []
-    begun, code = begin(small, tmp_path, output)
-    at = output.index("starting it on this machine instead")
-    assert "the cluster starts no job: 127.0.0.1:9" in output[at - 1]
-    assert code == 2 and begun.cluster is None and "127.0.0.1:9" in output[-1]
-    assert not list(tmp_path.rglob(".detached-*"))
-
-
-@pytest.mark.usefixtures("no_cluster")
-def test_an_argument_that_is_a_secret_stays_here(small: list[str], tmp_path: Path) -> None:
+    assert begin(tmp_path / "runs").wait_until_begun(output.append) == 1
+    assert "the cluster starts no job: 127.0.0.1:9" in output[-1]
     register_secret("tmp-9f8e7d6c5b4a3210")
-    output: list[str] = []
-    begin(small, tmp_path / "tmp-9f8e7d6c5b4a3210", output)
-    assert output[:2] == ["an argument is a secret, which no job may hold", "starting it on this machine instead"]
+    with pytest.raises(Problems, match="an argument is a secret, which no job may hold"):
+        begin(tmp_path / "tmp-9f8e7d6c5b4a3210")
     assert not list(tmp_path.rglob(".detached-*"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Step, events_of
+from launcher.core.events import Alert, events_of
 from launcher.launch import code_copy, provenance, rerun, start
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
@@ -136,10 +136,8 @@ def test_a_run_goes_on_with_its_copies(
     home = done.parents[2]
     assert names(done / "code") == ["config/algorithm/mute.yaml", "config/mute.py", "reward/helpers.py", "reward/my.py"]
     assert not any("changed" in line for line in start.to_resume(Folder(done), []).notes)
-    again, newer = done.with_name("again"), done.with_name("newer")
-    for copy in (again, newer):
-        shutil.copytree(done, copy)
-        shutil.rmtree(copy / "checkpoints" / "step_000002")
+    again = Path(shutil.copytree(done, done.with_name("again")))
+    shutil.rmtree(again / "checkpoints" / "step_000002")
     (home / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
     with (home / "own" / "mute.py").open("a") as file:
         file.write("# newer\n")
@@ -149,23 +147,12 @@ def test_a_run_goes_on_with_its_copies(
     (events, *weights), (before, *others) = result(again, 2), result(done, 2)
     assert [line for line in events if '"Alert"' not in line] == before and weights == others
     alerts = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
-    assert any("mine/helpers.py has changed or gone since the run began; it goes on with its copy in code/reward/my.py;"
-               f" reward.path={home}/mine/my.py takes the new version" in text for text in alerts)  # fmt: skip
+    (text,) = [text for text in alerts if "mine/helpers.py has changed or gone since the run began; " in text]
+    assert text.endswith("it goes on with its copy, which you may change: code/reward/my.py")
     assert any(
         "own/mute.py has changed or gone since the run began, and is read as it is now; cp -r" in text
         for text in alerts
     )
-
-    ran = rlrun("train", "--resume", "newer", f"reward.path={home}/mine/my.py")
-    assert ran.returncode == 0, ran.stderr
-    assert "reward-2/helpers.py" in names(newer / "code")
-    scores = [
-        event.metrics["critic/score/mean"]
-        for event in events_of(newer / "events.jsonl")
-        if isinstance(event, Step) and event.step
-    ]
-    assert scores[-1] == 7.0 > scores[-2]
-    assert not any("mine/" in line for line in start.to_resume(Folder(newer), []).notes)
 
     monkeypatch.chdir(home)
     repeated = rerun.prepare_rerun(Folder(done), [])

@@ -25,7 +25,7 @@ RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=6
 def test_it_says_what_decides_a_result_and_costs_little() -> None:
     taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN), "rlrun train x")))
     assert set(taken) == {
-        "spec", "settings", "code", "python", "system", "installed", "hardware", "data", "model", "reward",
+        "spec", "code", "python", "system", "installed", "hardware", "data", "model", "reward",
         "seed", "words", "environment",
     }  # fmt: skip
     assert f"pydantic=={version('pydantic')}" in taken["installed"]

@@ -118,14 +118,6 @@ def test_each_sweep_gets_a_number_of_its_own() -> None:
     assert begun("seed=0,1").path.name == "sft-llama-64x2-sweep4"
 
 
-def test_the_same_words_again_find_the_sweep_that_is_not_done() -> None:
-    first = begun("seed=0,1")
-    assert [found.path for found in points.unfinished([*WORDS, "seed=0,1"], first.path.parent)] == [first.path]
-    assert points.unfinished([*WORDS, "seed=0,2"], first.path.parent) == []
-    (first.path / points.FILE).write_text("{")  # damaged: nothing is said of it
-    assert points.unfinished([*WORDS, "seed=0,1"], first.path.parent) == []
-
-
 @pytest.mark.parametrize(
     "change",
     [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"],

@@ -75,11 +75,7 @@ def _number(parallel: str | None) -> int | None:
 def _begun(overrides: list[str], config_dir: Path | None, parallel: int | None) -> points.Sweep:
     with _counting() as watch:
         planned = points.plan(overrides, config_dir, watch=watch)
-    begun = points.begin(overrides, config_dir, planned, parallel)
-    for other in points.unfinished(overrides, begun.path.parent):
-        if other.path != begun.path:
-            tell(f"{other.name} has these overrides and is not done; --resume goes on with it")
-    return begun
+    return points.begin(overrides, config_dir, planned, parallel)
 
 
 def run(found: points.Sweep) -> int:

@@ -2,7 +2,7 @@
 ends with its exit code (`remote`).
 
 Without CLAIM the job is stopped when this process ends early. With CLAIM, a file that the job removes when it begins,
-it goes on, and this process ends with NOT_RUN where it did not begin.
+it goes on.
 
 Source: Ray's Jobs API, ray.job_submission.JobSubmissionClient, which asks the head at the cluster's address where the
 server is.
@@ -27,7 +27,7 @@ from ray.dashboard.utils import get_address_for_submission_client
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from launcher.clusters.nodes.home import COPY
-from launcher.clusters.ray.remote import ASKED, ERRORS, EXIT, INSTALL, NO_FOLDER, NO_RLRUN, NOT_RUN, OUTPUT
+from launcher.clusters.ray.remote import ASKED, ERRORS, EXIT, INSTALL, NO_FOLDER, NO_RLRUN, OUTPUT
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems
 from launcher.core.user_code import CallFailure, try_call
@@ -51,11 +51,8 @@ def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
                 print(f"✗ {problems}", file=sys.stderr)
             return 1
         print(f"the cluster starts no job: {problems}", file=sys.stderr)
-        try:
-            claim.unlink()  # the command can no longer begin
-        except FileNotFoundError:
-            return 1
-        return NOT_RUN
+        claim.unlink(missing_ok=True)  # the command can no longer begin
+        return 1
     except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0

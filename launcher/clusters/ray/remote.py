@@ -27,9 +27,8 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import is_secret_variable, redact
 
 INSTALL = "pip install 'rlrun[jobs]' here and on its head"
-NO_FOLDER, NO_RLRUN, NOT_RUN = 66, 67, 69
-"""Exit codes of a job on a head that does not see the run's folder, or has no rlrun; and of a `job_client` of a
-detached command that was not begun."""
+NO_FOLDER, NO_RLRUN = 66, 67
+"""Exit codes of a job on a head that does not see the run's folder, or has no rlrun."""
 ASKED = "rlrun-asks-"
 """Prefix of the ids of queries, whose jobs are deleted afterwards."""
 OUTPUT, ERRORS, EXIT = "output", "errors", "exit"
@@ -74,11 +73,12 @@ def command(words: Sequence[str], variables: Mapping[str, str]) -> JobCommand:
     return JobCommand(job, _entrypoint(job, words, variables, ""))
 
 
-def detached_command(folder: Path, words: Sequence[str]) -> JobCommand | None:
-    """`python -m words` in this working directory and with this shell's variables, for a run in `folder`. None where
-    one of them is a secret."""
+def detached_command(folder: Path, words: Sequence[str]) -> JobCommand:
+    """`python -m words` in this working directory and with this shell's variables, for a run in `folder`. Raises
+    `Problems` where one of them is a secret."""
     if any(redact(word) != word for word in (*words, os.getcwd())):
-        return None
+        got = "an argument is a secret, which no job may hold"
+        raise Problems(Problem("-d", got, "put it into an environment variable, or leave out -d"))
     folder, key = folder.absolute(), secrets.token_hex(4)
     job = "-".join(re.findall("[A-Za-z0-9_]+", f"rlrun/{folder.parent.name}/{folder.name}/{key}"))
     claim = folder / f".detached-{key}"
@@ -119,7 +119,7 @@ def become(address: str | None, words: Sequence[str], columns: int) -> NoReturn:
 
 
 def start(reached: Reach, asked: JobCommand) -> subprocess.Popen[str]:
-    """The client of a detached command, with its output and its exit code, or `NOT_RUN`. SIGTERM stops the job;
+    """The client of a detached command, with its output and its exit code. SIGTERM stops the job;
     SIGKILL, or a closed pipe, ends the client only."""
     if asked.claim:
         asked.claim.touch(mode=0o600, exist_ok=False)
