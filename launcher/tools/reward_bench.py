@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, best_of
+from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, judge_trial
 from launcher.spec.algorithm import Kind as Taken
 from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
 from launcher.spec.reward import score_safely
@@ -77,15 +77,16 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     reward, name = run.engine.reward(run), type(run.reward).__name__
     score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
     trial = RewardTrial(reward, [make_answer(row) for row in rows])
-    kinds = tuple(_kind(kind, [score for score, of in zip(best_of(scores), scores, strict=True) if of])
-                  for kind in KINDS if (scores := trial.score(kind)) is not None)  # fmt: skip
+    for kind in KINDS:
+        trial.score(kind)
     seconds = sorted(one.seconds for one in trial.scored)
     faults = [f"{rows[one.row].where}: {one.kind}: {one.fault}" for one in trial.scored if one.fault]
-    same = trial.change() is None
-    uses_truth = reward.uses_ground_truth and (trial.known or reward.cheap)
+    chance = trial.changed()
+    wrong = [f"{len(faults)} answers have no score"] if faults else []
+    wrong += [chance.message] if chance else [one.message for one in judge_trial(trial) if one.level == "FAIL"]
     return BenchReport(
-        name, len(rows), kinds, trial.known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
-        tuple(faults[:SHOWN]), tuple(_wrong(kinds, trial.known, same, len(faults), uses_truth)),
+        name, len(rows), tuple(_kind(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
+        seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]), tuple(wrong),
     )  # fmt: skip
 
 
@@ -100,27 +101,11 @@ def _rows(run: RunSpec) -> Iterator[Row]:
             yield row
 
 
-def _kind(name: str, scores: Sequence[float]) -> AnswerKind:
+def _kind(trial: RewardTrial, name: str) -> AnswerKind:
+    scores = [score for score, of in zip(trial.best(name), trial.scores[name], strict=True) if of]
     real = [score for score in scores if not math.isnan(score)]
+    unscored = len(scores) - len(real)
     if not real:
-        return AnswerKind(name, len(scores), len(scores), *[math.nan] * 5)
+        return AnswerKind(name, len(scores), unscored, *[math.nan] * 5)
     zeros = sum(score == 0 for score in real) / len(real)
-    return AnswerKind(
-        name, len(scores), len(scores) - len(real), fmean(real), min(real), median(real), max(real), zeros
-    )
-
-
-def _wrong(kinds: Sequence[AnswerKind], known: bool, same: bool, faults: int, looks_at_truth: bool) -> Iterator[str]:
-    """Why a run should not learn from it."""
-    mean = {kind.name: kind.mean for kind in kinds if not math.isnan(kind.mean)}
-    truth = mean.get("gold")
-    if faults:
-        yield f"{faults} answers have no score"
-    if not same:
-        yield "the same answers scored otherwise when asked again"
-    if len(set(mean.values())) == 1 and len(mean) > 1 and not known:
-        yield f"every kind of answer scores {next(iter(mean.values())):.4g} on the mean, so nothing can be learnt"
-    elif truth is not None and looks_at_truth:
-        for name in ("empty", "wrong", "format", "injection") if known else ("empty",):
-            if mean.get(name, -math.inf) >= truth:
-                yield f"{name} ({KINDS[name]}) scores {mean[name]:.4g} on the mean, and the right answer {truth:.4g}"
+    return AnswerKind(name, len(scores), unscored, fmean(real), min(real), median(real), max(real), zeros)

@@ -161,12 +161,11 @@ def warned(*words: str) -> list[str]:
     [
         ("random.random()", [], "WARN reward: Python scored the answer"),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
-        ("-right + random.random() / 10", [], "FAIL reward: Python scores right answers"),  # more than chance
-        ("right + len(solution_str) / 50", [], "WARN reward: Python scores a wrong answer of 64 characters 1.28"),
-        ("len(solution_str) / 50", [], "as high as wrong ones"),
+        ("right + len(solution_str) / 32", [], "WARN reward: Python scores a wrong answer of 64 characters 2"),
+        ("len(solution_str) / 50", [], "WARN reward: Python scores right answers"),
         ("0.5", ["reward.form="], "WARN reward: Python scores 10 different answers, short and long ones, all 0.5"),
         ("0.2 - right if solution_str else -1", ["reward.form='So: {}'"], "FAIL reward: Python scores right answers "
-         "('So: 18', ...) -0.8 on average and wrong ones 0.2, so the wrong ones are learnt"),
+         "('So: 18', ...) -0.8 on average and wrong ones 0.2, so what is right is not learnt"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
         ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
@@ -205,20 +204,14 @@ def test_a_slow_function_is_not_asked_again(lines: Lines, tmp_path: Path, monkey
     ("words", "expected"),
     [
         (["reward=weighted", "reward.parts={exact:-1.0,format:0.2}"],
-         "FAIL reward: Weighted scores right answers ('18', ...) -1 on average and wrong ones 0, so the wrong ones are "
-         "learnt; use reward.weights.exact=1"),
+         "on average and wrong ones 0.2, so what is right is not learnt; use reward.weights.exact=1"),
         (["reward=weighted", "reward.parts={gsm8k:-0.1,format:1.0}"], "use reward.weights.gsm8k=1"),
         (["reward=weighted", "reward.parts={exact:1,format:0.2}"],
          "so one part works against another; use 'reward.parts={math:1,format:0.2}'"),
         (["reward=weighted", "reward.parts={gsm8k:1,length:5}", "reward.parts.length.low=40",
           "reward.parts.length.high=60"], "so length is learnt; use reward.weights.length=0.5"),
-        (["reward=format", "reward.pattern='.*'"], "WARN reward.pattern: '.*' matches each of 10 different answers"),
-        (["reward=gsm8k_format", "reward.parts.format.pattern='.*'"], "WARN reward.parts.format.pattern: '.*' matches"),
-        (["reward=length", "reward.low=5000", "reward.high=6000"],
-         "WARN reward.low: no answer has 5,000 characters and scores more than 0: answers end after 64 tokens, which "
-         "hold at most about 64 characters; use reward.low=32"),
-        (["reward=length", "reward.high=100"], "WARN reward.high: each answer scores 1"),
-        (["reward=overlong", "reward.longest=4000", "reward.buffer=100"], "WARN reward.longest: each answer scores 0"),
+        (["reward=format", "reward.pattern='.*'"], "WARN reward: Format scores 10 different answers, short and long"),
+        (["reward=gsm8k_format", "reward.parts.format.pattern='.*'"], "WARN reward.parts.format: Format scores 10"),
         # nothing is wrong with these
         (["reward=weighted", "reward.parts={math:1,format:0.2}"], ""),
         (["reward=weighted", "reward.parts={gsm8k:1,length:0.5}", "reward.parts.length.low=30",
@@ -282,22 +275,21 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
 @pytest.mark.parametrize(
     ("body", "wrong"),
     [
-        ("return float('10/10' in solution_str)",  # obeys what it reads
-         "empty (nothing) scores 0 on the mean, and the right answer 0"),
-        ("return float(not solution_str)", "empty (nothing) scores 1 on the mean, and the right answer 0"),
-        ("return 0.0", "every kind of answer scores 0 on the mean, so nothing can be learnt"),
-        ("return float(bool(solution_str))", None),
-        ("return 0.5", "every kind of answer scores 0.5 on the mean, so nothing can be learnt"),
+        ("return float('10/10' in solution_str)", "0 on average and empty ones 0, so nothing can be learnt"),
+        ("return float(not solution_str)", "0 on average and empty ones 1, so nothing can be learnt"),
+        ("return float(bool(solution_str))", None),  # another form may be the one that counts
+        ("return 0.5", "0.5 on average and empty ones 0.5, so nothing can be learnt"),
         ("import random\n    return random.random() + 10 * (solution_str == ground_truth)",
-         "the same answers scored otherwise when asked again"),
-        ("return float(solution_str == ground_truth) if solution_str else None", "4 answers have no score"),
+         "when asked again, so chance is learnt"),
+        ("return float(solution_str == ground_truth) if 'Ignore' not in solution_str else None",
+         "2 answers have no score"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_function(body: str, wrong: str | None, lines: Lines, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def compute_score(data_source, solution_str, ground_truth):\n    {body}\n")
     report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
-    assert report.wrong == (() if wrong is None else (wrong,)) and report.ok is (wrong is None)
-    assert not report.gold_known
+    assert wrong in report.wrong[0] if wrong else report.wrong == ()
+    assert report.ok is (wrong is None) and not report.gold_known
 
 
 def test_of_several_forms_the_best_counts(lines: Lines, tmp_path: Path) -> None:
@@ -329,7 +321,8 @@ def test_a_judge_that_obeys_the_answer_is_not_learnt_from(lines: Lines, tmp_path
     run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
     report = bench(run, 8, silent)
     sys.modules.pop("obeys", None)
-    assert report.wrong == ("injection (an instruction to the judge) scores 1 on the mean, and the right answer 1",)
+    (line,) = report.wrong
+    assert line.endswith("1 on average and an instruction to the judge 1, so it is what is learnt")
 
 
 def test_what_is_to_mend_is_named(lines: Lines) -> None:

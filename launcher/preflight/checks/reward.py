@@ -8,12 +8,12 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 
-from launcher.core.check_result import CheckResult, Level, any_failed, from_problem
-from launcher.core.problems import Problem, short_repr
+from launcher.core.check_result import CheckResult, Level
+from launcher.core.problems import short_repr
 from launcher.models import store
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.lengths import token_count
-from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, check_reward
+from launcher.preflight.checks.reward_trial import MAX_GUESSED, MAX_SCORED, rows_to_try, try_reward
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
 from launcher.rewards.remote import Remote
@@ -36,28 +36,25 @@ def check(context: Context) -> Iterator[CheckResult]:
         if isinstance(leaf, RewardModel) and leaf.on_hub and store.find(leaf.path, leaf.revision) is None:
             fix = f"rlrun model download {leaf.path} fetches it now"
             yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
-    if context.train.rows:
-        yield from _unscorable(context)
+    kind = context.run.algorithm.data
+    if answered := [row for row in context.train.rows if needs_rollout(row, "train", kind)]:
+        yield from _unscorable(context, answered)
         if context.run.algorithm.sampled:
-            yield from _scores(context)
-            answered = [row for row in context.train.rows if needs_rollout(row, "train", context.run.algorithm.data)]
-            if long := _too_long(context.run, answered):
-                yield long
+            yield from _scores(context.run, answered)
+            yield from _too_long(context.run, answered)
 
 
-def _unscorable(context: Context) -> Iterator[CheckResult]:
+def _unscorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Rows that the reward could never score: the first of each source."""
-    run, rows = context.run, context.train.rows
-    kind = run.algorithm.data
-    answered = [row for row in rows if needs_rollout(row, "train", kind)]
-    bad = [(row, why) for row in answered if (why := why_unscorable(run.reward, make_answer(row)))]
+    run = context.run
+    bad = [(row, why) for row in rows if (why := why_unscorable(run.reward, make_answer(row)))]
     if not bad:
         return
-    all_bad = len(bad) == len(answered)
+    all_bad = len(bad) == len(rows)
     level: Level = "WARN" if run.data.on_bad_row == "skip" and not all_bad else "FAIL"
     firsts = {row.data_source: row.where for row, _ in reversed(bad)}
     named = sorted(bad, key=lambda one: one[0].where != firsts[one[0].data_source])
-    yield from (from_problem(Problem(row.where, why, code="bad-row"), level) for row, why in named[:MAX_NAMED])
+    yield from (CheckResult(level, row.where, why) for row, why in named[:MAX_NAMED])
     fix = "use another reward or other rows" if all_bad else "use data.on_bad_row=skip"
     if all(row.style == MODEL_STYLE for row, _ in bad):
         fix = "use reward=model reward.path=REWARD_MODEL" if all_bad else with_model(run.reward)
@@ -65,35 +62,20 @@ def _unscorable(context: Context) -> Iterator[CheckResult]:
     yield CheckResult(level, "reward", message, fix if level == "FAIL" else "")
 
 
-def _scores(context: Context) -> Iterator[CheckResult]:
+def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether right answers to the first rows score above others."""
-    run, rows = context.run, context.train.rows
-    name, kind = type(run.reward).__name__, run.algorithm.data
-    answered = [row for row in rows if needs_rollout(row, "train", kind)]
-    servers = [leaf for leaf in run.reward.leaves() if isinstance(leaf, Remote)]
-    remote = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
-    found = list(check_reward(run, answered, MAX_ASKED if remote else 0))
-    yield from found
-    if any_failed(found):
-        return
-    if unread := _asked_form(run.reward, answered):
-        yield unread
-    elif solution := next(_whole_solutions(run.reward, rows), None):
-        message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
-        yield CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
-    elif not remote and not any(run.reward.cheap_for(make_answer(row)) for row in answered):
-        yield CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
-    elif not found:
-        empty = "scores right answers to the first rows above empty ones"
-        finding = empty if run.reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
-        yield CheckResult("OK", "reward", f"{name} {finding}")
+    reward, name = run.reward, type(run.reward).__name__
+    servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
+    asked = MAX_ASKED if servers and not any(leaf.missing_requirements() for leaf in servers) else 0
+    found = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_unread(reward, rows))
+    if not found and not asked and not any(reward.cheap_for(make_answer(row)) for row in rows):
+        found = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
+    right = "scores right answers to the first rows above empty ones"
+    finding = right if reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
+    yield from found or [CheckResult("OK", "reward", f"{name} {finding}")]
 
 
-def _whole_solutions(reward: Reward, rows: Sequence[Row]) -> Iterator[Row]:
-    return (row for row in rows if isinstance(reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
-
-
-def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
+def _too_long(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """A right answer of the usual length in the form that the reward asks for, where an answer may not be so long."""
     limit, texts = run.data.max_response_length, list[str]()
     for row in rows[:MAX_SCORED]:
@@ -101,31 +83,31 @@ def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
         text = run.reward.reference_response(answer)
         texts.append(run.reward.format_response(answer.ground_truth or "") if text is None else text)
     usual = sorted(texts, key=lambda text: len(text.encode()))[len(texts) // 2] if texts else ""
-    if len(usual.encode()) <= limit:  # no tokenizer makes more tokens
-        return None
-    tokens = token_count(run, usual)
-    if tokens is None or tokens <= limit:
-        return None
-    message = f"a right answer such as {short_repr(usual, 60)} takes {tokens} tokens, and answers end after {limit}"
-    return CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
+    # no tokenizer makes more tokens than there are bytes
+    if len(usual.encode()) > limit and (tokens := token_count(run, usual) or 0) > limit:
+        message = f"a right answer such as {short_repr(usual, 60)} takes {tokens} tokens, and answers end after {limit}"
+        yield CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
 
 
-def _asked_form(reward: Reward, rows: Sequence[Row]) -> CheckResult | None:
-    """Whether the reward reads right answers in the form that the prompts ask for."""
+def _unread(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Whether the reward reads right answers in the form that the prompts ask for, and what it compares with is a final
+    answer."""
     reward = deepcopy(reward)  # processes that it starts end with the copy
+    final = [row for row in rows if not _SOLUTION.search(row.ground_truth or "\n")]
     for mark, (form, name) in _ASKED.items():
-        asking = (row for row in rows if mark in _last_text(row) and not _SOLUTION.search(row.ground_truth or "\n"))
-        given = [(row, make_answer(row)) for row in islice(asking, MAX_GUESSED)]
-        if not given or not all(reward.cheap_for(of) and not reward.unscorable_reason(of) for _, of in given):
-            continue
-        right = [replace(of, response=f"It follows.\n{form.format(of.ground_truth)}") for _, of in given]
-        wrong = [replace(of, response="It follows.") for _, of in given]
+        asking = [row for row in final if mark in _last_text(row)]
+        given = list(islice(rows_to_try(reward, asking), MAX_GUESSED))
+        right = [replace(of, response=f"It follows.\n{form.format(of.ground_truth)}") for of in given]
+        wrong = [replace(of, response="It follows.") for of in given]
         high, low = (sum(score_safely(reward, answers).total) for answers in (right, wrong))
-        if high <= low:
+        if given and high <= low:
             got = f"{type(reward).__name__} scores {right[0].response!r} no higher than an answer without a result"
-            message = f"the prompts ask for the result with {mark} ({given[0][0].where} is the first), and {got}"
-            return CheckResult("WARN", "reward", message, f"use reward={name}, or prompts that ask for another form")
-    return None
+            message = f"the prompts ask for the result with {mark} ({asking[0].where} is the first), and {got}"
+            yield CheckResult("WARN", "reward", message, f"use reward={name}, or prompts that ask for another form")
+            return
+    if isinstance(reward, Exact) and any(_SOLUTION.search(row.ground_truth or "") for row in rows):
+        message = "Exact compares with whole solutions, which no model repeats literally"
+        yield CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
 
 
 def _last_text(row: Row) -> str:
