@@ -13,7 +13,7 @@ from launcher.core.events import Alert, Event, Step
 from launcher.logs.forms.answers import Answers
 from launcher.logs.forms.bars import ProgressBars
 from launcher.logs.forms.blocks import Blocks
-from launcher.logs.forms.broken_dicts import BrokenDicts, ValidationDicts
+from launcher.logs.forms.broken_dicts import BrokenDicts
 from launcher.logs.forms.loose_lines import BesideSteps, Headings, NamedSteps
 from launcher.logs.forms.metric_dicts import MetricDicts
 from launcher.logs.forms.numbering import Basis
@@ -44,20 +44,14 @@ class LogParser:
     def __init__(self, at: float = 0.0, basis: Basis | None = None) -> None:
         self.reading = reading = LineReading(at, basis)
         self._errors = LogErrors(reading)
-        self._validations, self._steps = ValidationDicts(reading), StepLines(reading)
-        self._answers, self._bars, self._blocks = Answers(reading), ProgressBars(reading), Blocks(reading)
+        self._steps, self._answers, self._broken = StepLines(reading), Answers(reading), BrokenDicts(reading)
+        self._blocks = Blocks(reading)
         self._forms: Sequence[Form] = (
-            self._validations, self._steps, self._answers, _Overlong(reading), self._bars,
-            BrokenDicts(reading), MetricDicts(reading),
+            self._steps, self._answers, self._broken, _Overlong(reading), ProgressBars(reading), MetricDicts(reading),
         )  # fmt: skip
         self._loose: Sequence[Form] = BesideSteps(reading), NamedSteps(reading), Headings(reading), self._blocks
         self._plain = PlainSteps(reading)
         self._wrapper = Wrapper()
-
-    @property
-    def needs_beginning(self) -> bool:
-        """Whether the number of a step depends on what stands before it."""
-        return self.reading.numbers.counted or self._bars.counts_epochs
 
     @property
     def error(self) -> Alert | None:
@@ -97,7 +91,7 @@ class LogParser:
         """Whether nothing waits for the number of a step, or is ended by one."""
         if self.reading.answers or self._answers.open or self.reading.kind == "unknown":
             return False
-        return not (self._errors.open or self._blocks.open or self._validations.open or self._steps.open)
+        return not (self._errors.open or self._blocks.open or self._broken.open or self._steps.open)
 
     def _line(self, raw: bytes) -> Iterator[Event]:
         """The first form that claims a line takes it; what claims none is another program's talk."""

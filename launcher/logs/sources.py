@@ -26,13 +26,15 @@ LONGEST_LINE = 2**24
 _SNIFFED = 64  # blocks in which the form of a log shows
 _RIVALS = 1_000  # steps among which another trainer's show
 _START = 2**16
-_TAIL = 2**16
 _BOM = b"\xef\xbb\xbf"
-_UTF16 = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}  # as older PowerShell writes what is redirected
-_COMPRESSED = {
-    b"\x1f\x8b": ("gzip", "zcat"), b"BZh": ("bzip2", "bzcat"), b"\xfd7zXZ": ("xz", "xzcat"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstdcat"), b"\x04\x22\x4d\x18": ("lz4", "lz4cat"), b"PK\x03\x04": ("zip", "funzip"),
+_UTF16 = "is UTF-16 text", "iconv -f UTF-16 -t UTF-8"  # as older PowerShell writes what is redirected
+_UNREADABLE = {
+    b"\x1f\x8b": ("is compressed (gzip)", "zcat"), b"BZh": ("is compressed (bzip2)", "bzcat"),
+    b"\xfd7zXZ": ("is compressed (xz)", "xzcat"), b"\x28\xb5\x2f\xfd": ("is compressed (zstd)", "zstdcat"),
+    b"\x04\x22\x4d\x18": ("is compressed (lz4)", "lz4cat"), b"PK\x03\x04": ("is compressed (zip)", "funzip"),
+    b"\xff\xfe": _UTF16, b"\xfe\xff": _UTF16,
 }  # fmt: skip
+"""Beginnings of files that are no text that is read here: what they are, and which program makes text of them."""
 _CUT = re.compile(rb":[-+]?[0-9.]{1,40}[eE][-+]?[0-9]?$")
 """A number that was cut in its exponent: Python writes two digits or more."""
 
@@ -65,42 +67,26 @@ class LogSource:
         return parser.reading.numbers.basis
 
     def events(self) -> Iterator[Event]:
-        """All events from its beginning. Raises `OSError`."""
+        """All events from its beginning. Raises `OSError`, and `Problems` for a document that was cut."""
         if self.document:
             return self._document()
         parser = LogParser(self.at, self.basis)
         return chain(chain.from_iterable(map(parser.feed, self._blocks())), parser.finish())
 
     def _document(self) -> Iterator[Event]:
-        with open_file(self.path) as file:
-            yield from trainer_state.events(file, self.at)
+        try:
+            yield from trainer_state.read_events(self.path, self.at)
+        except ValueError as error:
+            fix = "use a copy of the whole file, or the log itself"
+            raise Problems(Problem(str(self.path), error_message(error), fix, "bad-file")) from error
 
     def _blocks(self) -> Iterator[bytes]:
         with open_file(self.path) as file:
             yield from _lines_of(file)
 
     def last_steps(self, count: int) -> list[Step]:
-        """The last `count` steps, read from the end; from the beginning where the log does not number its steps. Lines
-        of one step that follow each other are one."""
-        size = self.path.stat().st_size
-        tail = max(_TAIL, count * 4_096)
-        while not self.document and tail < size:
-            parser = LogParser(self.at, self.basis)
-            found = deque(_merged(self._tail_events(parser, size - tail)), count + 1)
-            if parser.needs_beginning:
-                break
-            if len(found) > count:  # of the first there may be more before it
-                return list(found)[-count:]
-            tail *= 8
+        """The last `count` steps. Lines of one step that follow each other are one."""
         return list(deque(_merged(event for event in self.events() if isinstance(event, Step)), count))
-
-    def _tail_events(self, parser: LogParser, begin: int) -> Iterator[Step]:
-        with open_file(self.path) as file:
-            file.seek(begin)
-            file.readline(LONGEST_LINE)  # the rest of a line
-            for text in _lines_of(file):
-                yield from (event for event in parser.feed(text) if isinstance(event, Step))
-            yield from (event for event in parser.finish() if isinstance(event, Step))
 
 
 def open_log(path: Path, piped: bool = False) -> LogSource:
@@ -112,23 +98,11 @@ def open_log(path: Path, piped: bool = False) -> LogSource:
     except OSError as error:
         fix = "use the path of a log file, or the name of a run"
         raise Problems(Problem(str(path), error_message(error), fix, "not-found")) from error
-    got, command = _unreadable(start)
-    if got:
-        where, reads = ("standard input", command) if piped else (str(path), f"{command} {shlex.quote(str(path))}")
-        raise Problems(Problem(where, got, f"use {reads} | rlrun metrics -", "bad-file"))
-    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
-
-
-def _unreadable(start: bytes) -> tuple[str, str]:
-    """What a file is that begins so, and which program makes text of it; both empty where it is text."""
-    for magic, (name, command) in _COMPRESSED.items():
+    for magic, (got, command) in _UNREADABLE.items():
         if start.startswith(magic):
-            return f"is compressed ({name})", command
-    encoding = next((_UTF16[mark] for mark in _UTF16 if start.startswith(mark)), "")
-    pairs = len(start[:200]) // 2  # without a mark: of Latin text every other byte is 0
-    if pairs > 8 and start[1:200:2].count(0) > 0.9 * pairs and not start[:200:2].count(0):
-        encoding = encoding or "UTF-16LE"
-    return ("is UTF-16 text", f"iconv -f {encoding} -t UTF-8") if encoding else ("", "")
+            where, reads = ("standard input", command) if piped else (str(path), f"{command} {shlex.quote(str(path))}")
+            raise Problems(Problem(where, got, f"use {reads} | rlrun metrics -", "bad-file"))
+    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
@@ -279,12 +253,12 @@ class GrowingLog:
 
     def _document(self) -> Iterator[Event]:
         try:
-            with open_file(self.path) as file:
-                stat = os.fstat(file.fileno())
-                if (stat.st_mtime_ns, stat.st_size) != self._state:
-                    self._state = stat.st_mtime_ns, stat.st_size
-                    for event in trainer_state.events(file, self.parser.reading.at, after=self._offset):
-                        self._offset += isinstance(event, Step)
-                        yield event
-        except OSError:
+            stat = self.path.stat()
+            if (stat.st_mtime_ns, stat.st_size) == self._state:
+                return
+            for event in trainer_state.read_events(self.path, self.parser.reading.at, after=self._offset):
+                self._offset += isinstance(event, Step)
+                yield event
+            self._state = stat.st_mtime_ns, stat.st_size
+        except (OSError, ValueError):  # not there, or being written: the next look reads it
             return

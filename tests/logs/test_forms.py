@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import LogProgress, Sample, Step
-from launcher.logs.forms.loose_lines import EXAMPLES, step_line
+from launcher.core.problems import Problems
 from launcher.logs.parser import LogParser
 from launcher.logs.sources import open_log
 
@@ -140,20 +140,6 @@ def test_s4_21_the_block_behind_what_loggers_and_containers_write(prefix):
 def test_s4_21_a_block_names_its_step():
     assert steps("===== Step 7/20 =====\n" + BLOCK) == [(7, VALUES)]
     assert steps("step: 7\n" + BLOCK) == [(7, VALUES)]
-
-
-def test_s4_the_metrics_of_document_004_under_headings():
-    text = """### 1. **loss** (总损失)
-- **含义**: GRPO 的总损失值
-- **正常范围**: 通常在 `[-10, 10]` 之间
-- **当前值**: `171551552.0000` ❌ **异常！**
-
-### 6. **mean_log_prob_current**
-- **当前值**: `-833610.3125` ⚠️
-
-## 异常分析
-"""
-    assert steps(text) == [(1, {"loss": 171551552.0, "mean_log_prob_current": -833610.3125})]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +359,7 @@ def test_samples_that_verl_writes_as_lines_of_json():
     assert (found.step, found.prompt, found.response, found.ground_truth, found.score) == (20, "1+1", "2", "2", 1.0)
 
 
-def test_trainer_state_is_read_entry_by_entry(tmp_path: Path):
+def test_trainer_state(tmp_path: Path):
     history = [
         {"epoch": 0.1, "loss": 0.5, "step": 5},
         {"epoch": 0.1, "loss": math.nan, "step": 10},
@@ -387,8 +373,9 @@ def test_trainer_state_is_read_entry_by_entry(tmp_path: Path):
     assert log.kind == "trainer_state" and [event.step for event in found] == [5, 10, 10]
     assert math.isnan(found[1].metrics["loss"]) and found[2].metrics == {"eval_loss": 0.25}
     assert [event.steps for event in log.events() if isinstance(event, LogProgress)] == [40]
-    path.write_text(text[: text.index("ü") if "ü" in text else text.index("eval_loss")])  # cut while it was written
-    assert [event.step for event in open_log(path).events() if isinstance(event, Step)] == [5, 10]
+    path.write_text(text[: text.index("eval_loss")])  # cut while it was written
+    with pytest.raises(Problems, match=r"trainer_state.json: .*; use a copy of the whole file"):
+        list(open_log(path).events())
 
 
 @pytest.mark.parametrize(
@@ -419,12 +406,12 @@ def test_metrics_before_the_first_step_behind_times_of_kubectl(prefix):
     ("step    1/19560 | loss 11.009 (+nanz)| norm 15.3 (+nanz)| lr 4.29e-07 | 3040.70 ms | 172,423 tok/s", 1,
      {"loss": 11.009, "norm": 15.3, "lr": 4.29e-7}),
     ("[2024-01-01 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=0, lr=[1e-05, 1e-05], "
-     "mom=[(0.9, 0.95), (0.9, 0.95)]", 10, {"skipped": 0.0, "lr": 1e-5, "mom": 0.9, "mom/1": 0.95}),
+     "mom=[(0.9, 0.95), (0.9, 0.95)]", 10, {"skipped": 0.0, "lr": 1e-5, "mom": 0.9}),
     ("[2024-01-01 10:00:00,124] [INFO] [timer.py:260:stop] epoch=0/micro_step=20/global_step=10, CurrSamplesPerSec=2.5,"
      " MaxMemAllocated=18.7GB", 10,
      {"epoch": 0.0, "micro_step": 20.0, "CurrSamplesPerSec": 2.5, "MaxMemAllocated": 18.7}),
     ("steps: 10 loss: 4.2100 iter time (s): 0.512 samples/sec: 31.251", 10,
-     {"loss": 4.21, "iter time (s)": 0.512, "samples/sec": 31.251}),
+     {"loss": 4.21, "time (s)": 0.512, "samples/sec": 31.251}),
     (" validation loss at iteration 20 | lm loss value: 8.9E+00 | lm loss PPL: 7.4E+03 | ", 20,
      {"lm loss value": 8.9, "lm loss PPL": 7400.0}),
     ("epoch: 1 | loss: 0.5 | step: 10 | lr: 1e-05", 10, {"epoch": 1.0, "loss": 0.5, "lr": 1e-5}),
@@ -489,14 +476,3 @@ def test_the_timing_of_a_step_stands_under_a_title_of_its_own():
     text = "===== Step 1/100 =====\n📊 Training Results:\n  • Loss: 0.01\n\n⏱️  Timing:\n  • Total step time: 45.12s\n"
     text += "  • generation: 20.10s (44.5%)\n===== Step 2/100 =====\n📊 Training Results:\n  • Loss: 0.02\n"
     assert steps(text) == [(1, {"Loss": 0.01, "Total step time": 45.12, "generation": 20.1}), (2, {"Loss": 0.02})]
-
-
-@pytest.mark.parametrize("text", ["Step 5 loss: 0.5 and then the reward: 0.3", "Step 5 loss: 0.5 at the time: 12"])
-def test_prose_behind_a_value_is_no_metric(text: str) -> None:
-    found = step_line(text)
-    assert found is not None and found[2] == {"loss": 0.5}
-
-
-def test_the_patterns_of_loose_lines_find_their_examples():
-    for pattern, example in EXAMPLES.items():
-        assert pattern.search(example), pattern

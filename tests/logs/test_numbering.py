@@ -113,17 +113,15 @@ def with_bars(counts: list[int]) -> str:
         ([1, 2, 3], [1, 2, 3]),
         ([210, 220, 230], [210, 220, 230]),  # resumed
         ([10, 20, 30, 20, 30, 40], [10, 20, 30, 20, 30, 40]),  # resumed in the same log
-        ([9, 20, 29, 40], [1, 2, 3, 4]),  # a bar that lags behind
-        ([1, 1, 3, 4], [1, 2, 3, 4]),
+        ([1, 1, 3, 4], [1, 2, 3, 4]),  # a bar that is drawn too seldom
     ],
 )
-def test_the_bar_beside_a_dict_has_its_step_where_the_numbers_agree(tmp_path, counts, wanted):
+def test_the_bar_beside_a_dict_has_its_step_where_it_moves(tmp_path, counts, wanted):
     path = tmp_path / "a.log"
     path.write_text(with_bars(counts))
     assert [step for step, _ in numbered(path)] == wanted
     path.write_text(with_bars(counts).replace("\r", "\n").replace("   {", "\n{"))
     assert [step for step, _ in numbered(path)] == wanted
-    assert [step.step for step in open_log(path).last_steps(2)] == wanted[-2:]
 
 
 def test_an_evaluation_has_the_step_of_the_bar(tmp_path):
@@ -137,15 +135,6 @@ def test_the_title_of_trls_answers_has_the_step_of_the_dict_before_it(tmp_path):
     panel = "╭──────── Step {} ────────╮\n│ Step 1: add. So 4. │\n╰────────╯\n"
     path.write_text("".join(line + panel.format(10 * at) for at, line in enumerate(DICTS, 1)))
     assert [step for step, _ in numbered(path)] == [10, 20, 30, 40, 50]
-
-
-def test_epochs_of_a_bar_without_their_number_follow_each_other(tmp_path):
-    path = tmp_path / "a.log"
-    bar = "Epoch {}: 50%|# | {}/2 [00:01<00:01, 1.00it/s, v_num=0, train_loss=1.{}]\n"
-    for first in (0, 1):
-        path.write_text("".join(bar.format(epoch + first, at, epoch + at) for epoch in range(3) for at in (1, 2)))
-        assert [step for step, _ in numbered(path)] == [1, 2, 3, 4, 5, 6]
-        assert [step.step for step in open_log(path).last_steps(2)] == [5, 6]
 
 
 def test_lines_that_docker_wrapped_in_json(tmp_path):

@@ -155,33 +155,11 @@ def test_blocks_of_a_file_end_anywhere(tmp_path):
     assert numbers(open_log(path).events()) == list(range(count))
 
 
-@pytest.mark.parametrize("last", [1, 10, 5_000])
-def test_last_steps_are_those_of_a_whole_reading(tmp_path, last):
-    bars = "".join(f"{line(step)}\rTraining: 1%| | {step}/9999 [0:01<0:09, 1.0s/it]\n" for step in range(4_000))
-    log = open_log(log_at(tmp_path, bars))
-    assert [(step.step, step.metrics) for step in log.last_steps(last)] == [
-        (event.step, event.metrics) for event in log.events() if isinstance(event, Step)
-    ][-last:]
-
-
-def test_last_steps_of_a_log_without_numbers_are_counted_from_its_beginning(tmp_path):
-    log = open_log(log_at(tmp_path, "{'loss': 0.5}\n" * 20_000))
-    assert [step.step for step in log.last_steps(3)] == [19_998, 19_999, 20_000]
-
-
 def test_last_steps_join_the_lines_of_one_step(tmp_path):
     log = open_log(log_at(tmp_path, line(1) + line(2) + "step:2 - val/test_score/gsm8k:0.5\n"))
     assert [sorted(step.metrics) for step in log.last_steps(1)] == [
         ["critic/score/mean", "timing_s/step", "val/test_score/gsm8k"]
     ]
-
-
-def test_last_steps_read_only_the_end(tmp_path):
-    path = log_at(tmp_path, line(1))
-    with path.open("r+b") as file:  # 2 GB, nearly all of it a hole
-        file.seek(2 * 10**9)
-        file.write(b"\n" + "".join(map(line, range(1_000))).encode())
-    assert [step.step for step in open_log(path).last_steps(3)] == [997, 998, 999]
 
 
 def test_memory_is_bounded_also_by_a_line_without_end(tmp_path):
@@ -211,10 +189,9 @@ def test_compressed_logs_name_the_command_that_helps(tmp_path, magic, command):
         open_log(path, piped=True)
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
-def test_text_of_powershell_names_the_command_that_helps(tmp_path, encoding):
+def test_text_of_powershell_names_the_command_that_helps(tmp_path):
     """The command is run: what it makes is read."""
-    path = log_at(tmp_path, line(1).encode(encoding))
+    path = log_at(tmp_path, line(1).encode("utf-16"))
     with pytest.raises(Problems, match="is UTF-16 text; use iconv") as refused:
         open_log(path)
     command = str(refused.value).partition("; use ")[2].partition(" | ")[0]

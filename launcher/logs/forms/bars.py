@@ -20,7 +20,6 @@ _LONGEST = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
-_OPEN_EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})\]?:?$", re.IGNORECASE)
 _IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
@@ -39,12 +38,6 @@ class Bar:
     metrics: dict[str, float]
     end: int
     """Where the text goes on behind it."""
-
-    @property
-    def open_epoch(self) -> int | None:
-        """The epoch that its title names without saying of how many."""
-        epoch = _OPEN_EPOCH.search(self.title)
-        return int(epoch[1]) if epoch else None
 
     @property
     def of_training(self) -> bool:
@@ -117,12 +110,6 @@ class ProgressBars(Form):
 
     _untitled = 0  # total of the first bar without a title
     _drawn: tuple[int, dict[str, float]] | None = None
-    _first_epoch: int | None = None
-
-    @property
-    def counts_epochs(self) -> bool:
-        """Whether a title names only the epoch: its steps are counted from the first that was seen."""
-        return self._first_epoch is not None
 
     def claims(self, line: str) -> bool:
         return MARK in line
@@ -133,20 +120,11 @@ class ProgressBars(Form):
             end = bar.end
             if not bar.title and not self._untitled:
                 self._untitled = bar.total
-            step = bar.step + self._epochs_before(bar) * bar.total
-            if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
-                self._drawn = step, bar.metrics
-                if self.reading.numbers.admits("bars", NAMED, step):
-                    yield from self.reading.step(step, bar.metrics)
+            if (bar.step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
+                self._drawn = bar.step, bar.metrics
+                if self.reading.numbers.admits("bars", NAMED, bar.step):
+                    yield from self.reading.step(bar.step, bar.metrics)
             if bar.of_training and (bar.title or bar.total == self._untitled):
                 self.reading.bar = bar.step
                 yield from self.reading.progress(bar.step, bar.steps, bar.elapsed_s, bar.left_s, bar.per_step_s)
         self.rest = line[end:].strip()
-
-    def _epochs_before(self, bar: Bar) -> int:
-        """How many there were, where a title names only the epoch: Lightning counts them from 0, most others from 1."""
-        if bar.open_epoch is None:
-            return 0
-        if self._first_epoch is None:
-            self._first_epoch = min(bar.open_epoch, 1)
-        return max(bar.open_epoch - self._first_epoch, 0)

@@ -18,10 +18,6 @@ _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
     r"\s{0,40}[:=：]\s{0,40}[*`_]{0,3}"
 )
-_HEADING = re.compile(r"#{1,6}\s.{0,20}\*\*([A-Za-z][\w/]{0,80})\*\*")
-_VALUE_OF_HEADING = re.compile(
-    r"\s{0,8}[-*•]?\s{0,8}\**(?:当前值|current value|value)\**\s{0,4}[:：]\s{0,4}", re.IGNORECASE
-)
 _TITLE = re.compile(
     r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
 )
@@ -44,12 +40,11 @@ def _entry(text: str) -> re.Match[str] | None:
 
 class Blocks(Form):
     """Puts `key: value` lines together: those of one step stand together, and no name twice. Another line ends a
-    block, but for blank lines, titles, and what stands between the headings of metrics."""
+    block, but for blank lines and titles."""
 
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._metrics = dict[str, float]()
-        self._heading = ""
 
     @property
     def open(self) -> bool:
@@ -67,13 +62,6 @@ class Blocks(Form):
             yield from self.finish()
 
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
-        if line.startswith("#") and (heading := _HEADING.match(line)):
-            self._heading = heading[1]
-            return True
-        if self._heading:
-            if value := _VALUE_OF_HEADING.match(line):
-                self._add(self._heading, line[value.end() :])
-            return not line.startswith("#")
         if entry is None:
             return not line.strip() or _TITLE.fullmatch(line) is not None
         return self._add(entry[1].strip(), line[entry.end() :])
@@ -84,14 +72,14 @@ class Blocks(Form):
         if number is None or not (self._metrics or is_measurement(name) or name.casefold() in _STEPS):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
-        if not self._heading and unit.casefold() not in _UNITS:
+        if unit.casefold() not in _UNITS:
             return False
         self._metrics[name] = number[0]
         return True
 
     def finish(self) -> Iterator[Event]:
         """The step of the block, where something was measured; a new one may begin."""
-        metrics, self._metrics, self._heading = self._metrics, {}, ""
+        metrics, self._metrics = self._metrics, {}
         named = [name for name in metrics if name.casefold() in _STEPS]
         step = int(metrics.pop(named[0])) if named and 0 <= metrics[named[0]] < MOST_STEPS else None
         if not any(map(is_measurement, metrics)):

@@ -1,4 +1,4 @@
-"""Dicts that stand on several lines."""
+"""Dicts that stand on several lines, one or more entries on each, as pprint and `json.dump(indent=4)` write them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,41 @@ from launcher.core.events import Event
 from launcher.logs.forms import dicts
 from launcher.logs.forms.reading import Form
 
-_VALIDATION = re.compile(r"(Initial|Final) validation metrics: ")
-_DICT_LINES = 2_000  # most lines of a dict that pprint broke
+_VALIDATION = re.compile(r"(Initial|Final) validation metrics: (?=\{)")
 _OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
 _GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
-_MOST_LINES = 500  # of a dict with an entry on each
+_MOST_LINES = 2_000
 
 
-class ValidationDicts(Form):
-    """verl's metrics before the first step, or after the last, which pprint may break into several lines."""
+class BrokenDicts(Form):
+    """Puts the lines of a dict together. One with a dict in it is none: most are settings. verl's metrics before the
+    first step, or after the last, have their step; other dicts are left to `MetricDicts`, in one line."""
 
     _lines: tuple[str, ...] = ()
+    _of_validation = False
 
     @property
     def open(self) -> bool:
-        """Whether its end has not come yet."""
+        """Whether a dict has begun."""
         return bool(self._lines)
 
     def claims(self, line: str) -> bool:
-        return bool(self._lines) or ("validation metrics: {" in line and _VALIDATION.search(line) is not None)
+        goes_on = self._of_validation or (self._lines and _GOES_ON.fullmatch(line))
+        if self._lines and goes_on and len(self._lines) < _MOST_LINES:
+            return True
+        self._lines, self._of_validation = (), "{" in line and _VALIDATION.search(line) is not None
+        return self._of_validation or ("{" in line and _OPENS.fullmatch(line) is not None)
 
     def take(self, line: str) -> Iterator[Event]:
-        self._lines += (line,)
-        return self.finish() if "}" in line or len(self._lines) > _DICT_LINES else iter(())
-
-    def finish(self) -> Iterator[Event]:
-        text, self._lines = _joined(self._lines), ()
+        self._lines, self.rest = (*self._lines, line), ""
+        if "}" not in line:
+            return
+        lines, self._lines = self._lines, ()
+        if not self._of_validation:
+            self.rest = " ".join(lines)
+            return
+        self._of_validation = False
+        text = _join_pieces(lines)
         begun = _VALIDATION.search(text)
         node = dicts.parse(text[begun.end() : text.rfind("}") + 1]) if begun else None
         if begun and node and (metrics := dicts.numbers(node)):
@@ -44,7 +53,7 @@ class ValidationDicts(Form):
             yield from self.reading.verl_step(step, metrics)
 
 
-def _joined(lines: tuple[str, ...]) -> str:
+def _join_pieces(lines: tuple[str, ...]) -> str:
     """The text that pprint broke into quoted pieces, one a line:
 
     ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "
@@ -55,22 +64,3 @@ def _joined(lines: tuple[str, ...]) -> str:
     return "".join(
         piece[1:-1] if len(piece) > 1 and piece[0] == piece[-1] and piece[0] in "'\"" else piece for piece in pieces
     )
-
-
-class BrokenDicts(Form):
-    """Puts the lines of a dict together that has an entry on each, as pprint and `json.dump(indent=4)` write it. One
-    with a dict in it is none: most are settings."""
-
-    _lines: tuple[str, ...] = ()
-
-    def claims(self, line: str) -> bool:
-        if not (self._lines and len(self._lines) < _MOST_LINES and _GOES_ON.fullmatch(line)):
-            self._lines = ()
-        return bool(self._lines) or ("{" in line and _OPENS.fullmatch(line) is not None)
-
-    def take(self, line: str) -> Iterator[Event]:
-        self._lines += (line,)
-        self.rest = ""
-        if "}" in line:
-            self.rest, self._lines = " ".join(self._lines), ()
-        return iter(())

@@ -69,7 +69,7 @@ class Numbering:
         self.count = 0
         self._number = self._given = self._rivals = 0
         self._steps, self._headings = _Rising(), _Rising()
-        self._bars = _Bars()
+        self._bar = 0  # the count of the bar before the last dict
 
     def _change(self, **facts: Any) -> None:
         self.changed = self.changed or self._given > 0
@@ -122,10 +122,10 @@ class Numbering:
         if self.basis.by_heading and 0 < self._headings.rose < 2 * self.count:
             self._change(by_heading=False)
         if bar is not None and self.basis.by_bar:
-            if self._bars.agrees(bar):
-                self._number = bar
+            if bar != self._bar:
+                self._number = self._bar = bar
                 return bar
-            self._change(by_bar=False)
+            self._change(by_bar=False)  # it does not move from dict to dict
         self.counted = True
         self._number = self.count * self.basis.every
         return self._number
@@ -143,26 +143,4 @@ class Numbering:
     def reached(self, last: int | None, bar: int | None) -> int:
         """The step that an evaluation belongs to."""
         last = last or 0
-        return max(last, bar) if bar is not None and self.basis.by_bar and self._bars.last else last
-
-
-class _Bars:
-    """Whether the counts of the bars before the dicts are those of one `logging_steps`; a bar that is drawn too seldom
-    lags behind."""
-
-    def __init__(self) -> None:
-        self.last = 0
-        self._every = set[int]()
-
-    def agrees(self, count: int) -> bool:
-        last, self.last = self.last, count
-        if not last:
-            return count > 0
-        if not self._every:  # the first may be of logging_first_step
-            self._every = {count - last, count} if last == 1 else {count - last}
-        went_back = count < last
-        self._every = {
-            each for each in self._every
-            if each > 0 and (count % each == 0 if went_back else count - last == each or last == 1 == count // each)
-        }  # fmt: skip
-        return bool(self._every)
+        return max(last, bar) if bar is not None and self.basis.by_bar and self._bar else last
