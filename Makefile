@@ -5,7 +5,6 @@ SEEDS ?= 0
 KILLS ?= 20
 SEED ?= 0
 BASE ?= HEAD
-RUNS ?= 5
 ROUNDS ?= 1
 MB ?= 1000
 SECONDS ?= 1800
@@ -19,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined faults first-week memory nodes node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
+	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,14 +54,11 @@ lint: $(VENV)/ready-dev  ## style and types
 chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must end with the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)
 
-nodes: $(VENV)/ready-dev  ## kill parts of a Ray cluster of 3 nodes on this machine (root): seconds until it is complete again
-	$(VENV)/bin/python benchmarks/nodes.py 3 $(RUNS)
-
 node-runs: $(VENV)/ready-dev  ## runs over 4 simulated nodes (root): equality with one node, missing GPUs, SIGSTOP, SIGTERM
 	$(VENV)/bin/python benchmarks/node_runs.py 4
 
 node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this machine (root); each must end as an undisturbed run does
-	$(VENV)/bin/python benchmarks/node_chaos.py $(ROUNDS) $(SEED)
+	$(VENV)/bin/python benchmarks/node_runs.py 2 $(ROUNDS) $(SEED)
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py

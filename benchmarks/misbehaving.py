@@ -39,6 +39,20 @@ class Misbehaving(Protocol):
     """Set: answers that stalled end."""
 
 
+def spoil(what: str, status: int, headers: dict[str, str], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    """The answer with the fault in it."""
+    match what:
+        case "garble":
+            return status, headers, bytes(byte ^ 1 for byte in body)
+        case "size":
+            return 200, {name: value for name, value in headers.items() if name != "Content-Range"}, body[:-1]
+        case "more":  # no length is announced, and there is more
+            return status, {**headers, "Connection": "close"}, body + b"more"
+        case "gzip":
+            return status, {**headers, "Content-Encoding": "gzip"}, body
+    return status, headers, body
+
+
 class Answering(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -48,30 +62,29 @@ class Answering(BaseHTTPRequestHandler):
     def send_bytes(self, hub: Misbehaving, path: str, data: bytes, headers: dict[str, str]) -> None:
         acts = hub.acts[path]
         act = acts.popleft() if acts else None
-        what = act.what if act else None
-        if what in ("416", "403", "500", "429"):
-            self.answer(int(str(what)), {"Retry-After": "0"} if what == "429" else {})
+        what = act.what if act else ""
+        if what.isdigit():
+            self.answer(int(what), {"Retry-After": "0"} if what == "429" else {})
             return
-        start, size = 0, len(data)
-        if (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) and what != "no-range":
-            start, data = int(asked[1]), data[: int(asked[2]) + 1] if asked[2] else data
-            if start >= size:
-                self.answer(416, {"Content-Range": f"bytes */{size}"})
-                return
-            headers = {**headers, "Content-Range": f"bytes {start + (what == 'shift')}-{size - 1}/{size}"}
-        body = data[start:]
-        if what == "garble":
-            body = bytes(byte ^ 1 for byte in body)
-        if what == "size":
-            body, headers = body[:-1], {name: of for name, of in headers.items() if name != "Content-Range"}
-        if what == "more":  # no length is announced, and there is more
-            self.answer(206 if asked else 200, {**headers, "Connection": "close"}, length=None)
-            self._write(hub, path, body + b"more", act)
-            self.close_connection = True
+        start, end = self._asked_range(len(data)) if what != "no-range" else (0, len(data))
+        status = 200
+        if start >= len(data) > 0:
+            self.answer(416, {"Content-Range": f"bytes */{len(data)}"})
             return
-        more = {"Content-Encoding": "gzip"} if what == "gzip" else {}
-        self.answer(206 if asked and what not in ("size", "no-range") else 200, {**headers, **more}, length=len(body))
+        if "Range" in self.headers and what != "no-range":
+            status = 206
+            headers = {**headers, "Content-Range": f"bytes {start + (what == 'shift')}-{end - 1}/{len(data)}"}
+        body = data[start:end]
+        status, headers, body = spoil(what, status, headers, body)
+        self.close_connection = self.close_connection or what == "more"
+        self.answer(status, headers, None if what == "more" else len(body))
         self._write(hub, path, body, act)
+
+    def _asked_range(self, size: int) -> tuple[int, int]:
+        """The first byte, and the one after the last; all where no range is asked for."""
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "bytes=0-"))
+        assert asked, self.headers["Range"]
+        return int(asked[1]), int(asked[2] or size - 1) + 1
 
     def _write(self, hub: Misbehaving, path: str, body: bytes, act: Act | None) -> None:
         if self.command == "HEAD":

@@ -1,39 +1,50 @@
-"""Runs over several nodes of this machine: `python benchmarks/node_runs.py [NODES]`.
+"""Runs over several nodes of this machine: `python benchmarks/node_runs.py NODES [KILLS SEED VICTIM...]`.
 
 Network namespaces, each with a Ray of its own (`nodes`). GRPO over 2 and over all nodes against as many processes of
 one machine; a run that asks for GPUs that no node has; SIGSTOP of one process, which must be named; SIGTERM, which must
-save and be resumed to the same end. Ends with 1 if a row fails.
+save and be resumed to the same end.
+
+With KILLS each victim gets SIGKILL so many times at a random moment of a run over two nodes: a training process, the
+Ray worker that started it, the process that speaks with Ray, a node's raylet, the head, or `rlrun train` itself (which
+is resumed, as a person would). The run must go on to the same final weights and the same metrics; the recovery is the
+time from the kill to the next step that is told. Ends with 1 if a row fails.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 import psutil
 from chaos import BEGIN, DATA, LEARNT, PROJECT, result_of
-from node_chaos import launcher_of, on, steps_told
 from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
 
 from launcher.core.checkpoints import newest_verified
-from launcher.core.events import Stalled, Step, events_of
+from launcher.core.events import Event, Restarted, Stalled, Step, events_of
 
-LAST = 24
+LAST = 40
 STEPS = [
-    f"trainer.total_training_steps={LAST}", "trainer.save_freq=8", "trainer.test_freq=8", "data.train_batch_size=16",
+    f"trainer.total_training_steps={LAST}", "trainer.save_freq=4", "trainer.test_freq=8", "data.train_batch_size=16",
 ]  # fmt: skip
 RUN = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-3", *BEGIN, *STEPS, *DATA, *PROJECT]
-WAIT_S = 5
+WAIT_S, PATIENCE_S = 5, 120.0
+RECOVERY_S = 60.0
+WORKER = "-m launcher.engines.torch.worker"
+MARKS = {"driver": "-m launcher.clusters.ray.driver", "worker": WORKER, "actor": "ray::Rank", "raylet": "raylet/raylet"}
+"""What the command lines of victims hold."""
+VICTIMS = (*MARKS, "head", "launcher")
 Row = tuple[str, str, bool]
 
 
@@ -51,9 +62,36 @@ def folder_of(name: str) -> Path:
     return Path("runs/chaos") / name
 
 
-def losses(folder: Path) -> list[float]:
-    told = [event for event in events_of(folder / "events.jsonl") if isinstance(event, Step)]
-    return [event.metrics["actor/grad_norm"] for event in told if event.step]
+def events_now(name: str, kind: type[Event]) -> list[Event]:
+    return [event for event in events_of(folder_of(name) / "events.jsonl") if isinstance(event, kind)]
+
+
+def wait_for(ready: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    give_up = time.monotonic() + PATIENCE_S
+    while not ready():
+        assert process.poll() is None and time.monotonic() < give_up, "it never came to that"
+        time.sleep(0.02)
+
+
+def find_processes(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
+    """Processes of a node's network whose command line holds `mark`."""
+    told = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
+    found = []
+    for pid in map(int, told.stdout.split()):
+        with suppress(psutil.Error):  # it has ended
+            if mark in " ".join((process := psutil.Process(pid)).cmdline()):
+                found.append(process)
+    return found
+
+
+def launcher_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """`rlrun` below what puts it on its node."""
+    top = psutil.Process(process.pid)
+    for each in [top, *top.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has just ended
+            if "launcher" in each.cmdline():
+                return each
+    return top
 
 
 def equal(cluster: Nodes, count: int) -> Row:
@@ -63,10 +101,8 @@ def equal(cluster: Nodes, count: int) -> Row:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     code = begin(cluster, far, *RUN, *there(count)).wait()
     same = code == 0 and result_of(folder_of(plain), LAST) == result_of(folder_of(far), LAST)
-    pairs = zip(losses(folder_of(plain)), losses(folder_of(far)), strict=False)
-    off = max((abs(a - b) / max(abs(a), 1e-12) for a, b in pairs), default=1.0)
-    told = "events and weights equal byte for byte" if same else f"largest relative difference {off:.1e}"
-    return f"{count} nodes against {count} processes of one", told, code == 0 and off <= 1e-6
+    what = f"{count} nodes against {count} processes of one"
+    return what, f"exit {code}, events and weights {'equal byte for byte' if same else 'DIFFER'}", same
 
 
 def missing(cluster: Nodes) -> Row:
@@ -74,76 +110,98 @@ def missing(cluster: Nodes) -> Row:
     words = [*RUN, *there(2), "hardware.device=h100", "hardware.n_gpus_per_node=1", f"cluster.wait_s={WAIT_S}"]
     process = begin(cluster, "missing", *words)
     code, ended = process.wait(), time.time()
-    began = min((event.at for event in events_of(folder_of("missing") / "events.jsonl")), default=0.0)  # it waits
+    began = min((event.at for event in events_now("missing", Event)), default=0.0)  # it waits
     output = Path("missing.log").read_text()
-    left = [one for number in range(cluster.count) for one in on(cluster, number, "ray::Rank")]
+    left = [each for number in range(cluster.count) for each in find_processes(cluster, number, "ray::Rank")]
     waited = "1 GPU asked for" in output and f"after {WAIT_S} s" in output
-    good = code == 2 and waited and not left
     late = ended - began - WAIT_S
     told = f"exit {code}, told {late:.1f} s after cluster.wait_s, {len(left)} processes left"
-    return "GPUs that no node has", told, good and late <= 10
-
-
-def _until(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 120) -> None:
-    give_up = time.monotonic() + seconds
-    while not ready():
-        assert process.poll() is None and time.monotonic() < give_up, "it never came to that"
-        time.sleep(0.02)
+    return "GPUs that no node has", told, code == 2 and waited and not left and late <= 10
 
 
 def stopped(cluster: Nodes) -> Row:
     """A stalled process is named."""
-    name = "standing"
     long = [word for word in RUN if not word.startswith("trainer.total")]
-    process = begin(cluster, name, *long, "trainer.total_training_steps=2000", *there(2))
-    _until(lambda: len(steps_told(folder_of(name))) > 12, process)
-    at = [at for _, at in steps_told(folder_of(name))]
-    pace = median(late - soon for soon, late in pairwise(at[2:]))
-    ranks = [one for number in range(cluster.count) for one in on(cluster, number, "-m launcher.engines.torch.worker")]
-    [victim] = [one for one in ranks if one.environ()["RANK"] == "1"]  # on whichever node Ray has put it
+    process = begin(cluster, "standing", *long, "trainer.total_training_steps=2000", *there(2))
+    wait_for(lambda: len(events_now("standing", Step)) > 12, process)
+    pace = median(late.at - soon.at for soon, late in pairwise(events_now("standing", Step)[2:]))
+    ranks = [each for number in range(cluster.count) for each in find_processes(cluster, number, WORKER)]
+    [victim] = [each for each in ranks if each.environ()["RANK"] == "1"]  # on whichever node Ray has put it
     victim.suspend()
     since = time.time()
-    stalled: list[Stalled] = []
-    while not stalled and time.time() - since < 60:
-        time.sleep(0.1)
-        events = events_of(folder_of(name) / "events.jsonl")
-        stalled = [event for event in events if isinstance(event, Stalled) and event.at > since]
+    wait_for(lambda: events_now("standing", Stalled), process)
     victim.resume()
     launcher_of(process).send_signal(signal.SIGTERM)
-    code = process.wait()
-    if not stalled:
-        return "SIGSTOP of rank 1", "not named in 60 s", False
-    took, bound = stalled[0].at - since, 2 * pace + 10
-    told = f"rank {stalled[0].rank} named after {took:.1f} s (bound {bound:.1f}), exit {code} when stopped"
-    return "SIGSTOP of rank 1", told, stalled[0].rank == 1 and took <= bound
+    code, stalled = process.wait(), events_now("standing", Stalled)[0]
+    took, bound, rank = stalled.at - since, 2 * pace + 10, vars(stalled)["rank"]
+    told = f"rank {rank} named after {took:.1f} s (bound {bound:.1f}), exit {code} when stopped"
+    return "SIGSTOP of rank 1", told, rank == 1 and took <= bound
 
 
 def asked(cluster: Nodes) -> Row:
     """SIGTERM saves, ends with 143, and the run resumed is the run that was never touched."""
-    name = "asked"
-    process = begin(cluster, name, *RUN, *there(2))
-    _until(lambda: len(steps_told(folder_of(name))) > 10, process)
+    process = begin(cluster, "asked", *RUN, *there(2))
+    wait_for(lambda: len(events_now("asked", Step)) > 10, process)
     began = time.monotonic()
     launcher_of(process).send_signal(signal.SIGTERM)
     code, took = process.wait(), time.monotonic() - began
-    verified = newest_verified(folder_of(name) / "checkpoints")[0]
-    again = begin(cluster, name, "--resume", str(folder_of(name))).wait()
-    same = again == 0 and result_of(folder_of(name), LAST) == result_of(folder_of("nodes-2"), LAST)
+    verified = newest_verified(folder_of("asked") / "checkpoints")[0]
+    again = begin(cluster, "asked", "--resume", str(folder_of("asked"))).wait()
+    same = again == 0 and result_of(folder_of("asked"), LAST) == result_of(folder_of("nodes-2"), LAST)
     kept = f"{verified.name if verified else 'nothing'} verifies"
     told = f"exit {code} in {took:.1f} s, {kept}, resumed run {'equal' if same else 'DIFFERS'}"
     return "SIGTERM", told, code == 143 and took <= 10 and verified is not None and same
 
 
-def main(count: int) -> int:
-    table = Table("what", "seen", "", title=f"runs over {count} nodes")
+def kill(cluster: Nodes, victim: str, launcher: psutil.Process, chance: random.Random) -> None:
+    """What a restart has not brought back yet is waited for: each kill is to hit something."""
+    if victim == "launcher":
+        launcher.kill()
+    elif victim == "head":
+        cluster.kill_head()
+    else:
+        number, give_up = 0 if victim == "driver" else chance.randrange(2), time.monotonic() + PATIENCE_S
+        while not (found := find_processes(cluster, number, MARKS[victim])):
+            assert time.monotonic() < give_up, f"node {number} runs no {victim}"
+            time.sleep(0.05)
+        for process in found:
+            process.kill()
+
+
+def killed(cluster: Nodes, victim: str, number: int, chance: random.Random) -> Row:
+    """The end of a run of which a part was killed is that of `nodes-2`."""
+    cluster.whole(PATIENCE_S)
+    name, after = f"{victim}-{number}", chance.randrange(2, LAST - 4)
+    process = begin(cluster, name, *RUN, *there(2))
+    wait_for(lambda: folder_of(name).is_dir() and len(events_now(name, Step)) > after, process)
+    time.sleep(chance.uniform(0, 0.3))
+    since = time.time()
+    kill(cluster, victim, launcher_of(process), chance)
+    code = process.wait()
+    if victim == "launcher":
+        code = begin(cluster, name, "--resume", str(folder_of(name))).wait()
+    same = code == 0 and result_of(folder_of(name), LAST) == result_of(folder_of("nodes-2"), LAST)
+    recovery = min((event.at for event in events_now(name, Step) if event.at > since + 1), default=time.time()) - since
+    told = f"after step {after}: {'equal' if same else 'DIFFERS'}, recovery {recovery:.1f} s"
+    restarts = len(events_now(name, Restarted))
+    return f"SIGKILL of {victim}", f"{told}, {restarts} restarts", same and recovery <= RECOVERY_S
+
+
+def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
+    chance, rows = random.Random(seed), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         single = ["trainer.experiment_name=learnt"]
         subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *single], check=True, stdout=subprocess.DEVNULL)
         with nodes(count) as cluster:
-            rows = [equal(cluster, 2), missing(cluster), stopped(cluster), asked(cluster)]
-            rows += [equal(cluster, count)] if count > 2 else []
+            rows.append(equal(cluster, 2))
+            if kills:
+                rows += [killed(cluster, victim, number, chance) for number in range(kills) for victim in victims]
+            else:
+                rows += [missing(cluster), stopped(cluster), asked(cluster)]
+                rows += [equal(cluster, count)] if count > 2 else []
         os.chdir("/")
+    table = Table("what", "seen", "", title=f"runs over {count} nodes, seed {seed}")
     for what, seen, good in rows:
         table.add_row(what, seen, "pass" if good else "[red]fail[/]")
     Console().print(table)
@@ -152,4 +210,5 @@ def main(count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2))
+    count, kills, seed = map(int, [*sys.argv[1:4], *("2", "0", "0")[len(sys.argv[1:4]) :]])
+    sys.exit(main(count, kills, seed, sys.argv[4:] or VICTIMS))

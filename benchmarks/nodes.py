@@ -1,11 +1,10 @@
 """Several nodes on one machine: network namespaces, each with an address, a host name and a Ray of its own.
 
-`python benchmarks/nodes.py NODES KILLS` kills parts of such a cluster with SIGKILL and measures how long it takes until
-all nodes are there again. Needs root and `ip`. Nothing of the machine's own network is touched.
+Needs root and `ip`. Nothing of the machine's own network is touched.
 
     with nodes(2) as cluster:
         cluster.run(0, ["rlrun", "train", "cluster=ray", "cluster.address=auto", "hardware.nnodes=2", ...])
-        cluster.kill_raylet(1)
+        cluster.kill_head()
         cluster.whole()
 """
 
@@ -24,10 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
-from rich.console import Console
-from rich.table import Table
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, auth_env
@@ -96,21 +91,10 @@ class Nodes:
         assert ran.returncode == 0, f"{words} on node {number}: {ran.stdout}{ran.stderr}"
         return ran.stdout
 
-    def processes(self, number: int, name: str) -> list[psutil.Process]:
-        return [one for one in processes.find(self.node(number)) if one.is_running() and one.name() == name]
-
-    def kill_raylet(self, number: int) -> None:
-        self._kill(number, "raylet")
-
     def kill_head(self) -> None:
         """The process that knows all nodes; what it knew is gone."""
-        self._kill(0, "gcs_server")
-
-    def _kill(self, number: int, name: str) -> None:
-        found = self.processes(number, name)
-        assert found, f"node {number} runs no {name}"
-        for process in found:
-            process.kill()
+        [head] = [process for process in processes.find(self.node(0)) if process.name() == "gcs_server"]
+        head.kill()
 
     def alive(self) -> dict[str, str]:
         """Id and address of the nodes that the head counts; none while there is no head."""
@@ -133,10 +117,6 @@ class Nodes:
         """What the keepers say of late."""
         logs = [self.home(number).keeper_log.read_text().splitlines()[-8:] for number in range(self.count)]
         return "\n".join(f"node {number}: {line}" for number, lines in enumerate(logs) for line in lines)
-
-    def cut(self, number: int, *, off: bool = True) -> None:
-        """Take a node's cable out, or put it in again."""
-        _ip("-n", f"{self._name}-sw", "link", "set", f"to{number}", "down" if off else "up")
 
     def space(self, number: int) -> str:
         """Name of the node's network."""
@@ -203,21 +183,3 @@ def nodes(count: int, *words: str, at_once: int = 1) -> Iterator[Nodes]:
     finally:
         made.clear()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def main(count: int, kills: int) -> None:
-    table = Table("killed", "until all nodes are there again", box=None)
-    began = time.monotonic()
-    with nodes(count) as cluster:
-        cluster.whole()
-        table.add_row(f"nothing: {count} nodes from nothing", f"{time.monotonic() - began:.1f} s")
-        for kill in range(kills):
-            for what, number in (("raylet", kill % (count - 1) + 1), ("raylet", 0), ("head", 0)):
-                gone = next(node for node, ip in cluster.alive().items() if ip == cluster.ip(number))
-                cluster.kill_head() if what == "head" else cluster.kill_raylet(number)
-                table.add_row(f"{what} of node {number}", f"{cluster.whole(gone=gone):.1f} s")
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))

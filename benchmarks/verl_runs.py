@@ -20,13 +20,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from launch_model import Model
 from rich.console import Console
 from rich.table import Table
 
 from launcher.core import checkpoints
-from launcher.core.events import Ended, Restarted, Resumed, Sample, Step, events_of
+from launcher.core.events import Ended, Event, Restarted, Resumed, Sample, Step, events_of
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = ROOT / "tests" / "verl" / "plugins"
@@ -34,6 +35,7 @@ SDPA = "override_config.attn_implementation=sdpa"
 ONE_GPU = ["+ray_kwargs.ray_init.num_gpus=1", f"+actor_rollout_ref.model.{SDPA}"]
 SCORED = ("reward=length", "reward.high=4")  # of 8 tokens: a score that a model without training varies in
 PATIENCE_S = 1500
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -104,41 +106,63 @@ def quoted(values: Mapping[str, str]) -> str:
     return "{" + ",".join(f"{name}:{json.dumps(value)}" for name, value in values.items()) + "}"
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a run's folder shows."""
+
+    events: Sequence[Event]
+    sound: Sequence[int]
+    """Steps of the checkpoints that verify."""
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def held_out(self) -> list[int]:
+        return sorted({step.step for step in self.of(Step) if any(name.startswith("val") for name in step.metrics)})
+
+
+def see(run: Path) -> Seen:
+    saved = checkpoints.newest_first(run / "checkpoints")
+    sound = [checkpoints.step_of(path) for path in saved if not checkpoints.faults(path)]
+    return Seen([*events_of(run / "events.jsonl")] if (run / "events.jsonl").is_file() else [], sorted(sound))
+
+
 def look(case: Case, folder: Path, python: str) -> tuple[list[str], str]:
     """The figures of one case, and what is wrong."""
     run = folder / "runs" / "rlrun" / case.name
     launched = begin(folder, "train", *words(case, folder, python))
     if case.kill:
         kill_verl(run, launched)
-    code = launched.wait(PATIENCE_S)
-    events = [*events_of(run / "events.jsonl")] if (run / "events.jsonl").is_file() else []
-    steps = [event for event in events if isinstance(event, Step)]
-    answers = [event for event in events if isinstance(event, Sample)]
-    saved = checkpoints.newest_first(run / "checkpoints")
-    sound = [checkpoints.step_of(path) for path in saved if not checkpoints.faults(path)]
-    ends = [event.how for event in events if isinstance(event, Ended)]
-    lacking = [name for name in case.metrics if not any(name in step.metrics for step in steps)]
-    held_out = sorted({step.step for step in steps if any(name.startswith("val") for name in step.metrics)})
-    again = begin(folder, "train", "--resume", case.name, f"trainer.total_training_steps={case.steps + 2}")
-    again_code = again.wait(PATIENCE_S)
-    all_events = [*events_of(run / "events.jsonl")]
-    last = max((event.step for event in all_events if isinstance(event, Step)), default=0)
-    first = 1 if case.name == "sft" else 0
-    wrong = [what for what, true in {
-        f"exit code {code}": code != 0, f"exit code {again_code} of the resumed run": again_code != 0,
-        f"no {', '.join(lacking)}": lacking, "steps are missing": [s.step for s in steps] and
-        sorted({s.step for s in steps}) != list(range(first, case.steps + 1)),
-        "the end is not checkpointed": case.steps not in sound, "no held-out score": not held_out,
-        "no answers": case.name != "sft" and not answers, "not resumed": last != case.steps + 2 or not any(
-            isinstance(event, Resumed) for event in all_events),
-        "not restarted": case.kill and not any(isinstance(event, Restarted) for event in events),
-    }.items() if true]  # fmt: skip
+    code, seen = launched.wait(PATIENCE_S), see(run)
+    resumed = begin(folder, "train", "--resume", case.name, f"trainer.total_training_steps={case.steps + 2}")
+    codes, after = (code, resumed.wait(PATIENCE_S)), see(run)
+    last = max((step.step for step in after.of(Step)), default=0)
+    wrong = [f"exit codes {codes}"] if any(codes) else []
+    wrong += find_faults(case, seen)
+    wrong += [] if after.of(Resumed) and last == case.steps + 2 else ["not resumed"]
     if wrong:
         sys.stdout.write((folder / f"{case.name}.out").read_text(errors="replace")[-6000:])
-    row = [f"{len({step.step for step in steps})}", f"{len({n for s in steps for n in s.metrics})}",
-           ", ".join(map(str, held_out)), f"{len(answers)}", ", ".join(map(str, sorted(sound))),
-           ", ".join(ends) or "none", str(last)]  # fmt: skip
-    return row, "; ".join(wrong)
+    steps, names = seen.of(Step), {name for step in seen.of(Step) for name in step.metrics}
+    row = [len({step.step for step in steps}), len(names), seen.held_out, len(seen.of(Sample)), seen.sound,
+           [event.how for event in seen.of(Ended)], last]  # fmt: skip
+    return [str(value).strip("[]") for value in row], "; ".join(wrong)
+
+
+def find_faults(case: Case, seen: Seen) -> list[str]:
+    """What a run of this case lacks at its end."""
+    steps = seen.of(Step)
+    lacking = [name for name in case.metrics if not any(name in step.metrics for step in steps)]
+    whole = list(range(1 if case.name == "sft" else 0, case.steps + 1))
+    sound = {
+        f"no {', '.join(lacking)}": not lacking,
+        "steps are missing": sorted({step.step for step in steps}) == whole,
+        "the end is not checkpointed": case.steps in seen.sound,
+        "no held-out score": seen.held_out,
+        "no answers": case.name == "sft" or seen.of(Sample),
+        "not restarted": not case.kill or seen.of(Restarted),
+    }
+    return [what for what, good in sound.items() if not good]
 
 
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, shortened
 from launcher.engines.verl import ask, rows, saved, words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.config.defaults import VERSION
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 T = TypeVar("T")
+FILES = {".py", ".yaml", ".yml", ".json", ".jsonl", ".parquet"}
+"""Endings of relative names that are no model of a hub."""
 ANYWHERE = Path("/run")
 """The folder of the run in what verl is asked, so that runs with equal settings are asked about once."""
 REGISTERED = (
@@ -41,8 +43,6 @@ REGISTERED = (
     f"{ROLLOUT}.agent.agent_loop_config_path",
 )
 """Names that a module in VERL_USE_EXTERNAL_MODULES may add to verl's own: what is wrong with them is a warning then."""
-WRITTEN = ("data.train_files", "data.val_files")
-"""Files that a run of ours writes for verl."""
 
 
 def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[CheckResult]:
@@ -58,7 +58,7 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
         yield from _read(lambda: list(files.unlike())) or ()
     yield from _micro_batch_of_verl(run)
     yield from _other_version(probed, python, facts.here)
-    results = _without_verl(engine, run, facts, files, probed)
+    results = _without_verl(engine, run, facts, probed)
     asked = ask.VerlAnswer(accepted=False)
     if probed.version and (probed.version != VERSION or not _failed(results)):
         arguments = words.arguments(run, engine, ANYWHERE)
@@ -73,15 +73,14 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
         yield CheckResult("OK", "engine", f"{where} accepts its {count} arguments{how}")
 
 
-def _without_verl(
-    engine: Verl, run: RunSpec, facts: RunFacts, files: rows.RowFiles | None, found: ask.VerlEnvironment
-) -> list[CheckResult]:
+def _without_verl(engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEnvironment) -> list[CheckResult]:
     """What keys and types tell, and where they are verl's, the rules."""
     composed = compose(words.arguments(run, engine, facts.folder), words.program(run))
     results = [*from_problems(map(_named, composed.problems)), *from_problems(map(_named, composed.notes), "WARN")]
     if not composed.problems:
-        known = _launch_facts(engine, run, facts, files, found, composed.config)
+        known = _launch_facts(engine, run, facts, found, composed.config)
         results += _judged(composed.config, known, bool(engine.env.get(words.PLUGINS)))
+        results += from_problems(_missing_paths(engine.extra), "FAIL" if facts.here else "WARN")
     return results
 
 
@@ -110,15 +109,11 @@ def _other_version(found: ask.VerlEnvironment, python: str, here: bool) -> Itera
 
 
 def _judged(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
-    """What the rules say. What `plugins` may register or replace is a warning with them, and so is a path that is not
-    here where the run is to be on another machine."""
+    """What the rules say. What `plugins` may register or replace is a warning with them."""
     for result in judge(config, facts):
         problem = result.problem
-        if problem.where == "data.train_batch_size" and problem.code == "not-enough":
-            continue  # which the check of steps says
         by_plugin = plugins and (problem.where in REGISTERED or problem.code == "not-installed")
-        on_another_machine = problem.code == "not-found" and not facts.run.here
-        yield from from_problems([_named(problem)], "WARN" if by_plugin or on_another_machine else result.level)
+        yield from from_problems([_named(problem)], "WARN" if by_plugin else result.level)
 
 
 def _named(problem: Problem) -> Problem:
@@ -132,28 +127,19 @@ def _named(problem: Problem) -> Problem:
 
 
 def _launch_facts(
-    engine: Verl,
-    run: RunSpec,
-    facts: RunFacts,
-    files: rows.RowFiles | None,
-    found: ask.VerlEnvironment,
-    config: dict[str, object],
+    engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEnvironment, config: dict[str, object]
 ) -> LaunchFacts:
     resumed = engine.resume_from_path
     worlds = [saved.world_size(role) for role in (Path(resumed, "actor"), Path(resumed))] if resumed else []
     keys, unaccepted = _reward(run, facts, config)
     return LaunchFacts(
         run=facts,
-        columns=files.columns if files else None,
         reward_keys=keys,
         unaccepted=unaccepted,
         shape=run.model.shape,
-        positions=run.model.positions,
         visible_gpus=None if run.cluster.remote_address else _visible_gpus(engine),
         checkpoint_world=next(filter(None, worlds), None),
-        existing=frozenset(_existing(config)),
         packages=found.packages if found.version else None,
-        variables=frozenset([*os.environ, *engine.env]) if facts.here else None,
     )
 
 
@@ -184,16 +170,12 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
     return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
 
 
-def _existing(node: object, key: str = "") -> Iterator[str]:
-    """The paths that a config names and that are on this machine, or are written when the run starts. verl runs in a
-    folder of the run, so a relative path leads nowhere."""
-    if isinstance(node, dict):
-        for name, value in node.items():
-            yield from _existing(value, f"{key}.{name}" if key else name)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _existing(value, key)
-    elif isinstance(node, str):
-        path = os.path.expanduser(node.removeprefix("file://"))
-        if key in WRITTEN or (os.path.isabs(path) and "\0" not in path and os.path.exists(path)):
-            yield node
+def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
+    """Files that arguments name and that are not there; most are opened after the GPUs are taken. verl runs in a folder
+    of the run, so a relative path leads nowhere."""
+    for word in typed:
+        key, value = words.key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
+        path = Path(os.path.expanduser(value))
+        is_file = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
+        if key.endswith("path") and "://" not in value and is_file and not (path.is_absolute() and path.exists()):
+            yield Problem(key, f"there is no {shortened(value)}", "use a whole path that all nodes see", "not-found")

@@ -83,11 +83,6 @@ class RowFiles:
         first = (next((field for field in self.needed if field not in fields), "") for _, _, fields in each)
         return [(split, name, missing) for (split, name, _), missing in zip(each, first, strict=True) if missing]
 
-    @property
-    def columns(self) -> frozenset[str] | None:
-        """Columns of the training rows; None where they are prepared."""
-        return None if self.unreadable else frozenset(_columns(fields for _, fields in self.splits["train"]))
-
     def unlike(self) -> Iterator[CheckResult]:
         """Files that cannot be joined into one. Raises as `look` does."""
         for split in SPLITS:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from launcher.engines.verl.config.compose import VerlConfig, compose
 from launcher.engines.verl.config.types import accepts
 from launcher.engines.verl.rules import judge
+from launcher.engines.verl.rules.table import read_table
 
 
 def only(made: VerlConfig) -> str:
@@ -108,23 +106,16 @@ def test_all_problems_are_named_at_once_and_the_rest_is_composed():
         "data.train_batch_size=x",
         "a.b=1",
         "model_engine=no",
-        "trainer.nnodes=1",
-        "trainer.nnodes=2",
         "data.seed=3",
     ]
     made = compose(words, "ppo")
     assert [problem.where for problem in made.problems] == [
         "model_engine",
-        "trainer.nnodes",
         "a.b",
         "data.train_batch_size",
     ]
     assert made.config["data"]["train_batch_size"] == 1024
     assert made.config["data"]["seed"] == 3
-
-
-def test_the_same_value_twice_is_no_problem():
-    assert compose(["trainer.nnodes=2", "trainer.nnodes=2"], "ppo").problems == []
 
 
 def test_an_unknown_added_key_is_a_note():
@@ -141,30 +132,14 @@ def test_an_interpolation_that_leads_nowhere_is_named():
     assert "nowhere" in only(compose(["data.seed=${nowhere.x}"], "ppo"))
 
 
-@pytest.mark.parametrize("value", ["null", "0", "-1", "1.5", "x", "[]", "{}", "true", "[1]", "'1'"])
+@pytest.mark.parametrize("value", ["null", "0", "-1", "1.5", "x", "[1]", "{}", "true", "'1'"])
 @pytest.mark.parametrize("program", ["ppo", "sft"])
 def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
     """Each value that verl cannot use is named, and the default stands in its place."""
-    keys = ["trainer.nnodes", "trainer.n_gpus_per_node", "data.train_batch_size", "trainer.logger", "data.train_files"]
-    if program == "ppo":
-        actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-        keys += [f"{actor}.ppo_mini_batch_size", f"{actor}.ppo_micro_batch_size_per_gpu", f"{actor}.use_dynamic_bsz"]
-        keys += [
-            f"{rollout}.{name}"
-            for name in ("n", "temperature", "name", "gpu_memory_utilization", "top_p", "max_model_len")
-        ]
-        keys += [
-            "algorithm.adv_estimator",
-            "critic.enable",
-            "reward.reward_manager.name",
-            rollout,
-            actor,
-            "critic",
-            "data",
-        ]
-    for key in keys:
-        made = compose([f"{key}={value}"], program)
-        assert isinstance(judge(made.config), list)
+    rows = (*read_table().sizes, *read_table().settings)
+    made = compose([f"{key}={value}" for key in {key for row in rows for key in row.key.split()}], program)
+    assert made.problems
+    judge(made.config)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +154,3 @@ def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
 )  # fmt: skip
 def test_types_are_read_from_annotations(annotation, value, taken):
     assert accepts(annotation, value) is taken
-
-
-def test_neither_torch_nor_verl_is_imported():
-    code = (
-        "import sys; from launcher.engines.verl.rules import judge;"
-        "from launcher.engines.verl.config.compose import compose;"
-        "made = compose(['data.train_batch_size=64'], 'ppo'); judge(made.config);"
-        "print(sorted({'torch', 'verl', 'ray', 'transformers'} & {*sys.modules}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

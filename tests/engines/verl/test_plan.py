@@ -12,7 +12,7 @@ import pytest
 from launch_model import TEMPLATE, Model
 
 from launcher.core.check_result import CheckResult
-from launcher.engines.verl import checks, words
+from launcher.engines.verl import words
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.rules import judge
 from launcher.preflight.plan import plan
@@ -130,17 +130,9 @@ def test_what_verl_does_not_do_is_refused_in_words(typed: list[str], line: str) 
 
 def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Path) -> None:
     typed = ["engine=verl", "algorithm=grpo", "data=gsm8k", f"model.path={tmp_path}/none", "hardware.n_gpus_per_node=8"]
-    found = plan([*typed, "model=hf", "hardware=gpu", f"{ACTOR}.checkpoint.async_save=true"]).results
+    found = plan([*typed, "model=hf", "hardware=gpu", f"{ROLLOUT}.mode=sync"]).results
     places = {result.subject for result in found if result.level == "FAIL"}
-    assert {"model.path", f"{ACTOR}.checkpoint.async_save"} <= places
-
-
-def test_a_path_of_verls_config_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """verl runs in a folder of the run: a relative path leads nowhere."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tools.yaml").touch()
-    config = {"a": {"b": str(tmp_path / "tools.yaml"), "c": ["tools.yaml", "/none.yaml"]}, "data": {"val_files": "v"}}
-    assert {*checks._existing(config)} == {str(tmp_path / "tools.yaml"), "v"}
+    assert {"model.path", f"{ROLLOUT}.mode"} <= places
 
 
 def test_a_micro_batch_that_verl_gets_in_another_size_is_named(folder: Path) -> None:

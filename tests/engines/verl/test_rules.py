@@ -16,19 +16,19 @@ from launcher.engines.verl.config.defaults import load
 from launcher.engines.verl.rules import judge
 from launcher.engines.verl.rules.facts import LaunchFacts
 from launcher.engines.verl.rules.settings import BatchSizes
-from launcher.engines.verl.rules.table import meets, rows
+from launcher.engines.verl.rules.table import meets, read_table
 from launcher.spec.engine import RunFacts
 
 TABLE = yaml.safe_load((Path(__file__).with_name("rules.yaml")).read_text())
 CASES: list[dict[str, Any]] = TABLE["cases"]
-HEADS = {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads", "layers": "num_hidden_layers"}
+HEADS = {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
 
 
 def facts_of(values: dict[str, Any]) -> LaunchFacts:
     sets = {key: frozenset(value) if isinstance(value, list) else value for key, value in values.items()}
     of_run = {each.name: sets[each.name] for each in fields(RunFacts) if each.name in sets}
     own = {each.name: sets[each.name] for each in fields(LaunchFacts) if each.name in sets}
-    shape = {name: values.get(key) for key, name in HEADS.items()} | {"num_experts": values.get("experts", 0)}
+    shape = {name: values.get(key) for key, name in HEADS.items()}
     run = RunFacts(Path(), here=True, **of_run)
     return LaunchFacts(run, shape=SimpleNamespace(**shape) if "heads" in values else None, **own)  # type: ignore[arg-type]
 
@@ -84,29 +84,25 @@ def test_what_is_not_as_it_was_meant_is_a_warning(case):
         (1, "< 2", True), (2, "< 2", False), (True, "< 2", False), (None, "<= 2", False), (0.5, ">= 0.5", True),
         (None, "unset", True), ("???", "unset", True), ("", "set", False), ("a", "set", True), (None, "always", True),
         (["wandb", "file"], "~ wandb", True), (None, "~ wandb", False), ("x", ["x", "y"], True), (0, [False], True),
-        ("x", {"not": ["x"]}, False), (1, True, False), (True, True, True), (3, 3, True), ("fsdp", "fsdp", True),
+        (4, "> a.b", True), (3, "> a.b", False), (4, "> a.c", False), (4, "> a.d", False), (3, "!= a.b", False),
+        (2, "!= a.b", True), ("x", {"not": ["x"]}, False), (1, True, False), (True, True, True), (3, 3, True),
+        ("fsdp", "fsdp", True),
     ],
 )  # fmt: skip
 def test_a_condition_of_the_table(value, condition, met):
-    assert meets(value, condition) is met
+    assert meets(value, condition, {"a": {"b": 3, "c": None}}) is met
 
 
 def test_the_table_names_settings_of_verl():
     """Also what it advises to use, where that is a whole key."""
     configs = [load("ppo", "ppo_trainer", {"model_engine": engine}) for engine in ("dp", "megatron")]
     configs += [load("sft", "sft_trainer_engine", {"engine": name, "optim": name}) for name in ("fsdp", "megatron")]
-    beside = (
-        "override_config",
-        "override_transformer_config",
-        "overlong_buffer_cfg",
-        "warmup_style",
-        "enable_sleep_mode",
-    )
-    settings, packages = rows()
-    named = {key for row in settings for key in (*row.keys, *row.where)} | {
-        key for row in packages for key in row.where
-    }
+    beside = ("override_config", "reward_kwargs", "warmup_style")
+    found = read_table()
+    rows = [*found.sizes, *found.settings]
+    named = {key for row in rows for key in (*row.key.split(), *row.where)}
+    named |= {key for package in found.packages for key in package.where}
     unknown = [key for key in named if not any(part in key for part in beside)
                and all(BatchSizes(config)(key, "nothing") == "nothing" for config in configs)]  # fmt: skip
     assert not unknown
-    assert all(row.fix or row.allowed for row in settings)
+    assert all(row.fix or row.allowed for row in rows)

@@ -80,7 +80,6 @@ def compose(words: Sequence[str], program: Program) -> VerlConfig:
         arguments.problems += error.problems
         base = defaults.load(program, CONFIGS[program][0], {})
     found = VerlConfig({}, arguments.problems)
-    found.problems += _given_twice(arguments.values)
     node = _struct(base)
     applied = _apply(node, base, arguments.values, program, found)
     found.config, unresolved = _resolve(node, base)
@@ -138,17 +137,6 @@ def _read_flag(word: str, waiting: list[str], arguments: _Arguments) -> None:
     else:
         got = f"there is no folder {value}"
         arguments.problems.append(Problem(flag, got, "use the folder's whole path", "not-found"))
-
-
-def _given_twice(values: Iterable[Override]) -> Iterator[Problem]:
-    """Settings with two values: the last is taken."""
-    seen: dict[str, Override] = {}
-    for override in values:
-        before = seen.get(key := override.key_or_group)
-        if before and not before.is_delete() and before.value() != override.value():
-            got = f"{short_repr(before.value())}, then {short_repr(override.value())}; verl takes the last"
-            yield Problem(key, got, "give it once", "conflicting-settings")
-        seen[key] = override
 
 
 def _apply(
@@ -227,17 +215,15 @@ def _advise(key: str, program: Program, known: Sequence[str], base: dict[str, An
 
 
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """The key that was probably meant: of the same section with a similar last name, otherwise the only one anywhere
-    with this last name or, as a whole, a similar one."""
+    """The key that was probably meant: one with a similar last name in the same section, the only one anywhere with
+    this last name, or a similar one as a whole."""
     section, _, last = key.rpartition(".")
     inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     begun = [name for name in inside if name.startswith(last) and len(last) > 1]
     if near := begun[0] if len(begun) == 1 else nearest(last, inside, cutoff=0.75):
         return f"{section}.{near}".lstrip(".")
-    top = key.partition(".")[0]
-    same = [
-        name for name in known if name.rpartition(".")[2] == last and (not section or name.partition(".")[0] == top)
-    ]
+    top = key.partition(".")[0] if section else ""
+    same = [name for name in known if name.rpartition(".")[2] == last and name.startswith(top)]
     return same[0] if len(same) == 1 else nearest(key, known, cutoff=0.85)
 
 

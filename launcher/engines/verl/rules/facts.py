@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from launcher.core.problems import Code, Problem, short_repr, suggest
+from launcher.core.problems import Code, Problem
 from launcher.spec.engine import RunFacts
 from launcher.spec.model import Architecture
 
@@ -18,25 +18,17 @@ class LaunchFacts:
 
     run: RunFacts = field(default_factory=lambda: RunFacts(Path(), here=True))
     """What a plan has found of the rows."""
-    columns: frozenset[str] | None = None
-    """Columns of the training files."""
     reward_keys: frozenset[str] | None = None
     """What the dict of the user's reward function holds; None of a number."""
     unaccepted: tuple[str, ...] = ()
     """Arguments that verl gives to the user's reward function, and that it does not take."""
     shape: Architecture | None = None
-    positions: int | None = None
-    """Tokens that the model has positions for."""
     visible_gpus: int | None = None
     """Of this machine, where CUDA_VISIBLE_DEVICES is given to the run."""
     checkpoint_world: int | None = None
     """Processes that wrote the checkpoint that is resumed from."""
-    existing: frozenset[str] | None = None
-    """Of the paths that the config names, those that exist."""
     packages: frozenset[str] | None = None
     """Names that can be imported in the environment that runs verl."""
-    variables: frozenset[str] | None = None
-    """Environment variables that the run will have."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +42,14 @@ class RuleResult:
 Results = Iterator[RuleResult]
 
 
-def fails(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "invalid-setting") -> RuleResult:
+def fails(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "conflicting-settings") -> RuleResult:
     """The run ends, or hangs, or trains on something else; numbers as `fix` are values to use instead."""
-    return RuleResult("FAIL", problem(where, got, fix, code))
-
-
-def warns(where: str, got: str, fix: str | Sequence[int] = "", code: Code = "invalid-setting") -> RuleResult:
-    """The run goes on, and probably not as it was meant."""
-    return RuleResult("WARN", problem(where, got, fix, code))
-
-
-def problem(where: str, got: str, fix: str | Sequence[int], code: Code) -> Problem:
     if isinstance(fix, str):
-        return Problem(where, got, fix, code)
-    return Problem(where, got, f"use {' or '.join(map(str, fix))}" if fix else "", code, value=next(iter(fix), None))
+        return RuleResult("FAIL", Problem(where, got, fix, code))
+    text = f"use {' or '.join(map(str, fix))}" if fix else ""
+    return RuleResult("FAIL", Problem(where, got, text, code, value=next(iter(fix), None)))
 
 
-def not_one_of(where: str, value: object, allowed: Sequence[object]) -> Problem:
-    """A value that is none of those that verl knows."""
-    known = [str(value) for value in allowed if value is not None]
-    return Problem(where, f"got {short_repr(value)}", suggest(str(value), known), "unknown-choice")
+def warns(where: str, got: str, fix: str, code: Code = "conflicting-settings") -> RuleResult:
+    """The run goes on, and probably not as it was meant."""
+    return RuleResult("WARN", Problem(where, got, fix, code))

@@ -147,14 +147,10 @@ class BatchSizes:
         return int(self(f"{section}.ppo_mini_batch_size")) * self.n
 
     @property
-    def filled_step(self) -> int:
-        """What the answers of a step are filled up to a multiple of, with copies."""
-        return lcm(self.ranks(), *(self.mini(section) for section in self.trained)) if self.v1 else 1
-
-    @property
     def filled(self) -> int:
-        """Answers of a step, with the copies."""
-        return ceil(self.batch * self.n / self.filled_step) * self.filled_step
+        """Answers of a step, filled up with copies."""
+        step = lcm(self.ranks(), *(self.mini(section) for section in self.trained)) if self.v1 else 1
+        return ceil(self.batch * self.n / step) * step
 
     def unused(self) -> Iterator[str]:
         """Beginnings of keys that this training does not read."""
@@ -162,7 +158,5 @@ class BatchSizes:
             yield "critic."
         if not self("reward.reward_model.enable"):
             yield "reward.reward_model."
-        if not self.needs_reference or self.reference_in_actor:
+        if not self.needs_reference:
             yield f"{REF}."
-        if self("trainer.resume_mode") != "resume_path":
-            yield "trainer.resume_from_path"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any, Literal
 import yaml
 
 from launcher.core.bounded_parse import LOADER
-from launcher.core.problems import Code, short_repr
-from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails, not_one_of, problem
+from launcher.core.problems import Code, Problem, short_repr, suggest
+from launcher.engines.verl.rules.facts import LaunchFacts, Results, RuleResult, fails
 from launcher.engines.verl.rules.settings import BatchSizes, at, is_set
 
 FILE = Path(__file__).with_name("rules.yaml")
-COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "!=": operator.ne}
 NOTHING = object()
 """Of a key that the config does not have: no condition holds of it but `unset`."""
 
@@ -27,7 +27,8 @@ NOTHING = object()
 class RuleRow:
     """A rule: what is said of a setting whose value meets `refused`, where the conditions on others are met, too."""
 
-    keys: tuple[str, ...]
+    key: str
+    """With spaces between several."""
     refused: Any = "always"
     """The condition on the value, as `meets` reads it."""
     where: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +38,7 @@ class RuleRow:
     fix: str = ""
     level: Literal["FAIL", "WARN"] = "FAIL"
     code: Code = "invalid-setting"
-    allowed: tuple[Any, ...] = ()
+    allowed: Sequence[Any] = ()
     """Values that verl knows, in place of `refused`."""
     instead: dict[str, str] = field(default_factory=dict)
     """Of a value that verl does not know: what has it there."""
@@ -54,71 +55,78 @@ class Package:
     """What to install, where that has another name."""
 
 
+@dataclass(frozen=True)
+class Table:
+    sizes: Sequence[RuleRow]
+    """Those that everything else is divided by."""
+    settings: Sequence[RuleRow]
+    packages: Sequence[Package]
+    sources: Sequence[str]
+    """Values of data_source with a reward of verl's own, beside those that begin with aime."""
+
+
 @cache
-def rows() -> tuple[tuple[RuleRow, ...], tuple[Package, ...]]:
+def read_table() -> Table:
     node = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
-    return tuple(map(_row, node["settings"])), tuple(Package(**entry) for entry in node["packages"])
+    sizes, settings = ([RuleRow(**row) for row in node[part]] for part in ("sizes", "settings"))
+    return Table(sizes, settings, [Package(**row) for row in node["packages"]], node["sources"])
 
 
-def _row(entry: dict[str, Any]) -> RuleRow:
-    rest = {name: value for name, value in entry.items() if name not in ("key", "allowed")}
-    allowed = tuple(entry.get("allowed", ()))
-    return RuleRow(tuple(entry["key"].split()), **rest, allowed=allowed)
-
-
-def judge_rows(run: BatchSizes, facts: LaunchFacts) -> Results:
+def judge_rows(run: BatchSizes, rows: Sequence[RuleRow]) -> Results:
     unused = tuple(run.unused())
-    for row in rows()[0]:
-        for key in row.keys:
+    for row in rows:
+        for key in row.key.split():
             value = at(run.config, key, NOTHING)
             if key.startswith(unused) or value is NOTHING or not all_meet(run, row.where):
                 continue
             if row.allowed:
-                yield from _not_allowed(row, key, value)
-            elif meets(value, row.refused):
+                values = value if isinstance(value, list) else [value]
+                yield from (_unknown_choice(row, key, each) for each in values if each not in row.allowed)
+            elif meets(value, row.refused, run.config):
                 shown = str(value).lower() if isinstance(value, bool) else value
-                yield RuleResult(row.level, problem(key, row.got.format(shown), row.fix, row.code))
+                yield RuleResult(row.level, Problem(key, row.got.format(shown), row.fix, row.code))
 
 
 def judge_packages(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Packages that are imported only when a worker starts."""
-    needed = {row.name: row for row in rows()[1] if all_meet(run, row.where)}
+    needed = {row.name: row for row in read_table().packages if all_meet(run, row.where)}
     for name, row in sorted(needed.items()):
         if facts.packages is not None and name not in facts.packages:
             fix = f"install {row.install or name} beside verl"
             yield fails(f"package {name}", f"not installed; needed by {row.reason}", fix, "not-installed")
 
 
-def _not_allowed(row: RuleRow, key: str, value: Any) -> Iterator[RuleResult]:
-    for each in value if isinstance(value, list) else [value]:
-        if each in row.allowed:
-            continue
-        if fix := row.instead.get(str(each)):
-            yield RuleResult(
-                row.level, problem(key, f"{each}, which verl has by other settings", fix, "unknown-choice")
-            )
-        else:
-            yield RuleResult(row.level, not_one_of(key, each, row.allowed))
+def _unknown_choice(row: RuleRow, key: str, value: Any) -> RuleResult:
+    got, fix = f"{value}, which verl has by other settings", row.instead.get(str(value), "")
+    if not fix:
+        known = [str(each) for each in row.allowed if each is not None]
+        got, fix = f"got {short_repr(value)}", suggest(str(value), known)
+    return RuleResult(row.level, Problem(key, got, fix, "unknown-choice"))
 
 
 def all_meet(run: BatchSizes, conditions: dict[str, Any]) -> bool:
-    return all(meets(at(run.config, key), condition) for key, condition in conditions.items())
+    return all(meets(at(run.config, key), condition, run.config) for key, condition in conditions.items())
 
 
-def meets(value: Any, condition: Any) -> bool:
-    """Whether a value meets a condition of the table: `set`, `unset`, `always`, `< 1` (any of the four comparisons),
-    `~ PATTERN` (what its text contains), a list of values, `{not: CONDITION}`, or the value itself."""
+def meets(value: Any, condition: Any, config: dict[str, Any]) -> bool:
+    """Whether a value meets a condition of the table: `set`, `unset`, `always`, `< 1` (any of the comparisons, with a
+    number or the value of another key), `~ PATTERN` (what its text contains), a list of values, `{not: CONDITION}`, or
+    the value itself."""
     if isinstance(condition, dict):
-        return not meets(value, condition["not"])
+        return not meets(value, condition["not"], config)
     if isinstance(condition, list):
         return value in condition
     if not isinstance(condition, str):
         return bool(value == condition and isinstance(value, bool) == isinstance(condition, bool))
     sign, _, operand = condition.partition(" ")
     if sign in COMPARED:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and bool(COMPARED[sign](value, float(operand)))
+        bound = at(config, operand) if operand[0].isalpha() else float(operand)
+        return _is_number(value) and _is_number(bound) and bool(COMPARED[sign](value, bound))
     if sign == "~":
         return value is not None and re.search(operand, short_repr(value, 10_000)) is not None
     named = {"set": is_set(value), "unset": not is_set(value), "always": True}
     return named.get(condition, value == condition)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
