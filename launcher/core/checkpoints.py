@@ -13,8 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
@@ -34,70 +33,34 @@ def step_of(folder: Path) -> int:
     return int(folder.name.removeprefix("step_"))
 
 
-Files = Mapping[str, Mapping[str, int | str]]
-"""A part of a manifest: bytes and sha256 of files, by their paths in the checkpoint."""
-
-
 def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
     """Let `fill` write the files, then make them a checkpoint. On any error nothing of it remains."""
-    draft = begin(root, step)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tidy(root)
+    draft, final = root / f"{_UNFINISHED}{name_of(step)}", root / name_of(step)
+    draft.mkdir(mode=0o700)
     try:
         fill(draft)
-        return complete(root, step, [seal(draft, _files(draft))])
+        files: dict[str, dict[str, int | str]] = {
+            path.relative_to(draft).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+            for path in _files(draft)
+        }
+        (draft / MANIFEST).write_bytes(_manifest_text(step, files))
+        for path in (*_files(draft), draft / MANIFEST, *(path for path in draft.rglob("*") if path.is_dir()), draft):
+            os.chmod(path, 0o700 if path.is_dir() else 0o600)
+            fsync_path(path)
+        if final.exists():  # a damaged one of an older attempt, or this step is saved again
+            final.rename(root / f"{_REMOVED}{final.name}")
+        draft.rename(final)
+        fsync_path(root)
+        tidy(root)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def begin(root: Path, step: int) -> Path:
-    """The empty folder that the writers of a checkpoint fill. One of them calls it, before the others write.
-
-    Each then writes files of its own and seals them; the one that began joins the parts (`complete`), after which
-    readers see the checkpoint. Until then there is none: what a kill leaves is removed with the next one.
-    """
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    tidy(root)
-    draft = root / f"{_UNFINISHED}{name_of(step)}"
-    draft.mkdir(mode=0o700)
-    return draft
-
-
-def seal(draft: Path, written: Iterable[Path]) -> Files:
-    """Make a writer's files durable: its part of the manifest."""
-    part: dict[str, dict[str, int | str]] = {}
-    for path in written:
-        os.chmod(path, 0o600)
-        fsync_path(path)
-        part[path.relative_to(draft).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    return part
-
-
-def complete(root: Path, step: int, parts: Sequence[Files]) -> Path:
-    """Make the folder of `begin` a checkpoint, whose manifest is made of the parts of all writers.
-
-    Raises `ValueError` where two writers sealed one file, or none did: then there is no checkpoint.
-    """
-    draft, final = root / f"{_UNFINISHED}{name_of(step)}", root / name_of(step)
-    files = {name: of for part in parts for name, of in part.items()}
-    present = {path.relative_to(draft).as_posix() for path in _files(draft)}
-    if twice := sum(map(len, parts)) - len(files):
-        raise ValueError(f"{final.name}: {twice} files are in the parts of two writers; let each seal its own")
-    if wrong := sorted(present ^ files.keys()):
-        raise ValueError(f"{final.name}/{wrong[0]}: the parts of the manifest and the files differ; join all parts")
-    manifest = draft / MANIFEST
-    manifest.write_bytes(_manifest_text(step, files))
-    for path in (manifest, *(path for path in draft.rglob("*") if path.is_dir()), draft):
-        os.chmod(path, 0o700 if path.is_dir() else 0o600)
-        fsync_path(path)
-    if final.exists():  # a damaged one of an older attempt, or this step is saved again
-        final.rename(root / f"{_REMOVED}{final.name}")
-    draft.rename(final)
-    fsync_path(root)
-    tidy(root)
     return final
 
 
-def _manifest_text(step: int, files: Files) -> bytes:
+def _manifest_text(step: int, files: Mapping[str, Mapping[str, int | str]]) -> bytes:
     """The only accepted text, with its own sha256, so that a change of any byte is detected."""
     body = {"step": step, "files": dict(sorted(files.items()))}
     own = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
@@ -202,33 +165,17 @@ def best_first(root: Path, grade: Grade) -> list[Path]:
 
 
 def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
-    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
+    """Remove all but the `last` newest, the `best` best, and the newest that verifies; returns the removed.
 
-    Where none verifies, all stay. `sealed` was written just now, and is known to verify. Others are hashed only where
-    a removal depends on them: none is while `sealed` is the newest and the best. So a damaged one among the best may
-    stay until its place is needed.
+    Where none verifies, all stay. `sealed` was written just now and is known to verify, so that nothing is hashed: of
+    the best, too, nothing but their grade is looked at.
     """
-    every, ranked, known = newest_first(root), best_first(root, grade), {sealed: True}
-
-    def verified(path: Path) -> bool:
-        if path not in known:
-            known[path] = not faults(path)
-        return known[path]
-
-    def among_best(folder: Path) -> bool:
-        if folder not in ranked or not best:
-            return False
-        better = sorted(ranked[: ranked.index(folder)], key=lambda path: path not in known)  # known ones cost nothing
-        if len(better) < best:
-            return known.get(folder, True)
-        return len(list(islice(filter(verified, better), best))) < best and verified(folder)
-
-    gone = []
-    for folder in every[last:]:
-        if next(filter(verified, every), None) in (None, folder) or among_best(folder):
-            continue
+    good = sealed or newest_verified(root)[0]
+    every = newest_first(root)
+    kept = {good, *every[:last], *(best_first(root, grade)[:best])} if good else {*every}
+    gone = [folder for folder in every if folder not in kept]
+    for folder in gone:
         folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint
-        gone.append(folder)
     tidy(root)
     return gone
 

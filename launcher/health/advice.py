@@ -64,50 +64,6 @@ def setting(node: object, path: str) -> Any:
     return setting(vars(node)[head], rest) if rest else vars(node)[head]
 
 
-def slower(run: RunSpec, factor: float) -> str:
-    """A smaller learning rate; of one that is beyond reason, one that is within it. Before it a weight decay that is
-    beyond reason."""
-    if run.optim.weight_decay > 1:
-        return "optim.weight_decay=0.01"
-    return f"optim.lr={min(run.optim.lr / factor, LARGEST_LR):.3g}"
-
-
-def faster(run: RunSpec, steps: int, largest_rate: float | None) -> str:
-    """A learning rate with which something should be learnt; before it what else keeps the updates small."""
-    if run.optim.lr_warmup_steps and largest_rate is not None and largest_rate < 0.5 * run.optim.lr:
-        return f"optim.lr_warmup_steps={steps // 10}"
-    if run.optim.clip_grad < 1e-4:
-        return "optim.clip_grad=1"
-    beta, kl = setting(run, "algorithm.beta"), setting(run, "algorithm.kl_loss_coef")
-    if isinstance(beta, float) and beta < 1e-3:
-        return "algorithm.beta=0.1"
-    if isinstance(kl, float) and kl > 1:
-        return "algorithm.kl_loss_coef=0.04"
-    return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
-
-
-def other_answers(run: RunSpec) -> str:
-    """What makes the answers to a prompt differ."""
-    return "sampler.temperature=1" if run.sampler.temperature < 0.3 else f"sampler.n={max(2 * run.sampler.n, 8)}"
-
-
-def rate_above_0(run: RunSpec) -> str:
-    return "optim.lr_warmup_steps=0" if run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"
-
-
-def longer_answers(run: RunSpec) -> str:
-    """Twice the length, or as much as the model's positions leave."""
-    longest, known = run.data.max_response_length, run.model.positions
-    more = 2 * longest if known is None else min(2 * longest, known - run.max_sequence_length + longest)
-    model = "a model that ends its answers"
-    return model if more <= longest else f"data.max_response_length={more}, or {model}"
-
-
-def bound_to_reference(run: RunSpec) -> str:
-    free = setting(run, "algorithm.kl_loss_coef") == 0
-    return "algorithm.kl_loss_coef=0.04" if free else slower(run, 5)
-
-
 def usable(text: str, run: RunSpec) -> str:
     """A fix without arguments whose setting the run's choices do not have, or that are the run's own."""
     words = list[str]()

@@ -14,7 +14,7 @@ import ast
 from collections.abc import Callable, Collection, Mapping
 from inspect import signature
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from launcher.health.series import UnknownValue
 
@@ -31,8 +31,7 @@ _COMPARE, _RUN = "_compare", "_run"  # names that no metric has
 
 
 class _Guard(ast.NodeTransformer):
-    """Makes of `a < b` a call that is false where a value is unknown, of a metric's name a text, and of `run.a.b` a
-    call that looks it up."""
+    """Makes of `a < b` a call that is false where a value is unknown, and of `run.a.b` a call that looks it up."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
@@ -40,84 +39,84 @@ class _Guard(ast.NodeTransformer):
         late = ast.Lambda(args=nothing, body=node)
         return ast.Call(func=ast.Name(id=_COMPARE, ctx=ast.Load()), args=[late], keywords=[])
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        args = [ast.Constant(each.id) if isinstance(each, ast.Name) else self.visit(each) for each in node.args]
-        return ast.Call(func=node.func, args=args, keywords=[])
-
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         path = ast.Constant(ast.unparse(node).removeprefix("run."))
         return ast.Call(func=ast.Name(id=_RUN, ctx=ast.Load()), args=[path], keywords=[])
 
 
+class _Checker(ast.NodeVisitor):
+    """Raises `ValueError` for what a condition must not hold."""
+
+    def __init__(
+        self, text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None
+    ) -> None:
+        self.text, self.metrics, self.functions, self.run = text, metrics, functions, run
+
+    def refuse(self, why: str) -> NoReturn:
+        raise ValueError(f"{self.text!r}: {why}")
+
+    def visit(self, node: ast.AST) -> None:
+        if not isinstance(node, _NODES):
+            self.refuse(f"{type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
+        super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self.refuse(f"{node.id} stands alone; use a call such as last({node.id})")
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if type(node.value) not in (int, float):
+            self.refuse(f"{node.value!r} is no number")
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        of_run = any(isinstance(each, ast.Attribute) for each in ast.walk(node))  # its values may be texts
+        for each in ast.iter_child_nodes(node):
+            if not (of_run and isinstance(each, ast.Constant)):
+                self.visit(each)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        head, *names = ast.unparse(node).split(".")
+        if head != "run" or not all(name.isidentifier() and not name.startswith("_") for name in names):
+            self.refuse(f"{ast.unparse(node)} is not allowed; a point stands only in names such as run.optim.lr")
+        if self.run is not None and names[0] not in self.run:
+            self.refuse(f"a run has no {names[0]}; use one of {', '.join(sorted(self.run))}")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if not isinstance(node.func, ast.Name) or node.keywords:
+            self.refuse("only plain calls such as mean(reward, 3) are allowed")
+        name, takes = node.func.id, 0
+        if name not in self.functions:
+            self.refuse(f"unknown function {name}; use one of {', '.join(sorted(self.functions))}")
+        if name in PLAIN and len(node.args) < (1 if name == "abs" else 2):
+            self.refuse(f"{name} has too few arguments")
+        if name not in PLAIN:
+            parameters = signature(self.functions[name])
+            takes = sum(each in METRICS for each in parameters.parameters)
+            try:
+                parameters.bind(*node.args)
+            except TypeError as error:
+                self.refuse(f"{name}: {error}")
+        for each in node.args[:takes]:
+            if not (isinstance(each, ast.Name) and each.id in self.metrics):
+                known = ", ".join(sorted(self.metrics))
+                needs = f"{name} needs a metric, got {ast.unparse(each)}"
+                self.refuse(f"{needs}; use one of {known}, or name it under metrics")
+        for each in node.args[takes:]:
+            self.visit(each)
+
+
 def parse_condition(
     text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None = None
 ) -> CodeType:
-    """Code for `evaluate`; `run` are the names that may stand behind `run.`, None
-    stands for any. Raises `ValueError` that says what is not
-    allowed, or which name is unknown."""
+    """Code for `evaluate`; `run` are the names that may stand behind `run.`, None stands for any. Raises `ValueError`
+    that says what is not allowed, or which name is unknown."""
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text)} characters; expected at most {LONGEST}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text!r} is no expression: {error}") from error
-    named = set[int]()
-    for node in ast.walk(tree):
-        named |= _check_node(node, text, metrics, functions, run)
-    for node in ast.walk(tree):
-        if id(node) in named:
-            continue
-        if isinstance(node, ast.Name):
-            raise ValueError(f"{text!r}: {node.id} stands alone; use a call such as last({node.id})")
-        if isinstance(node, ast.Constant) and type(node.value) not in (int, float):
-            raise ValueError(f"{text!r}: {node.value!r} is no number")
+    _Checker(text, metrics, functions, run).visit(tree)
     return compile(ast.fix_missing_locations(_Guard().visit(tree)), "<health rule>", "eval")
-
-
-def _check_node(
-    node: ast.AST, text: str, metrics: Collection[str], functions: Mapping[str, Any], run: Collection[str] | None
-) -> set[int]:
-    """The names and texts below a node that are in their place, as ids of nodes. Raises `ValueError`."""
-    if not isinstance(node, _NODES):
-        raise ValueError(f"{text!r}: {type(node).__name__} is not allowed; use comparisons, and, or, not, numbers")
-    if isinstance(node, ast.Call):
-        return _check_call(node, text, metrics, functions)
-    if isinstance(node, ast.Attribute):
-        _check_path(ast.unparse(node), text, run)
-        return {id(node.value)}
-    if isinstance(node, ast.Compare) and any(isinstance(each, ast.Attribute) for each in ast.walk(node)):
-        return {id(each) for each in node.comparators if isinstance(each, ast.Constant)}  # they may be texts
-    return set()
-
-
-def _check_path(path: str, text: str, run: Collection[str] | None) -> None:
-    head, *names = path.split(".")
-    if head != "run" or not all(name.isidentifier() and not name.startswith("_") for name in names):
-        raise ValueError(f"{text!r}: {path} is not allowed; a point stands only in names such as run.optim.lr")
-    if run is not None and names[0] not in run:
-        raise ValueError(f"{text!r}: a run has no {names[0]}; use one of {', '.join(sorted(run))}")
-
-
-def _check_call(node: ast.Call, text: str, metrics: Collection[str], functions: Mapping[str, Any]) -> set[int]:
-    """The names in a call that are in their place, as ids of nodes."""
-    if not isinstance(node.func, ast.Name) or node.keywords:
-        raise ValueError(f"{text!r}: only plain calls such as mean(reward, 3) are allowed")
-    name = node.func.id
-    if name not in functions:
-        raise ValueError(f"{text!r}: unknown function {name}; use one of {', '.join(sorted(functions))}")
-    takes = [] if name in PLAIN else [each for each in signature(functions[name]).parameters if each in METRICS]
-    if name not in PLAIN:
-        try:
-            signature(functions[name]).bind(*node.args)
-        except TypeError as error:
-            raise ValueError(f"{text!r}: {name}: {error}") from error
-    elif len(node.args) < (1 if name == "abs" else 2):
-        raise ValueError(f"{text!r}: {name} has too few arguments")
-    metrics_here = node.args[: len(takes)]
-    if wrong := [each for each in metrics_here if not (isinstance(each, ast.Name) and each.id in metrics)]:
-        got, known = ast.unparse(wrong[0]), ", ".join(sorted(metrics))
-        raise ValueError(f"{text!r}: {name} needs a metric, got {got}; use one of {known}, or name it under metrics")
-    return {id(node.func), *map(id, metrics_here)}
 
 
 def _compare(late: Callable[[], bool]) -> bool:
@@ -127,9 +126,9 @@ def _compare(late: Callable[[], bool]) -> bool:
         return False
 
 
-def namespace(functions: Mapping[str, Any], run: Callable[[str], Any]) -> dict[str, Any]:
-    """What a condition may name, for `evaluate`; `run` gives the value behind `run.`."""
-    return {"__builtins__": {}, _COMPARE: _compare, _RUN: run, **functions}
+def namespace(named: Mapping[str, Any], run: Callable[[str], Any]) -> dict[str, Any]:
+    """What a condition may name, functions and metrics, for `evaluate`; `run` gives the value behind `run.`."""
+    return {"__builtins__": {}, _COMPARE: _compare, _RUN: run, **named}
 
 
 def evaluate(code: CodeType, names: dict[str, Any]) -> Any:

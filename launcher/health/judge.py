@@ -7,7 +7,7 @@ Works on the log of any program, as metrics are known by all their spellings (`c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -105,9 +105,7 @@ class Judge:
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
         self._seen = set[str]()  # our names of metrics
-        self._functions = {"slower": slower, **FUNCTIONS}
-        calls = {name: partial(self._call, function) for name, function in self._functions.items()}
-        self._names = namespace({**PLAIN, **calls}, self.facts.find)
+        self._names = namespace({**_CALLS, **self.series}, self.facts.find)
         self._step = 0
         self.active = list(self._read(rules))
 
@@ -165,7 +163,9 @@ class Judge:
     # ---- rules
 
     def _read(self, rules: HealthRules) -> Iterator[ActiveRule]:
-        problems = list[Problem]()
+        fix = "use another name"
+        problems = [Problem(f"health.metrics.{each}", "is the name of a function", fix) for each in rules.metrics
+                    if each in _CALLS]  # fmt: skip
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
                 known = ", ".join(rules.metrics) or "a name under health.metrics"
@@ -180,9 +180,7 @@ class Judge:
             raise Problems(problems)
 
     def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
-        parse = partial(
-            parse_condition, metrics=self.series, functions={**PLAIN, **self._functions}, run=self.facts.names
-        )
+        parse = partial(parse_condition, metrics=self.series, functions=_CALLS, run=self.facts.names)
         texts = [rule.text, rule.cause, *rule.fix.values()]
         places = {place for text in texts for place in _PLACE.findall(text)} - _GIVEN
         return ActiveRule(
@@ -274,14 +272,6 @@ class Judge:
 
         return _PLACE.sub(put, text)
 
-    # ---- functions of conditions
-
-    def _call(self, function: Callable[..., Any], metric: str, *args: Any) -> Any:
-        """A function of `series.FUNCTIONS` with the values of the metrics that a condition names."""
-        if args and isinstance(args[0], str):
-            args = tuple(self.series[each] for each in args)
-        return function(self.series[metric], *args)
-
     def slowest(self) -> str:
         """The part of the step that took most longer than usual, such as `timing_s/save_checkpoint took 22,076 s`."""
         longer = dict[str, float]()
@@ -303,6 +293,10 @@ def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
             raise UnknownValue
         return bound
     return min(most / factor, bound or LARGEST_LR)
+
+
+_CALLS: Mapping[str, Any] = {**PLAIN, **FUNCTIONS, "slower": slower}
+"""What a condition may call."""
 
 
 def _matching(names: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from launcher.core.events import Loaded, Step
 from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, wilson
-from launcher.health import advice
+from launcher.health.advice import LARGEST_LR, setting
 from launcher.health.series import Series, UnknownValue
 from launcher.spec.run import RunSpec
 
@@ -30,6 +30,7 @@ LOST = 0.1  # share of the best held-out score that is left where it is lost
 FEW_ROWS = 10  # held-out rows below which scores say nothing
 HARDLY = 1e-3  # relative distance of weights that a loss need not show
 HIDDEN, HIDDEN_IF_STILL = 0.012, 0.03  # share of a loss that may have been learnt, hidden by its noise
+_OF_CODE = {"load", "see", "find"}  # methods that are no facts
 ACCURACY = "val/rewards/accuracies"
 
 
@@ -72,7 +73,7 @@ class OwnRun:
         """A fact, or a setting. Raises `UnknownValue` where the run's choices do not have it."""
         if path in FACTS:
             return FACTS[path](self)
-        value = advice.setting(self.run, path)
+        value = setting(self.run, path)
         if value is None:
             raise UnknownValue
         return value
@@ -187,7 +188,7 @@ class OwnRun:
         """Whether the score is higher than at the start: its own answers', or that of held-out data."""
         if self.series["score"].gained():
             return True
-        return len(self.validations) > 1 and self.worse_by(self.validations[-1], self.validations[0]) > 0
+        return len(self.validations) > 1 and self._worse_by(self.validations[-1], self.validations[0]) > 0
 
     # ---- validations
 
@@ -201,27 +202,27 @@ class OwnRun:
         return self.validations[0].value
 
     def best_validation(self) -> float:
-        return self.best().value
+        return self._best().value
 
     def best_step(self) -> int:
-        return max(self.best().step, 1)
+        return max(self._best().step, 1)
 
-    def best(self) -> HeldOut:
+    def _best(self) -> HeldOut:
         """The best validation; of equal ones the first."""
         return reduce(lambda best, each: each if better_than(each, best) else best, self.validations)
 
     def worse_than_start(self) -> bool:
         """Whether the latest validation is worse than that before training."""
         found = self.validations
-        return len(found) > 1 and not found[0].step and self.worse_by(found[0], found[-1]) > 0
+        return len(found) > 1 and not found[0].step and self._worse_by(found[0], found[-1]) > 0
 
     def worse_than_best(self) -> bool:
-        return len(self.validations) > 1 and self.worse_by(self.best(), self.validations[-1]) > 0
+        return len(self.validations) > 1 and self._worse_by(self._best(), self.validations[-1]) > 0
 
     def held_out_fine(self) -> bool:
         """Whether a validation of late is not worse than any before."""
         found = self.validations
-        return len(found) > 1 and found[-1].step >= 0.8 * self.steps and self.worse_by(self.best(), found[-1]) <= 0
+        return len(found) > 1 and found[-1].step >= 0.8 * self.steps and self._worse_by(self._best(), found[-1]) <= 0
 
     def exploited(self) -> bool:
         """The reward is up, and the mean of the last two validations is significantly worse than the best before them:
@@ -231,12 +232,12 @@ class OwnRun:
         fell = self.validations[-1:] if self.over() else self.validations[-2:]
         if len(self.validations) < 2 or self.series["score"].size < 2 * FEW:
             return False
-        score, best, now = self.series["score"].fifths(), self.best(), mean_of_validations(fell)
+        score, best, now = self.series["score"].fifths(), self._best(), mean_of_validations(fell)
         halved = len(fell) > 1 and better(now.name) != "down" and now.value <= best.value / 2
         chance, steps = (LIKELY, 1) if halved else (CHANCE, FEW)
-        if min(self.worse_by(best, now, chance), *(_worse(best, each) for each in fell)) <= 0:
+        if min(self._worse_by(best, now, chance), *(_worse(best, each) for each in fell)) <= 0:
             return False
-        lost = halved and fell[-1].value <= LOST * best.value and self.worse_by(best, fell[-1]) > 0
+        lost = halved and fell[-1].value <= LOST * best.value and self._worse_by(best, fell[-1]) > 0
         rose = self.series["score"].gained() and self._rises >= steps - 1
         return rose or (lost and not self.series["score"].lost() and score.end >= score.start)
 
@@ -251,7 +252,7 @@ class OwnRun:
         first, now = self.validations[0], self.validations[-1]
         return abs(now.value - first.value) > 0.005 * abs(first.value)
 
-    def worse_by(self, before: HeldOut, now: HeldOut, chance: float = CHANCE) -> float:
+    def _worse_by(self, before: HeldOut, now: HeldOut, chance: float = CHANCE) -> float:
         """How much worse `now` is, beyond what chance does with this probability; at most 0 where it may be chance, as
         where `before` is the best of many."""
         up = better(before.name) != "down"
@@ -293,7 +294,7 @@ class OwnRun:
     def pairs_apart(self) -> bool:
         """Whether chosen answers became likelier than rejected ones: a small beta hides that from the loss."""
         accuracy, margin = self.series["accuracy"], self.series["margin"]
-        rose, beta = accuracy.gained() or margin.gained(), advice.setting(self.run, "algorithm.beta")
+        rose, beta = accuracy.gained() or margin.gained(), setting(self.run, "algorithm.beta")
         if not isinstance(beta, float) or margin.size < 2 * FEW:
             return rose
         found = margin.fifths()
@@ -301,21 +302,40 @@ class OwnRun:
 
     # ---- arguments that help
 
+    def _slower(self, factor: float) -> str:
+        """A smaller learning rate; of one that is beyond reason, one that is within it. Before it a weight decay that
+        is beyond reason."""
+        if self.run.optim.weight_decay > 1:
+            return "optim.weight_decay=0.01"
+        return f"optim.lr={min(self.run.optim.lr / factor, LARGEST_LR):.3g}"
+
     def slower_10(self) -> str:
-        return advice.slower(self.run, 10)
+        return self._slower(10)
 
     def slower_5(self) -> str:
-        return advice.slower(self.run, 5)
+        return self._slower(5)
 
     def faster(self) -> str:
-        lr = self.series["lr"]
-        return advice.faster(self.run, self.steps, lr.max if lr.size else None)
+        """A learning rate with which something should be learnt; before it what else keeps the updates small."""
+        run, lr = self.run, self.series["lr"]
+        if run.optim.lr_warmup_steps and lr.size and lr.max < 0.5 * run.optim.lr:
+            return f"optim.lr_warmup_steps={self.steps // 10}"
+        if run.optim.clip_grad < 1e-4:
+            return "optim.clip_grad=1"
+        beta, kl = setting(run, "algorithm.beta"), setting(run, "algorithm.kl_loss_coef")
+        if isinstance(beta, float) and beta < 1e-3:
+            return "algorithm.beta=0.1"
+        if isinstance(kl, float) and kl > 1:
+            return "algorithm.kl_loss_coef=0.04"
+        return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
 
     def other_answers(self) -> str:
-        return advice.other_answers(self.run)
+        """What makes the answers to a prompt differ."""
+        sampler = self.run.sampler
+        return "sampler.temperature=1" if sampler.temperature < 0.3 else f"sampler.n={max(2 * sampler.n, 8)}"
 
     def rate_above_0(self) -> str:
-        return advice.rate_above_0(self.run)
+        return "optim.lr_warmup_steps=0" if self.run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"
 
     def moving_weights(self) -> str:
         if self.run.trainer.critic_warmup >= self.steps:
@@ -323,17 +343,21 @@ class OwnRun:
         return "model.dtype=float32" if self.run.model.dtype == "bfloat16" else self.faster()
 
     def answers_that_end(self) -> str:
-        """A smaller learning rate where answers ended before and the score fell with their ends, else more tokens."""
+        """A smaller learning rate where answers ended before and the score fell with their ends, else more tokens:
+        twice as many, or as the model's positions leave."""
         cut, score = self.series["cut"], self.series["score"]
         if cut.min < 0.5 and self.score_share() <= self._of_range(score.max) / 2:
             return self.slower_5()
-        return advice.longer_answers(self.run)
+        longest, known = self.run.data.max_response_length, self.run.model.positions
+        more = 2 * longest if known is None else min(2 * longest, known - self.run.max_sequence_length + longest)
+        model = "a model that ends its answers"
+        return model if more <= longest else f"data.max_response_length={more}, or {model}"
 
     def bound_to_reference(self) -> str:
-        return advice.bound_to_reference(self.run)
+        return "algorithm.kl_loss_coef=0.04" if setting(self.run, "algorithm.kl_loss_coef") == 0 else self.slower_5()
 
     def less_random(self) -> str:
-        return "algorithm.entropy_coeff=0" if advice.setting(self.run, "algorithm.entropy_coeff") else self.slower_5()
+        return "algorithm.entropy_coeff=0" if setting(self.run, "algorithm.entropy_coeff") else self.slower_5()
 
 
 def _worse(before: HeldOut, now: HeldOut) -> float:
@@ -345,19 +369,6 @@ FACTS: Mapping[str, Callable[[OwnRun], float | str]] = {
     "steps": lambda facts: facts.steps,
     "planned": lambda facts: facts.planned,
     "usual_lr": lambda facts: facts.run.usual_lr,
-    **{
-        fact.__name__: fact
-        for fact in (
-            OwnRun.over, OwnRun.half_done, OwnRun.few, OwnRun.enough, OwnRun.without_signal,
-            OwnRun.without_signal_at_end, OwnRun.long, OwnRun.sampled, OwnRun.trained_on, OwnRun.asked,
-            OwnRun.grouped, OwnRun.scores_lost, OwnRun.flat, OwnRun.max_score, OwnRun.score_share,
-            OwnRun.halved, OwnRun.solved, OwnRun.constant, OwnRun.always_largest, OwnRun.improved,
-            OwnRun.scored_share, OwnRun.first_validation, OwnRun.best_validation, OwnRun.best_step,
-            OwnRun.worse_than_start, OwnRun.worse_than_best, OwnRun.held_out_fine, OwnRun.exploited,
-            OwnRun.same_answers, OwnRun.held_out_moved, OwnRun.hidden, OwnRun.pairs_apart, OwnRun.slower_10,
-            OwnRun.slower_5, OwnRun.faster, OwnRun.other_answers, OwnRun.rate_above_0, OwnRun.moving_weights,
-            OwnRun.answers_that_end, OwnRun.bound_to_reference, OwnRun.less_random,
-        )
-    },
-}  # fmt: skip
-"""What may stand behind `run.` beside the run's settings; the last nine are arguments for a rule's `fix`."""
+    **{name: each for name, each in vars(OwnRun).items() if not name.startswith("_") and name not in _OF_CODE},
+}
+"""What may stand behind `run.` beside the run's settings; some are arguments for a rule's `fix`."""

@@ -450,19 +450,10 @@ class Series:
         return min(self.lately(min(count, self.size // 2)))
 
 
+_OF_CODE = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    function.__name__: function
-    for function in (
-        Series.known, Series.count, Series.nonfinite, Series.nan, Series.last, Series.mean, Series.average,
-        Series.mean_of_all,
-        Series.recent, Series.first, Series.usual, Series.halfway, Series.lowest, Series.largest, Series.least,
-        Series.most, Series.best, Series.sure, Series.peak, Series.trough, Series.span, Series.floor,
-        Series.count_above, Series.record_low, Series.noise, Series.error, Series.scatter, Series.item_error,
-        Series.expected_max, Series.rose, Series.fell, Series.slope, Series.drop, Series.share, Series.falls_in_a_row,
-        Series.rises_in_a_row, Series.gap_growth, Series.distance, Series.start, Series.end, Series.top, Series.bottom,
-        Series.end_error, Series.gained, Series.lost, Series.lowest_of_first, Series.lowest_of_last,
-    )
-}  # fmt: skip
+    name: each for name, each in vars(Series).items() if not name.startswith("_") and name not in _OF_CODE
+}
 """What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 
 

@@ -10,7 +10,6 @@ import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -143,21 +142,20 @@ ONCE: dict[str, Damage] = {
     "a folder": replaced_by_a_folder,
     "a link to nothing": replaced_by_a_link_to_nothing,
 }
-DAMAGES = [(name, kind, damage) for name in EVERY for kind, damage in ONCE.items()]
-for name, size in SIZES.items():
-    places = sorted({0, 1, size // 2, size - 1}) if size else []
-    DAMAGES += [(name, f"cut to {place}", cut(place)) for place in places]
-    DAMAGES += [(name, f"bit {place % 8} of byte {place}", flip(place, place % 8)) for place in places]
-    DAMAGES += [(name, "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size)))] if size else []
-DAMAGES += [(MANIFEST, f"cut to {place}", cut(place)) for place in (0, 1, 100, -1)]
-DAMAGES += [(MANIFEST, "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size)))]
+DAMAGES = [(name, kind, damage) for name in ("trainer.json", "policy/empty", MANIFEST) for kind, damage in ONCE.items()]
+DAMAGES += [
+    (name, kind, damage)
+    for name in ("policy/model.safetensors", "trainer.json")
+    for kind, damage in (
+        ("cut", cut(39)), ("its first bit", flip(0)), ("its last bit", flip(-1, 7)),
+        ("zeros", lambda path: path.write_bytes(bytes(path.stat().st_size))),
+    )
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "kind", "damage"), DAMAGES, ids=[f"{name}: {kind}" for name, kind, _ in DAMAGES])
 def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, name: str, kind: str, damage: Damage) -> None:
     path = new(root) / name
-    if kind == "cut to -1":
-        damage = cut(path.stat().st_size - 1)
     damage(path)
     newest, found = newest_verified(root)
     assert newest == old(root)
@@ -179,21 +177,17 @@ def test_every_bit_of_the_manifest_counts(root: Path) -> None:
             assert lines(faults(new(root))) == [f"step_000004/{MANIFEST}: is not as it was written"], size
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations(EVERY, 2)))
-def test_two_files_that_were_swapped_are_both_found(root: Path, one: str, other: str) -> None:
-    a, b = new(root) / one, new(root) / other
+def test_two_files_that_were_swapped_are_both_found(root: Path) -> None:
+    a, b = new(root) / "policy/model.safetensors", new(root) / "state/optimizer.safetensors"
     first, second = a.read_bytes(), b.read_bytes()
     a.write_bytes(second)
     b.write_bytes(first)
-    newest, found = newest_verified(root)
-    named = {fault.where for fault in found}
-    assert newest == old(root)
-    assert named == {
-        f"step_000004/{MANIFEST}" if MANIFEST in (one, other) else f"step_000004/{x}" for x in (one, other)
-    }
+    assert {fault.where for fault in faults(new(root))} == {
+        "step_000004/policy/model.safetensors", "step_000004/state/optimizer.safetensors"
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "policy/empty"])
+@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
 def test_a_file_of_another_step_is_found(root: Path, name: str) -> None:
     shutil.copy(old(root) / name, new(root) / name)
     assert [fault.where for fault in faults(new(root))] == [f"step_000004/{name}"]
@@ -398,32 +392,3 @@ def test_tidy_removes_what_a_kill_left_and_nothing_else(root: Path) -> None:
     checkpoints.tidy(root)
     assert sorted(path.name for path in root.iterdir()) == [".hidden", "mine", "step_000002", "step_000004"]
     checkpoints.tidy(root / "none")
-
-
-# ---- several writers
-
-
-def test_a_checkpoint_of_several_writers_is_one_of_a_single_writer(tmp_path: Path, root: Path) -> None:
-    """Each seals its own files; before the parts are joined there is no checkpoint, whatever lies in the folder."""
-    shared = tmp_path / "shared"
-    draft = checkpoints.begin(shared, 4)
-    fill(4)(draft)
-    names = list(SIZES)
-    parts = [checkpoints.seal(draft, [draft / name for name in names[place::2]]) for place in range(2)]
-    assert newest_first(shared) == [] and newest_verified(shared) == (None, [])
-    assert faults(checkpoints.complete(shared, 4, parts)) == []
-    assert [(new(at) / MANIFEST).read_bytes() for at in (shared, root)] == [(new(root) / MANIFEST).read_bytes()] * 2
-
-
-@pytest.mark.parametrize(
-    ("chosen", "why"), [([0], "files differ"), ([0, 1, 1], "2 files are in the parts of two writers")]
-)
-def test_parts_that_do_not_make_a_whole_are_no_checkpoint(chosen: list[int], why: str, tmp_path: Path) -> None:
-    draft = checkpoints.begin(tmp_path, 4)
-    fill(4)(draft)
-    names = list(SIZES)
-    halves = names[:-2], names[-2:]
-    parts = [checkpoints.seal(draft, [draft / name for name in half]) for half in halves]
-    with pytest.raises(ValueError, match=why):
-        checkpoints.complete(tmp_path, 4, [parts[place] for place in chosen])
-    assert newest_first(tmp_path) == []
