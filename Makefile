@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled step-overhead
+	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,14 +108,11 @@ import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py
 
-logs: $(VENV)/ready-dev  ## reading logs of other programs: MB a CPU second of a verl log of MB=1000, mutated lines, LOGS=folder counted
-	$(VENV)/bin/python benchmarks/reading_logs.py --megabytes $(MB) $(addprefix --logs ,$(LOGS))
+logs: $(VENV)/ready-dev  ## reading logs of other programs: mutated lines, and the values of LOGS=folder counted
+	$(VENV)/bin/python benchmarks/reading_logs.py $(addprefix --logs ,$(LOGS))
 
 labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose LABELS.csv says what became of each, and on changed copies of them
 	$(VENV)/bin/python benchmarks/labelled_logs.py $(LOGS) --changes
-
-step-overhead: $(VENV)/ready-dev  ## CPU time of a step of 40 metrics: events, console.log, health rules, a tracker
-	$(VENV)/bin/python benchmarks/step_overhead.py
 
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py

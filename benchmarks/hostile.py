@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -38,7 +37,6 @@ MORE_S, MOST_GB = 5.0, 2.0
 KILLED_S = 90.0
 LONGEST = 20_000
 """Characters of a plan's output; those of a template's own error are many more."""
-SLOWEST = 10
 REFUSED = 2
 BASE = 3
 """Plans of the healthy folder; the median counts."""
@@ -151,24 +149,17 @@ def _left(folder: bytes) -> list[int]:
 def show(outcomes: Sequence[Outcome], base: Outcome) -> bool:
     """Whether none fails."""
     console = Console(width=160)
-    table = Table("file", "cases", "refused", "in order", "most s", "most CPU s", "most GB", title="by file")
-    for kind in Counter(one.case.kind for one in outcomes):
+    title = f"by file (healthy: {base.wall_s:.1f} s, {base.cpu_s:.1f} CPU s, {base.gb:.2f} GB)"
+    table = Table("file", "cases", "refused", "most s", "most CPU s", "most GB", title=title)
+    for kind in dict.fromkeys(one.case.kind for one in outcomes):
         of = [one for one in outcomes if one.case.kind == kind]
-        numbers = len(of), sum(one.code != 0 for one in of), sum(one.code == 0 for one in of)
         most = (max(getattr(one, name) for one in of) for name in ("wall_s", "cpu_s", "gb"))
-        table.add_row(kind, *map(str, numbers), *(f"{value:.1f}" for value in most))
-    console.print(table)
-    title = f"the slowest (healthy: {base.wall_s:.1f} s, {base.cpu_s:.1f} CPU s, {base.gb:.2f} GB)"
-    table = Table("case", "s", "CPU s", "GB", "exit code", title=title)
-    for one in sorted(outcomes, key=lambda one: -min(one.wall_s, one.cpu_s))[:SLOWEST]:
-        row = f"{one.wall_s:.1f}", f"{one.cpu_s:.1f}", f"{one.gb:.2f}", str(one.code)
-        table.add_row(Text(f"{one.case.kind}, {one.case.name}"), *row)
+        table.add_row(kind, str(len(of)), str(sum(one.code != 0 for one in of)), *(f"{value:.1f}" for value in most))
     console.print(table)
     failed = {one: faults for one in outcomes if (faults := one.faults(base))}
     for one, faults in failed.items():
-        lines = [line[:400] for line in one.output.splitlines() if line.startswith(("FAIL", "WARN"))]
-        shown = lines or one.output.splitlines()[-3:]
-        console.print(Text("\n".join([f"FAILED {one.case.kind}, {one.case.name}: {'; '.join(faults)}", *shown])))
+        end = one.output[-1000:]
+        console.print(Text(f"FAILED {one.case.kind}, {one.case.name}: {'; '.join(faults)}\n{end}"))
     console.print(f"{len(outcomes)} cases, {len(failed)} failed")
     return not failed
 

@@ -12,7 +12,6 @@ import argparse
 import csv
 import random
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
 from launcher.health.series import noise
 from launcher.logs.sources import open_log
+from launcher.spec.health import HealthRules
 from launcher.views.findings import PROGRAMS
 
 EARLY = 0.4
@@ -105,30 +105,31 @@ def main() -> int:
         labels = {row["file"]: row["label"] for row in csv.DictReader(file) if row["label"] in KNOWN}
     rules = read_profile(given.profile)
     table = Table("log", "label", "last step", "critical", "warn", "", box=None)
-    faults, seconds, steps, runs = 0, 0.0, 0, dict[str, tuple[Run, str]]()
+    faults, runs = 0, dict[str, tuple[Run, str]]()
     for name, label in sorted(labels.items()):
         source = open_log(given.folder / name)
         run = [event for event in source.events() if isinstance(event, Step)]
-        runs[name], last = (run, source.kind), max((each.step for each in run), default=0)
-        judge, begin = Judge(rules, PROGRAMS.get(source.kind, "any")), time.process_time()
-        alerts = judged(run, judge)
-        seconds, steps, wrong = seconds + time.process_time() - begin, steps + last, fault(label, alerts, last)
+        runs[name], last = (run, PROGRAMS.get(source.kind, "any")), max((each.step for each in run), default=0)
+        alerts = judged(run, Judge(rules, runs[name][1]))
+        wrong = fault(label, alerts, last)
         faults += bool(wrong)
-        shown = (
-            ", ".join(f"{a.rule} {a.step} ({a.step / max(last, 1):.0%})" for a in alerts if a.level == level)
-            for level in ("critical", "warn")
-        )
-        table.add_row(escape(name), label, str(last), *map(escape, shown), wrong)
+        shown = {level: [f"{a.rule} {a.step}" for a in alerts if a.level == level] for level in ("critical", "warn")}
+        table.add_row(escape(name), label, str(last), *(escape(", ".join(each)) for each in shown.values()), wrong)
     Console(width=220).print(table)
-    print(f"{faults} faults; {1000 * seconds / max(steps, 1):.2f} CPU ms a step")
-    for title, change in CHANGES.items() if given.changes else ():
-        critical = Counter[str]()
-        for name, (run, kind) in runs.items():
-            critical[labels[name]] += any(a.level == "critical" for a in judged(change(run), Judge(rules, kind)))
-        print(
-            f"{title}: " + ", ".join(f"{critical[each]} of {Counter(labels.values())[each]} {each}" for each in KNOWN)
-        )
+    print(f"{faults} faults")
+    if given.changes:
+        show_changes(runs, labels, rules)
     return 1 if faults else 0
+
+
+def show_changes(runs: Mapping[str, tuple[Run, str]], labels: Mapping[str, str], rules: HealthRules) -> None:
+    """How many runs of each label have a critical finding once their logs are changed."""
+    for title, change in CHANGES.items():
+        critical = Counter[str]()
+        for name, (run, program) in runs.items():
+            critical[labels[name]] += any(a.level == "critical" for a in judged(change(run), Judge(rules, program)))
+        counts = Counter(labels.values())
+        print(f"{title}: " + ", ".join(f"{critical[each]} of {counts[each]} {each}" for each in KNOWN))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Runs that are ruined in known ways or have a fault put in, and healthy ones: what each says of itself.
 
-`ruined.py [--faults] [--seeds 1] [--only NAME] [--keep FOLDER] [--replay]`. Without `--faults`: a ruined run has to be
+`ruined.py [--faults] [--seeds 1] [--only NAME]`. Without `--faults`: a ruined run has to be
 named before its end and in its last line, with a command that works, and a healthy one may not. With `--faults`: a
 fault (its parts are in `benchmarks/faulty/`) needs a critical alert within `LATEST` steps of its first effect, and a
-healthy run may have none. `--replay` judges the runs that an earlier call kept, without training them again.
+healthy run may have none.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import argparse
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,9 +24,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.core.events import Alert, Ended, events_of
-from launcher.health.run_judge import RunJudge
-from launcher.launch.start import recorded_spec
-from launcher.runs.folder import Folder
 
 ROOT = Path(__file__).parents[1]
 LATEST = 20  # steps after the effect
@@ -139,7 +135,6 @@ def rlrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def train(folder: Path, name: str, words: str) -> Outcome:
     typed = [*COMMON.split(), *words.split(), f"trainer.run_root={folder}", f"trainer.experiment_name={name}"]
     by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
-    shutil.rmtree(folder / "rlrun" / name, ignore_errors=True)  # of an earlier call with --keep
     given = [word for word in by_key.values() if not word.endswith("=")]
     done = rlrun(folder, "train", "--config-dir", str(ROOT / "benchmarks" / "faulty"), *given)
     events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
@@ -150,21 +145,13 @@ def train(folder: Path, name: str, words: str) -> Outcome:
     return Outcome(alerts, f"{ended[-1].how}: {ended[-1].why}".rstrip(": "), ended[-1].following)
 
 
-def replay(folder: Path, name: str) -> Outcome:
-    """What today's rules say of the events of a run that was kept."""
-    run = Folder(folder / "rlrun" / name)
-    judge = RunJudge(recorded_spec(run))
-    alerts = [a for e in events_of(run.events) if not isinstance(e, Alert) for a in judge.hear(e)]
-    return Outcome(alerts, "; ".join(["finished", *(each.text for each in judge.verdict()[:2])]), ("logs",))
-
-
-def fault_of_ruined(outcome: Outcome, folder: Path, name: str, words: str | None, judged_again: bool) -> str:
+def fault_of_ruined(outcome: Outcome, folder: Path, name: str, words: str | None) -> str:
     """What is wrong with what a run says that is ruined or, where `words` is None, healthy; empty if nothing."""
     if words is None:
         return "" if not (outcome.named or outcome.refused) and outcome.end == "finished" else "is called ruined"
     if words not in (outcome.refused or outcome.end):
         return f"does not say {words!r}"
-    if outcome.refused or judged_again:  # before it starts is best
+    if outcome.refused:  # before it starts is best
         return ""
     if not outcome.named or outcome.end == "finished":
         return "is not named"
@@ -184,39 +171,37 @@ def fault_of_alerts(outcome: Outcome, effect: int | None) -> str:
     return "late" if min(critical) - effect > LATEST else ""
 
 
+def rows(given: argparse.Namespace, folder: Path, seed: int) -> Iterator[tuple[str, str, str, str, str]]:
+    """Seed, name, findings and last line of each run, and what is wrong with them."""
+    folder.mkdir()
+    (folder / "rewards.py").write_text(REWARDS)
+    train(folder, "base", f"{BASE} seed={seed}")
+    places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
+    steps = f"trainer.total_training_steps={80 if given.faults else 60} trainer.test_freq={10 if given.faults else 20}"
+    cases: dict[str, tuple[str, int | str | None]] = {**(FAULTS if given.faults else RUINED)}
+    cases |= {name: (words, None) for name, words in HEALTHY.items()}
+    chosen = {name: case for name, case in cases.items() if re.search(given.only, name)}
+    for number, (name, (words, expected)) in enumerate(chosen.items()):
+        run = f"run-{number}"
+        outcome = train(folder, run, f"{steps} {words.format(**places)} seed={seed}")
+        if isinstance(expected, int) or (expected is None and given.faults):
+            wrong = fault_of_alerts(outcome, expected)
+        else:
+            wrong = fault_of_ruined(outcome, folder, run, expected)
+        found = ", ".join(f"{alert.rule or 'engine'} {alert.step}" for alert in outcome.named)
+        yield str(seed), name, found, outcome.refused or outcome.end, wrong or "pass"
+
+
 def main(given: argparse.Namespace) -> int:
-    table, bad, count = Table("seed", "run", "alerts", "last line", ""), 0, 0
-    steps = "trainer.total_training_steps=80 trainer.test_freq=10" if given.faults else (
-        "trainer.total_training_steps=60 trainer.test_freq=20"
-    )  # fmt: skip
+    table, bad = Table("seed", "run", "alerts", "last line", ""), 0
     with tempfile.TemporaryDirectory() as temp:
         for seed in range(given.seeds):
-            folder = Path(given.keep or temp) / ("faults" if given.faults else "ruined") / str(seed)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "rewards.py").write_text(REWARDS)
-            if not (folder / "rlrun" / "base").exists():
-                train(folder, "base", f"{BASE} seed={seed}")
-            places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
-            cases: dict[str, tuple[str, int | str | None]] = {**(FAULTS if given.faults else RUINED)}
-            cases |= {name: (words, None) for name, words in HEALTHY.items()}
-            for number, (name, (words, expected)) in enumerate(cases.items()):
-                if given.only and not re.search(given.only, name):
-                    continue
-                run, arguments = f"run-{number}", f"{steps} {words.format(**places)} seed={seed}"
-                if given.replay and not (folder / "rlrun" / run).exists():
-                    continue
-                outcome = replay(folder, run) if given.replay else train(folder, run, arguments)
-                if isinstance(expected, str) or (expected is None and not given.faults):
-                    wrong = fault_of_ruined(outcome, folder, run, expected, given.replay)
-                else:
-                    wrong = fault_of_alerts(outcome, expected)
-                count, bad = count + 1, bad + bool(wrong)
-                found = ", ".join(f"{alert.rule or 'engine'} {alert.step}" for alert in outcome.named)
-                row = (str(seed), name, found, outcome.refused or outcome.end, wrong or "pass")
+            for row in rows(given, Path(temp, str(seed)), seed):
+                bad += row[-1] != "pass"
                 table.add_row(*map(escape, row))
                 print(*row, sep=" | ", flush=True)
     Console(width=200, emoji=False).print(table)
-    print(f"{count - bad} of {count} as expected")
+    print(f"{table.row_count - bad} of {table.row_count} as expected")
     return 1 if bad else 0
 
 
@@ -225,6 +210,4 @@ if __name__ == "__main__":
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--keep", default="", help="a folder in which the runs stay")
-    parser.add_argument("--replay", action="store_true", help="judge the runs of --keep again")
     sys.exit(main(parser.parse_args()))

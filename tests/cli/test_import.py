@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from launcher.cli.main import app
 from launcher.config import recipe as recipes
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.tools.importing.script import ImportedScript, import_script, recipe_paths
+from launcher.tools.importing.script import ImportedScript, import_script, recipe, recipe_paths
 
 CASES = Path(__file__).parents[1] / "sandbox" / "cases"
 GRPO = """\
@@ -136,6 +137,12 @@ def test_recipes_are_written_and_read_again(folder: Path) -> None:
     assert command.passes_on and resolve(command.request.texts) == made.run
     again = call("run.sh", "-o", "made.sh")
     assert again.exit_code == 2 and "made.sh: is there already; use -o FILE.sh, or delete it" in again.output
+
+
+def test_a_word_that_is_no_setting_is_in_the_recipe_too(folder: Path) -> None:
+    (made,) = of_text(folder, GRPO.replace("$@", "template=chat")).launches
+    assert any("template" in str(problem) for problem in made.problems)
+    assert "template=chat" in recipe(made, "run.sh", date(2026, 1, 1))
 
 
 def test_several_launches_are_several_recipes(folder: Path) -> None:

@@ -28,12 +28,7 @@ def use() -> Iterator[Use]:
 
 @pytest.mark.parametrize(
     "rendezvous",
-    [
-        lambda x, y: x @ y,
-        lambda x, y: x.add_(y),
-        lambda x, y: x[y > 0],
-        lambda x, y: torch.nn.functional.linear(x, y),
-    ],
+    [lambda x, y: x @ y, lambda x, y: x.add_(y), lambda x, y: x[y > 0], torch.nn.functional.linear],
 )
 def test_a_cpu_tensor_that_meets_one_of_the_device_raises(
     rendezvous: Callable[[Tensor, Tensor], Tensor], use: Use

@@ -84,8 +84,6 @@ class Trained:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """Weights and optimizer states of the last checkpoint, by `file:name`."""
     use: pretend.Use = field(default_factory=pretend.Use)
-    syncs: list[int] = field(default_factory=list)
-    """Host synchronisations up to the end of each step."""
     bytes: list[int] = field(default_factory=list)
     """Memory of the device that is held at the end of each step."""
 
@@ -114,7 +112,6 @@ def train(run: RunSpec, folder: Path, start: int = 0, limit: int | None = None) 
         def emit(event: Event) -> None:
             if isinstance(event, Step):
                 found.steps.append({name: x for name, x in event.metrics.items() if not name.startswith(TIMES)})
-                found.syncs.append(found.use.syncs)
                 found.bytes.append(found.use.bytes)
             elif isinstance(event, Sample):
                 found.samples.append(replace(event, at=0))
@@ -158,8 +155,3 @@ def _relative(a: float, b: float) -> float:
         return 0.0
     apart = abs(a - b) / max(abs(a), abs(b), NEGLIGIBLE)
     return math.inf if math.isnan(apart) else apart
-
-
-def syncs_of_a_step(trained: Trained) -> int:
-    """Host synchronisations of a training step in which nothing is validated or saved."""
-    return min(after - before for before, after in zip(trained.syncs, trained.syncs[1:], strict=False))

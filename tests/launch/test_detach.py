@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -125,15 +126,16 @@ def test_it_can_be_stopped_and_gone_on_with_detached(
 
 @pytest.mark.slow
 def test_a_sweep_goes_on_by_itself(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    ran = rlrun("train", "-d", "-m", *small, "algorithm=sft", "trainer.total_training_steps=2", "seed=0,1")
+    ran = rlrun("train", "-d", "-m", *small, *ENDLESS, "seed=0,1", "--parallel", "1")
     assert ran.returncode == 0, ran.stderr
     name = "sft-llama-16x1-sweep1"
     assert ran.stdout.splitlines()[0] == f"rlrun/{name} runs in the background"
-    until(lambda: holder(Folder(rlrun.run(name))) is None, 120)
-    shown = rlrun("status", name).stdout
-    assert shown.count("finished") == 2
     watched = rlrun("watch", name)
     assert watched.returncode == 2 and "is a sweep; use rlrun status" in watched.stderr
+    until(lambda: steps_of(rlrun.run(f"{name}-seed_0")))
+    assert rlrun("stop", name).returncode == 0
+    assert [point["status"] for point in json.loads(rlrun("show", name, "--json").stdout)] == ["stopped", "waiting"]
+    assert not rlrun.run(f"{name}-seed_1").exists(), "nothing begins after that"
 
 
 # ---- what is refused

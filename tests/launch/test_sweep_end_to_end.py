@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from launcher.core.checkpoints import faults
-from launcher.core.events import Step, events_of
+from launcher.core.events import events_of
 from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 
-LAST = 300
-LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20",
+LONG = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.save_freq=20",
         "trainer.micro_batch_size_per_gpu=1", "trainer.max_restarts=0"]  # fmt: skip
 SWEEP = "sft-llama-16x1-sweep1"
 
@@ -125,33 +124,27 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     (trainer,) = [pid for pid in of_first if b"torch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(trainer, signal.SIGKILL)  # the training process of one point
     until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
-    process.send_signal(signal.SIGTERM)
+    ran: subprocess.CompletedProcess[str] = rlrun("stop", SWEEP)
+    assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
     assert process.wait(timeout=60) == 143
     assert statuses(rlrun) == ["failed", "stopped", "stopped"]
     assert "killed by SIGKILL" in record(rlrun)[0]["why"]
     for run in runs[1:]:
         state = state_of(run)
         assert state.checkpoint == f"checkpoints/step_{state.step:06d}" and not faults(run / state.checkpoint)
-    done = {run: steps_told(run) for run in runs}
+    second, before = state_of(runs[1]).step, steps_told(runs[0])
 
-    process = rlrun.begin("train", "--resume", SWEEP)
-    until(lambda: steps_told(runs[0]) >= done[runs[0]] + 3 and steps_told(runs[1]) >= done[runs[1]] + 3)
-    points = children(process.pid)
+    # the same words again will do
+    process = rlrun.begin("train", "-m", *words[:-2], "--resume", SWEEP, "--parallel", "1")
+    until(lambda: steps_told(runs[0]) >= before + 3)
+    (point,) = children(process.pid)
     process.kill()
     process.wait(timeout=60)
     until(lambda: holder(sweep) is None)  # its points hold its lock as long as they live
-    assert len(points) == 2 and not any(map(alive, points)), "no process is left behind"
-    for run in runs[:2]:
-        state = state_of(run)
-        assert state.status == "stopped" and not faults(run / state.checkpoint), "saved, as when they are asked to"
-    assert statuses(rlrun) == ["stopped", "stopped", "waiting"]
-
-    ran = rlrun("train", "-m", *words[:-2], "--resume", SWEEP, timeout=300)  # the same words again will do
-    assert ran.returncode == 0, ran.stderr
-    assert statuses(rlrun) == ["finished"] * 3
-    for run in runs:
-        told = [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
-        assert told == list(range(LAST + 1))  # none twice, none missing
+    assert not alive(point), "no process is left behind"
+    state = state_of(runs[0])
+    assert state.status == "stopped" and not faults(runs[0] / state.checkpoint), "saved, as when it is asked to"
+    assert statuses(rlrun) == ["stopped", "waiting", "waiting"] and state_of(runs[1]).step == second
     other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
     assert other.returncode == 2 and "was started with other arguments" in other.stderr
 
@@ -166,13 +159,3 @@ def alive(process: int) -> bool:
     """One that has ended may still be listed, but has no words any more."""
     words = Path(f"/proc/{process}/cmdline")
     return words.exists() and words.read_bytes() != b""
-
-
-def test_stop_ends_a_sweep(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    process = rlrun.begin("train", "-m", *small, *LONG, "seed=0,1", "--parallel", "1")
-    until(lambda: steps_told(rlrun.run(f"{SWEEP}-seed_0")) >= 3)
-    ran: subprocess.CompletedProcess[str] = rlrun("stop", SWEEP)
-    assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
-    assert process.wait(timeout=60) == 143
-    assert statuses(rlrun) == ["stopped", "waiting"]
-    assert not rlrun.run(f"{SWEEP}-seed_1").exists(), "nothing begins after that"

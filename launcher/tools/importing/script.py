@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 
 from launcher.config.descriptions import fields_of
@@ -103,15 +104,15 @@ def _hardware(made: ImportedLaunch) -> str:
 
 
 def _lines(arguments: Sequence[str]) -> Iterator[str]:
-    """Choices first, then the settings of each group; no line is longer than it must be."""
-    groups = dict[str, list[str]]()
-    for text in arguments:
-        key = key_of(text)
-        groups.setdefault(key.partition(".")[0] if "." in key else "", []).append(text)
-    order = ["", *(name for name in fields_of(RunSpec) if name != "engine"), "engine"]
-    for group in sorted(groups, key=order.index):
-        line, names = "", [*fields_of(RunSpec)]
-        texts = groups[group] if group else sorted(groups[group], key=lambda text: names.index(key_of(text)))
+    """Choices first, then the settings of each group, those of the engine last; no line is longer than it must be."""
+    names = [*(name for name in fields_of(RunSpec) if name != "engine"), "engine"]
+
+    def place(text: str) -> tuple[bool, int]:
+        group, dot, _ = key_of(text).partition(".")
+        return bool(dot), names.index(group) if group in names else len(names)
+
+    for _, texts in groupby(sorted(arguments, key=place), lambda text: place(text) if "." in key_of(text) else ()):
+        line = ""
         for text in texts:
             word = text if _SAFE.fullmatch(text) else shlex.quote(text)
             if line and len(line) + len(word) > WIDTH:
