@@ -28,14 +28,14 @@ def lengths(source: str, model: str) -> dict[str, object]:
     from launcher.models.pretrained import Pretrained  # noqa: PLC0415  `convert` does without
     from launcher.spec.data import Row  # noqa: PLC0415  as above
     from launcher.text.encoder import Encoder  # noqa: PLC0415  as above
-    from launcher.text.lengths import Lengths  # noqa: PLC0415  as above
+    from launcher.text.lengths import count_tokens  # noqa: PLC0415  as above
     from launcher.text.tokenizer import load_tokenizer  # noqa: PLC0415  as above
 
     data = Files(train_files=(source,))
-    counts = Lengths(Encoder(load_tokenizer(Pretrained(path=model)), data))
+    encoder = Encoder(load_tokenizer(Pretrained(path=model)), data)
     begun = time.process_time()
     rows = [row for row in data.read("train", "prompts") if isinstance(row, Row)]
-    short = sum(count[0] <= 512 for count in counts.of(rows, "prompts") if not isinstance(count, str))
+    short = sum(count[0] <= 512 for count in count_tokens(encoder, rows, "prompts") if not isinstance(count, str))
     return {"rows": short, "cpu_s": time.process_time() - begun}
 
 

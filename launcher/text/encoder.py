@@ -30,6 +30,7 @@ from launcher.text.turns import (
     retyped,
     with_parts,
     with_reasoning_apart,
+    without_calls,
     without_reasoning,
 )
 
@@ -199,14 +200,8 @@ class Encoder:
 
     def exchange(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None = None) -> Exchange:
         """One answer to these turns. Raises `Unwritable`."""
-        opening, whole = self.render(before, args, open_answer=True), self.render([*before, answer], args)
-        tag = _OPEN_TAG.search(opening)
-        if whole.startswith(opening):
-            written = whole[len(opening) :]
-        elif tag and whole.startswith(opening[: tag.start()]):
-            written = continued(whole[tag.start() :], tag, answer)
-        else:
-            written = self._opened_otherwise(before, answer, args, opening)
+        opening = self.render(before, args, open_answer=True)
+        written = self._following_answer(opening, before, answer, args)
         calls = called(answer)
         if not all(name in written for name in calls):
             fix = "use a model whose template writes tool calls, or rows without them"
@@ -219,25 +214,28 @@ class Encoder:
         quoted = sum(text.count(end) for text in texts for end in ends)
         return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end, quoted)
 
-    def _opened_otherwise(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None, opening: str) -> str:
-        """What the template writes of an answer that it opens otherwise than it writes it."""
+    def _following_answer(self, opening: str, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None) -> str:
+        """What the model must write after `opening`; the template may write that otherwise once the answer is there."""
+        whole, tag = self.render([*before, answer], args), _OPEN_TAG.search(opening)
+        if whole.startswith(opening):
+            return whole[len(opening) :]
+        if tag and whole.startswith(opening[: tag.start()]):
+            return continued(whole[tag.start() :], tag, answer)
         unopened = self.render(before, args)
         plain = without_reasoning(answer, opening.removeprefix(unopened))
         written = self.render([*before, plain], args)
         if opening.startswith(unopened) and written.startswith(unopened):  # the prompt says that nothing is thought
-            answer = plain
-        else:
-            written = self.render([*before, answer], args)
-        if written.startswith(opening):
-            return written[len(opening) :]
+            answer, whole = plain, written
+        if whole.startswith(opening):
+            return whole[len(opening) :]
         asked, unopened = str(before[-1].get("content") or ""), opening[: _common(opening, unopened)]
-        if asked and (start := unopened.rfind(asked)) >= 0 and opening[start:] in written:  # rewritten before it alone
-            return written.rpartition(opening[start:])[2]
+        if asked and (start := unopened.rfind(asked)) >= 0 and opening[start:] in whole:  # rewritten before it alone
+            return whole.rpartition(opening[start:])[2]
         marked = self.render([*before, {"role": "assistant", "content": PROBE}], args)
         head, found, _ = marked.rpartition(PROBE)
-        if found and written.startswith(head):
-            return written[len(head) :]
-        return answer.get("content") or written[_common(opening, written) :]
+        if found and whole.startswith(head):
+            return whole[len(head) :]
+        return answer.get("content") or whole[_common(opening, whole) :]
 
     def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
         """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
@@ -331,22 +329,18 @@ class Encoder:
                 return {**turn, "content": None if form[1] else ""} if other_content else turn
         return turn
 
-    def _remedy(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
+    def _remedy(self, turns: list[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
         """What to change of rows that the template does not take: that without which it takes this one."""
-        calls = ("tool_calls", "tool_call_id")
-        without_tools = [
-            {key: value for key, value in turn.items() if key not in calls} | {"content": turn.get("content") or PROBE}
-            for turn in turns
-            if turn["role"] != "tool"
-        ]
+        without_system = [turn for turn in turns if turn["role"] != "system"]
+        without_tools = {name: value for name, value in args.items() if name != "tools"}
         for fix, fewer, given in (
-            ("put the system turn's text into the first user turn", [t for t in turns if t["role"] != "system"], args),
-            ("it takes no tools: leave them out", turns, {k: v for k, v in args.items() if k != "tools"}),
-            ("use a model whose template has tool calls, or rows without them", without_tools, args),
+            ("put the system turn's text into the first user turn", without_system, args),
+            ("it takes no tools: leave them out", turns, without_tools),
+            ("use a model whose template has tool calls, or rows without them", without_calls(turns), args),
             ("let user and assistant take turns, the user first", alternating(turns), args),
         ):
-            same = len(fewer) == len(turns) and given == args and not any(key in t for t in turns for key in calls)
-            if fewer and not same and not isinstance(self._written(fewer, given, open_answer), CallFailure):
+            changed = fewer and (fewer, given) != (turns, args)
+            if changed and not isinstance(self._written(fewer, given, open_answer), CallFailure):
                 return f"; {fix}"
         return ""
 

@@ -30,7 +30,7 @@ from launcher.text.encoder import (
     turns_of,
     with_rejected,
 )
-from launcher.text.lengths import Lengths
+from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 from launcher.text.turns import reasoning_in
@@ -52,7 +52,6 @@ class Measure:
         backend.no_padding()
         with _bounds(RENDER_S, signal.ITIMER_VIRTUAL):
             backend.encode(PROBE)  # rules that make a text grow without end do so with a short one, too
-        self.counts = Lengths(self.encoder)
         self.model = model
 
     def tokens(self, text: str) -> int:
@@ -62,7 +61,7 @@ class Measure:
         return self.encoder.templated
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        return self.counts.of(rows, kind)
+        return count_tokens(self.encoder, rows, kind)
 
     def differs_by_turn(self, rows: Sequence[Row]) -> str:
         """See `process.TextProcess.differs_by_turn`."""
@@ -258,31 +257,28 @@ class Ends:
             yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
 
     def results(self) -> Iterator[CheckResult]:
-        eos, known = self.tokenizer.eos_token_id, len(self.tokenizer)
-        largest = max(self.tokens, default=0)
+        eos = self.tokenizer.eos_token_id
         if eos is None:
-            named = next((self.name(ids[0]) for ids in self.by_file.values() if 0 <= ids[0] < known), "<eos>")
+            named = next((self.name(ids[0]) for ids in self.by_file.values() if ids[0] in self.tokens), "<eos>")
             fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as {named!r}"
             yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
             return
         for name in TEXTS:
-            stated = (config.read(self.folder, name) or {}).get("eos_token_id", [])
-            if any(type(each) is not int for each in (stated if isinstance(stated, list) else [stated or 0])):
-                message = f"{name} has eos_token_id {short_repr(stated, 60)}, which is no number of a token"
-                fix = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
-                yield CheckResult("FAIL", "model.path", message, fix)
-        for name, ids in self.by_file.items():
-            absent = [number for number in ids if not 0 <= number <= largest]
+            stated = (config.read(self.folder, name) or {}).get("eos_token_id")
             right = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
-            if absent:
+            ids = self.by_file.get(name, [])
+            absent = [number for number in ids if number not in self.tokens]
+            if stated not in (None, []) and len(ids) < (len(stated) if isinstance(stated, list) else 1):
+                message = f"{name} has eos_token_id {short_repr(stated, 60)}, which is no number of a token"
+                yield CheckResult("FAIL", "model.path", message, right)
+            elif absent:
                 message = f"{name} has eos_token_id {absent[0]:,}, and the tokenizer has no such token"
                 yield CheckResult("WARN", "model.path", message, right)
-            elif eos not in ids:
+            elif ids and eos not in ids:
                 others = ", ".join(f"{self.name(number)} ({number})" for number in ids)
-                message = (
-                    f"{name} ends answers with {others}, and the tokenizer's eos_token is {self.name(eos)} ({eos})"
-                )
-                yield CheckResult("WARN", "model.path", message, f"{right}, or the tokenizer's eos_token to {others}")
+                theirs = f"the tokenizer's eos_token is {self.name(eos)} ({eos})"
+                fix = f"{right}, or the tokenizer's eos_token to {others}"
+                yield CheckResult("WARN", "model.path", f"{name} ends answers with {others}, and {theirs}", fix)
 
 
 def _end_ids(node: Mapping[str, Any]) -> list[int]:
@@ -318,19 +314,15 @@ class _Template:
         yield from self._written_twice()
         row, turns, opening = self.written[0]
         try:
-            answer = self.encoder.exchange(turns, {"role": "assistant", "content": PROBE}, row.template_args).answer
             unopened = self.encoder.render(turns, row.template_args)
         except Unwritable:
             return
+        answer = self._learned(row, turns, {"role": "assistant", "content": PROBE}) or ""
         before, found, _ = answer.partition(PROBE)
-        if not found:
-            return
-        if opening == unopened and before.strip():
-            message = (
-                "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
-            )
+        if found and opening == unopened and before.strip():
+            got = "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
             fix = f"let {self.file} end with {{% if add_generation_prompt %}}{shortened(before.strip())}{{% endif %}}"
-            yield self._warning(message, fix)
+            yield self._warning(got, fix)
 
     def _lost(self) -> Iterator[CheckResult]:
         """Turns whose text the template does not write."""
@@ -339,35 +331,27 @@ class _Template:
             message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
             yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
             return
-        answered = [(row, written) for row, *_ in self.written if (written := self._answer(row))]
-        if lost := [row for row, (answer, text) in answered if not _holds(text, answer)]:
-            message = (
-                f"the chat template leaves out most of the answers, as of {lost[0].where} ({len(lost)} of"
-                f" {len(answered)} rows), so that is not learnt"
-            )
-            fix = f"write the assistant's content whole in {self.file} (chat_template), or use data.chat_template=never"
-            yield self._warning(message, fix)
+        answers = [(row, _contents([answer], "assistant"), self._learned(row, before, answer))
+                   for row, before, answer in self._answers()]  # fmt: skip
+        fix = f"write the assistant's content whole in {self.file} (chat_template), or use data.chat_template=never"
+        yield from self._left_out(answers, "most of the answers", ", so that is not learnt", fix)
         for role in ("system", "user"):
-            of = [(row, given, text) for row, turns, text in self.written if (given := _contents(turns, role))]
-            lost = [row for row, given, text in of if not all(_holds(text, content) for content in given)]
-            if lost:
-                message = (
-                    f"the chat template leaves out {role} turns, as of {lost[0].where} ({len(lost)} of {len(of)} rows)"
-                )
-                fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
-                yield self._warning(message, fix)
+            of_role = [(row, _contents(turns, role), text) for row, turns, text in self.written]
+            fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
+            yield from self._left_out(of_role, f"{role} turns", "", fix)
 
-    def _answer(self, row: Row) -> tuple[str, str] | None:
-        """The row's last answer, and what is written of it; None where it has none."""
-        turns, places = imitated(row, "last")
-        answer = turns[places[0]]["content"] if places else None
-        try:
-            return answer and (
-                answer,
-                self.encoder.exchange(turns[: places[0]], turns[places[0]], row.template_args)[1],
-            )
-        except Unwritable:
-            return None
+    def _left_out(
+        self, written: Sequence[tuple[Row, list[str], str | None]], what: str, so: str, fix: str
+    ) -> Iterator[CheckResult]:
+        """Of rows, texts of them and what is written of these: whether most words of one are not written."""
+        of = [(row, texts, text) for row, texts, text in written if texts and text is not None]
+        if lost := [row for row, texts, text in of if not all(_holds(text, content) for content in texts)]:
+            yield self._warning(f"the chat template leaves out {what}, {_of(lost, of)}{so}", fix)
+
+    def _answers(self) -> list[tuple[Row, list[Turn], Turn]]:
+        """Each row's last answer, behind the turns before it."""
+        every = [(row, *imitated(row, "last")) for row, *_ in self.written]
+        return [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in every if places]
 
     def _unread(self) -> Iterator[CheckResult]:
         """What rows or settings give to the template and it does not write."""
@@ -389,24 +373,21 @@ class _Template:
                 yield self._warning(f"the chat template does not write {name}, {_of(having, every)}", fix)
 
     def _unwritten_reasoning(self, known: set[str]) -> Iterator[CheckResult]:
-        every = [(row, *imitated(row, "last")) for row, *_ in self.written]
-        answers = [(row, turns[: places[0]], turns[places[0]]) for row, turns, places in every if places]
-        lost = [
-            row
-            for row, before, answer in answers
-            if (thought := reasoning_in(answer)) and thought not in self._learned(row, before, answer)
-        ]
+        thought = [(row, reasoning_in(answer), self._learned(row, before, answer) or "")
+                   for row, before, answer in self._answers()]  # fmt: skip
+        lost = [row for row, reasoning, text in thought if reasoning not in text]
         if lost:
             thinks = "use 'data.template_args={enable_thinking: true}'"
             fix = thinks if "enable_thinking" in known else "use a model whose template writes it"
-            message = f"the chat template leaves out the reasoning of answers, {_of(lost, every)}"
+            message = f"the chat template leaves out the reasoning of answers, {_of(lost, self.written)}"
             yield self._warning(f"{message}, so that is not learnt", fix)
 
-    def _learned(self, row: Row, before: list[Turn], answer: Turn) -> str:
+    def _learned(self, row: Row, before: list[Turn], answer: Turn) -> str | None:
+        """What is written of an answer; None where it cannot be written."""
         try:
             return self.encoder.exchange(before, answer, row.template_args).answer
         except Unwritable:
-            return ""
+            return None
 
     def _written_twice(self) -> Iterator[CheckResult]:
         """Prompts in which a template has been written already."""
@@ -421,10 +402,10 @@ class _Template:
         twice = [(row, found[0]) for row, text in prompts if (found := [mark for mark in marks if mark in text])]
         if 2 * len(twice) > len(self.written):
             row, mark = twice[0]
-            message = (
+            got = (
                 f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
             )
-            yield self._warning(message, "use data.chat_template=never, or prompts without it")
+            yield self._warning(got, "use data.chat_template=never, or prompts without it")
 
     def _warning(self, message: str, fix: str) -> CheckResult:
         return CheckResult("WARN", "model.path", message, fix)

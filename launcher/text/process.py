@@ -66,7 +66,7 @@ class TextProcess:
         self._of = b"" if exact else _fingerprint(model, data)
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        """Tokens of each row, as `lengths.Lengths.of` counts them."""
+        """Tokens of each row, as `lengths.count_tokens` counts them."""
         found = self._ask("lengths", list(rows), kind)
         return [count if isinstance(count, str) else (count[0], count[1], count[2]) for count in found]
 

@@ -72,6 +72,13 @@ def is_call(call: Any) -> bool:
     return isinstance(call, dict) and isinstance(call.get("function", call), dict)
 
 
+def without_calls(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without calls of tools and their results."""
+    plain = [turn for turn in turns if turn["role"] != "tool"]
+    return [{"role": turn["role"], "content": turn.get("content") or "-"} if turn.get("tool_calls") else turn
+            for turn in plain]  # fmt: skip
+
+
 def retyped(turn: Turn) -> Turn:
     """The turn with the arguments of its calls as objects where they are JSON, and as JSON where they are objects."""
     calls = []

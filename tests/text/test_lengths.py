@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from launcher.data.files import Files
 from launcher.spec.data import Message, Row
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import Lengths
+from launcher.text.lengths import count_tokens
 from launcher.text.tokenizer import character_tokenizer
 
 TURN = "{{ '<|' + m.role + '|>' + m.content | trim }}"
@@ -51,7 +51,7 @@ ASKED = st.one_of(TEXTS, st.builds(lambda a, b: (Message("system", a), Message("
 def test_every_length_is_the_true_one(template: str | None, prompts: list[Any]) -> None:
     made = encoder(letters(template))
     asked = rows(*prompts)
-    assert Lengths(made).of(asked, "prompts") == [truly(made, row) for row in asked]
+    assert count_tokens(made, asked, "prompts") == [truly(made, row) for row in asked]
 
 
 def test_the_longer_answer_of_a_pair_counts() -> None:
@@ -59,7 +59,7 @@ def test_the_longer_answer_of_a_pair_counts() -> None:
     pair = Row("f:1", "ab", "a", rejected="abC")
     both = made.pair(0, pair)
     assert isinstance(both, Pair)
-    assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2, 1)]
-    assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2, 1)]
-    [refused] = Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
+    assert count_tokens(made, [pair], "pairs") == [(2, len(both.rejected.ids) - 2, 1)]
+    assert count_tokens(made, [Row("f:1", "ab", "a")], "answers") == [(2, 2, 1)]
+    [refused] = count_tokens(made, [Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
     assert refused == "is a conversation, and the tokenizer has no chat template; use a text prompt"

@@ -14,7 +14,7 @@ from launcher.core.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import Lengths
+from launcher.text.lengths import count_tokens
 from launcher.text.tokenizer import character_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -117,7 +117,7 @@ def test_an_end_that_the_tokenizer_writes_of_its_own_accord_is_not_before_the_an
     plain = encoder(tokenizer)
     assert plain.prompt(0, row("ab")) == Tokens(0, [2, 3, 4], [])
     assert plain.demonstration(0, row("ab", "b")) == Tokens(0, [2, 3, 4, 4, 1], [0, 0, 0, 1, 1])
-    assert Lengths(plain).of([row("ab")], "prompts") == [(3, 0, 1)]
+    assert count_tokens(plain, [row("ab")], "prompts") == [(3, 0, 1)]
 
 
 def test_bos_of_a_template_is_not_doubled() -> None:
