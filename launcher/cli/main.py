@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,6 +17,8 @@ from typer.main import get_command, get_group
 from launcher import __version__
 from launcher.cli import streams
 from launcher.core.problems import error_message
+
+Markup = Literal["rich"] | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ COMMANDS = (
         "track", "track:track",
         "Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.", LOOK,
     ),
-    CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
+    CommandEntry("generate", "generate:generate", "CommandAnswer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),
     CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
@@ -97,25 +99,29 @@ COMMANDS = (
 """In the order and under the headings of the help."""
 
 
-def group(*entries: CommandEntry) -> type[TyperGroup]:
-    """A class for `typer.Typer(cls=...)` with these commands, in this order: a command's module is imported when it is
-    called."""
-    at = {entry.name: entry for entry in entries}
+def choose_markup() -> Markup:
+    """Help has boxes and colours on a terminal; elsewhere it is plain text, without the time that rich takes."""
+    return "rich" if sys.stdout is not None and sys.stdout.isatty() else None
 
-    class Lazy(TyperGroup):
-        def __init__(self, **more: Any) -> None:
-            super().__init__(**more)
-            self.commands = {
-                entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel) for entry in entries
-            }
 
-        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            name, command, rest = super().resolve_command(ctx, args)
-            if name:
-                command = load(at[name])
-            return name, command, rest
+class LazyGroup(TyperGroup):
+    """COMMANDS in their order: a command's module is imported when it is called."""
 
-    return Lazy
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{**more, "rich_markup_mode": choose_markup()})
+        self.commands = {
+            entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel) for entry in COMMANDS
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(next(entry for entry in COMMANDS if entry.name == name)) if name else command, rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """In plain text, under the same headings."""
+        for panel in dict.fromkeys(entry.panel for entry in COMMANDS):
+            with formatter.section(panel):
+                formatter.write_dl([(entry.name, entry.help) for entry in COMMANDS if entry.panel == panel])
 
 
 def load(entry: CommandEntry) -> Any:
@@ -124,16 +130,17 @@ def load(entry: CommandEntry) -> Any:
     gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
     try:
         found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
+        as_command = import_module("launcher.cli.output").as_command
     finally:
         gc.enable()
     if isinstance(found, typer.Typer):
-        found.info.help = entry.help
+        found.info.help, found.rich_markup_mode = entry.help, choose_markup()
         return get_group(found)
-    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single = typer.Typer(add_completion=False, rich_markup_mode=choose_markup(), pretty_exceptions_enable=False)
     examples = "\n\n".join(("Examples:", *entry.examples)) if entry.examples else None
     settings = {"ignore_unknown_options": entry.other_options}
     text = "\n\n".join(filter(None, (entry.help, inspect.getdoc(found))))
-    single.command(entry.name, help=text, epilog=examples, context_settings=settings)(found)
+    single.command(entry.name, help=text, epilog=examples, context_settings=settings)(as_command(found))
     return get_command(single)
 
 
@@ -156,7 +163,7 @@ class Rlrun(typer.Typer):
             sys.exit(2)
 
 
-app = Rlrun(cls=group(*COMMANDS), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = Rlrun(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:

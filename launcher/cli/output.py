@@ -13,7 +13,8 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,15 +46,56 @@ Cell = str | tuple[str, str] | Text
 """A text, also with its style, or styled already."""
 
 
+@dataclass(frozen=True)
+class CommandAnswer:
+    """What a command has to say."""
+
+    view: Any
+    """For programs."""
+    show: Callable[[], object]
+    """Prints it for people."""
+    exit_code: int = 0
+
+
+def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., None]:
+    """The function as typer calls it: where it returns a `CommandAnswer` it has the option --json, and `Problems` are
+    printed as lines of `✗ where: what was found; what to use`, with exit code 2."""
+    parameters = dict(signature(function, eval_str=True).parameters)
+    own_json = "as_json" in parameters
+    if function.__annotations__["return"] == "CommandAnswer" and not own_json:
+        parameters["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+
+    def call(**given: Any) -> None:
+        as_json = given.get("as_json", False) if own_json else given.pop("as_json", False)
+        with problems_named():
+            answer = function(**given)
+        if answer and as_json:
+            write_json(answer.view)
+        elif answer:
+            answer.show()
+        if answer and answer.exit_code:
+            raise typer.Exit(answer.exit_code)
+
+    call.__doc__, call.__name__ = function.__doc__, function.__name__
+    call.__signature__ = signature(function).replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    return call
+
+
+class CommandGroup(typer.Typer):
+    """A command of commands: each of its functions is registered as `as_command` makes it."""
+
+    def __init__(self) -> None:
+        super().__init__(no_args_is_help=True)
+
+    def command(self, name: str | None = None, **more: Any) -> Callable[[Any], Any]:
+        def register(function: Callable[..., CommandAnswer | None]) -> Callable[..., CommandAnswer | None]:
+            super(CommandGroup, self).command(name, **more)(as_command(function))
+            return function
+
+        return register
+
+
 # ---- for programs
-
-
-def write(view: Any, as_json: bool, show: Callable[[], object]) -> None:
-    """Print a view as JSON, or have it shown to people."""
-    if as_json:
-        write_json(view)
-    else:
-        show()
 
 
 def write_json(view: Any) -> None:
@@ -158,7 +200,7 @@ def progress_line(*, lines: bool = False) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def problems_named() -> Iterator[None]:
-    """Print `Problems` as lines of `✗ where: what was found; what to use`, and end with exit code 2."""
+    """Print `Problems` as lines, and end with exit code 2."""
     try:
         yield
     except Problems as found:

@@ -99,7 +99,7 @@ def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> Non
     for command in ("train", "plan", "runs", "show", "logs", "stop"):
         assert command in output.stdout
     assert rlrun("--version").stdout == f"rlrun {__version__}\n"
-    assert "Usage" in rlrun().stdout  # no word at all
+    assert "Usage" in rlrun().stderr  # no word at all
     wrong = rlrun("trian")
     assert (wrong.returncode, wrong.stdout) == (2, "") and "trian" in wrong.stderr
 

@@ -9,31 +9,29 @@ import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from launcher.cli.arguments import Root, complete_run
 from launcher.cli.commands import verl_checkpoints
-from launcher.cli.output import AsJson, Cell, err, make_table, out, problems_named, say, say_table, tell, write
+from launcher.cli.output import Cell, CommandAnswer, err, make_table, say, say_table, tell
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
-from launcher.core.redaction import printable
 from launcher.monitor.console import compact, date
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 
-Action = Literal["list", "best", "export", "repair"]
-BELONGS: dict[Action, set[str]] = {
+OPTIONS = {
     "list": {"--metric", "--no-verify"},
     "best": {"--metric"},
     "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base", "--python"},
-    "repair": set(),
+    "repair": set[str](),
 }
+"""Of each action."""
 
 
 def of_run(
@@ -58,109 +56,75 @@ def of_run(
         str | None, typer.Option("--python", help="export of verl's own folder: the Python of verl's environment.")
     ] = None,
     root: Root = Path("runs"),
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """What is exported is a plain model folder. RUN may be a folder of checkpoints that verl wrote; repair makes its
     tracker file name the newest complete one.
     """
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
-    with problems_named():
-        action, name = _action_and_run(words)
-        _check_options(action, [option for option, value in given.items() if value])
-        if verl_checkpoints.is_folder(name):
-            return _of_verl(action, Path(name).expanduser(), as_json, (step, folder, python))
-        if action == "repair" or python:
-            got = "is of a folder of checkpoints that verl wrote, and this is none"
-            raise Problems(Problem("--python" if python else "repair", got, "leave it out", "not-supported"))
-        run = store.find(name, root)
-        if action == "list":
-            with err.status("hashing"):
-                found = keeping.kept(run, metric, verify=verify)
-            return write([_node(each) for each in found], as_json, lambda: _show(run, found))
-        if action == "best":
-            chosen = keeping.best(run, metric)
-            return write(_node(chosen), as_json, lambda: typer.echo(os.fspath(chosen.path)))
-        if problems := _export_problems(to, folder, [step is not None, best, newest], metric, best):
-            raise Problems(problems)
-        assert folder is not None
-        kept = keeping.of_step(run, step) if step is not None else None
-        return _export(
-            run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), folder, fold, base, as_json
-        )
-
-
-def _check_options(action: Action, given: list[str]) -> None:
-    if alien := [option for option in given if option not in BELONGS[action]]:
+    action, name = _read_words(words)
+    alien = [option for option, value in given.items() if value and option not in OPTIONS[action]]
+    if alien:
         raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in alien])
-
-
-def _of_verl(action: Action, folder: Path, as_json: bool, to: tuple[int | None, Path | None, str | None]) -> None:
-    """`to`: the step, the new folder and verl's Python of an export."""
-    step, target, python = to
-    if action == "best":
-        raise Problems(Problem("best", f"{folder} is verl's, which keeps no scores there", "use list", "not-supported"))
-    if action == "repair":
-        return verl_checkpoints.repair(folder)
+    if verl_checkpoints.is_folder(name):
+        return verl_checkpoints.answer(action, Path(name).expanduser(), step, folder, python)
+    if action == "repair" or python:
+        got = "is of a folder of checkpoints that verl wrote, and this is none"
+        raise Problems(Problem("--python" if python else "repair", got, "leave it out", "not-supported"))
+    run = store.find(name, root)
     if action == "list":
-        return verl_checkpoints.list_all(folder, as_json)
-    if target is None:
-        raise Problems(Problem("--out", "is missing", "use a new folder"))
-    return verl_checkpoints.export(folder, step, target, python)
+        with err.status("hashing"):
+            found = keeping.kept(run, metric, verify=verify)
+        return CommandAnswer([_node(each) for each in found], lambda: _show(run, found))
+    if action == "best":
+        chosen = keeping.best(run, metric)
+        return CommandAnswer(_node(chosen), lambda: typer.echo(os.fspath(chosen.path)))
+    wrong = [
+        (to != "hf", Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf")),
+        (folder is None, Problem("--out", "is missing", "use a new folder")),
+        (sum((step is not None, best, newest)) > 1,
+         Problem("--step, --best, --newest", "more than one is given", "use one")),
+        (metric and not best, Problem("--metric", "is only used with --best", "add --best, or leave it out")),
+    ]  # fmt: skip
+    if folder is None or any(found for found, _ in wrong):
+        raise Problems(problem for found, problem in wrong if found)
+    kept = keeping.of_step(run, step) if step is not None else None
+    return _export(run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), folder, fold, base)
 
 
-def _action_and_run(words: list[str]) -> tuple[Action, str]:
-    """Raises `Problems`. Either may come first."""
-    first, *rest = words
-    actions = get_args(Action)
-    if not rest and first not in actions:
-        return "list", first
-    if not rest:
-        raise Problems([Problem("RUN", "is missing", f"use rlrun checkpoints {first} RUN")])
-    found = [(action, name) for action, name in ((first, rest[0]), (rest[0], first)) if action in actions]
-    if not found or len(rest) > 1:
-        raise Problems(
-            [Problem(shlex.join(words), "is not an action and a run", "use list, best, export or repair, and a run")]
-        )
-    return cast(Action, found[0][0]), found[0][1]
-
-
-def _export_problems(
-    to: str | None, folder: Path | None, which: list[bool], metric: str | None, best: bool
-) -> list[Problem]:
-    found = []
-    if to != "hf":
-        found.append(Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf"))
-    if folder is None:
-        found.append(Problem("--out", "is missing", "use a new folder"))
-    if sum(which) > 1:
-        found.append(Problem("--step, --best, --newest", "more than one is given", "use one"))
-    if metric and not best:
-        found.append(Problem("--metric", "is only used with --best", "add --best, or leave it out"))
-    return found
+def _read_words(words: list[str]) -> tuple[str, str]:
+    """The action, `list` without any, and the run, in either order. Raises `Problems`."""
+    actions = [word for word in words if word in OPTIONS][:1]
+    names = [word for place, word in enumerate(words) if place != (words.index(actions[0]) if actions else -1)]
+    if not names:
+        raise Problems(Problem("RUN", "is missing", f"use rlrun checkpoints {actions[0]} RUN"))
+    if len(names) > 1:
+        fix = "use list, best, export or repair, and a run"
+        raise Problems(Problem(shlex.join(words), "is not an action and a run", fix))
+    return (actions or ["list"])[0], names[0]
 
 
 def _show(run: Folder, found: list[Kept]) -> None:
     if not found:
         return say(f"no checkpoints in {run.name}", "dim")
     judged = next((each.judged[0] for each in found if each.judged), "")
-    head = ["step", "written", "MB", "files", *([label(judged)] if judged else []), ""]
-    say_table(make_table(head, [_row(each, bool(judged)) for each in found], right=["step", "MB"]))
+    head = ["step", "written", "MB", "files", label(judged), ""]
+    say_table(make_table(head, map(_row, found), right=["step", "MB"]))
     for fault in (fault for each in found for fault in each.faults or ()):
-        out.print(Text.assemble(("damaged  ", "bold red"), printable(str(fault))), soft_wrap=True)
+        say(f"damaged  {fault}", "red")
     if judged:
         say(f"best by {judged}", "dim")
     return None
 
 
-def _row(of: Kept, judged: bool) -> list[Cell]:
+def _row(of: Kept) -> list[Cell]:
     state = ("not looked at", "dim") if of.faults is None else ("damaged", "red") if of.faults else "verified"
-    value = [compact(of.judged[1]) if of.judged else ""] if judged else []
     marks = ", ".join(word for word, true in (("best", of.best), ("newest", of.newest)) if true)
-    return [str(of.step), date(of.at), f"{of.bytes / 1e6:,.1f}", state, *value, (marks, "green")]
+    score = compact(of.judged[1]) if of.judged else ""
+    return [str(of.step), date(of.at), f"{of.bytes / 1e6:,.1f}", state, score, (marks, "green")]
 
 
-def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
+def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None) -> CommandAnswer:
     from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
 
     with show_bytes() as show:
@@ -169,7 +133,7 @@ def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None, a
     size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
     for note in made.notes:
         tell(f"note: {note}")
-    write(made, as_json, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
+    return CommandAnswer(made, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
 
 
 def _node(of: Kept) -> dict[str, Any]:

@@ -11,23 +11,23 @@ import typer
 
 from launcher.cli.arguments import ConfigDir
 from launcher.cli.output import (
-    AsJson,
     Cell,
+    CommandAnswer,
+    CommandGroup,
     make_table,
-    problems_named,
     progress_line,
     say,
+    say_problems,
     say_result,
     say_table,
-    write,
-)  # fmt: skip
+)
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ssh import Shell, read_hosts
 from launcher.core.problems import Problem, Problems
 from launcher.tools import cluster_status, manifests
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[-- WORDS]", help="Further options of ray start, such as --num-gpus=4.")
@@ -63,7 +63,7 @@ def up(
 
     With --nodes also where it is that already: machines that are not in yet are brought in.
     """
-    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
+    with begin.hold(block), progress_line(lines=True) as tell:
         asked = read_hosts(hosts) if hosts else []
         node = here().node()
         if not (asked and node and node.head and here().has_keeper()):
@@ -99,7 +99,7 @@ def join(
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
-    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
+    with begin.hold(block), progress_line(lines=True) as tell:
         at, token = begin.read_head(head, token_file, sys.stdin)
         node = begin.join(at, token, address, words or [], tell, leave_after)
         say(f"{node.ip} is in the cluster at {node.address}")
@@ -110,30 +110,24 @@ def status(
     address: Annotated[
         str | None, typer.Argument(help="HOST:PORT.", show_default="the cluster of this machine")
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """List a cluster's nodes, with what each has and what of that is free. Exit code 1 where anything is amiss."""
-    with problems_named():
-        found = cluster_status.cluster_status(address)
-    amiss = [each for each in (found.own, *found.trouble) if each and each.level == "FAIL"]
-    write(found, as_json, lambda: _show(found))
-    raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
+    found = cluster_status.cluster_status(address)
+    amiss = any(each and each.level == "FAIL" for each in (found.own, *found.trouble))
+    return CommandAnswer(found, lambda: _show(found), int(amiss or not all(node.alive for node in found.nodes)))
 
 
 @app.command("down")
-def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None:
+def down(ssh: Ssh = "ssh", rlrun: Rlrun = None) -> CommandAnswer:
     """Take this machine out; the head ends the cluster, with the machines that --nodes has brought in.
 
     Nothing else that runs here is touched.
     """
-    with problems_named(), progress_line(lines=True) as tell:
+    with progress_line(lines=True) as tell:
         became = begin.down(_shell(ssh, rlrun), tell)
-        write(became, as_json, lambda: say(became.message))
-        if became.left:
-            raise Problems(
-                Problem(host, f"has not left: {why}", "use rlrun cluster down there")
-                for host, why in became.left.items()
-            )
+    left = became.left.items()
+    say_problems(Problem(host, f"has not left: {why}", "use rlrun cluster down there") for host, why in left)
+    return CommandAnswer(became, lambda: say(became.message), exit_code=2 if became.left else 0)
 
 
 @app.command("manifest")
@@ -147,8 +141,7 @@ def manifest(
 
     A run that they start again goes on from its newest checkpoint.
     """
-    with problems_named():
-        typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
+    typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
 
 
 def _shell(ssh: str, rlrun: str | None) -> Shell:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
-from launcher.cli.output import AsJson, Cell, make_table, out, problems_named, say, say_table, tell, write
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_table, tell
 from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import coming_from, groups, markdown
@@ -25,7 +25,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.runs import store
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 Target = Annotated[
     str | None,
@@ -43,25 +43,29 @@ SIDE = "Quoted arguments, a run, or a recipe (grpo-gsm8k, my.sh#2)."
 def show(
     target: Target = None,
     config_dir: ConfigDir = None,
-    as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/settings.md.")] = False,
-) -> None:
+) -> CommandAnswer:
     """Print settings with type, default, range and description."""
-    with problems_named():
-        if as_markdown:
-            text = markdown.of_sections(groups.sections(target, config_dir)) if target else markdown.whole(config_dir)
-            return typer.echo(text, nl=False)
-        if target is None:
-            found = groups.overview(config_dir)
-            return write([_group_node(group) for group in found], as_json, lambda: _say_groups(found))
+    if target is None:
+        found = groups.overview(config_dir)
+        text = partial(markdown.whole, config_dir)
+        node: list[dict[str, Any]] = [
+            {"group": each.name, "says": each.description, "default": each.default or None, "choices": each.choices}
+            for each in found
+        ]
+        show_text = partial(_say_groups, found)
+    else:
         sections = groups.sections(target, config_dir)
-    return write([_section_node(section) for section in sections], as_json, lambda: _say_sections(sections))
+        text = partial(markdown.of_sections, sections)
+        node = [_section_node(section) for section in sections]
+        show_text = partial(_say_sections, sections)
+    return CommandAnswer(node, (lambda: typer.echo(text(), nl=False)) if as_markdown else show_text)
 
 
 def _say_groups(found: list[Group]) -> None:
-    rows = list[list[Cell]]()
-    for group in found:
-        rows.append([(group.name, "bold"), group.default or "-", ", ".join(group.choices), group.description])
+    rows: list[list[Cell]] = [
+        [(group.name, "bold"), group.default or "-", ", ".join(group.choices), group.description] for group in found
+    ]
     rows.append([(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run"])
     say_table(make_table(["group", "default", "choices", "what it is"], rows, whole=["group"]))
     say("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim")
@@ -103,10 +107,6 @@ def _settings(section: Section) -> Table:
     return make_table(head, rows, whole=["setting"])
 
 
-def _group_node(group: Group) -> dict[str, Any]:
-    return {"group": group.name, "says": group.description, "default": group.default or None, "choices": group.choices}
-
-
 def _section_node(section: Section) -> dict[str, Any]:
     settings = [_setting_node(each, section) for each in section.settings]
     return {"class": section.title, "says": section.description, "choices": section.choices, "also": section.also,
@@ -125,18 +125,16 @@ def names(
     project: Annotated[
         str, typer.Argument(metavar="PROJECT", help="trl, verl, axolotl, llama-factory or hugging-face.")
     ],
-    as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/coming-from/.")] = False,
-) -> None:
+) -> CommandAnswer:
     """Print another project's names with what to type here."""
-    with problems_named():
-        of = coming_from.project(project)
+    of = coming_from.project(project)
     found = [(name, meaning) for _, each, meaning in coming_from.rows(of) for name in each]
-    if as_markdown:
-        return typer.echo(coming_from.page(of), nl=False)
     nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
+    if as_markdown:
+        return CommandAnswer(nodes, lambda: typer.echo(coming_from.page(of), nl=False))
     rows = [((name, "bold"), coming_from.here(meaning, of.key, code="")) for name, meaning in found]
-    return write(nodes, as_json, lambda: say_table(make_table([of.name, "here"], rows, whole=())))
+    return CommandAnswer(nodes, lambda: say_table(make_table([of.name, "here"], rows, whole=())))
 
 
 @app.command("metrics")
@@ -148,17 +146,14 @@ def metrics(
             help="Part of a name, a glob, or another project's name: kl, 'val-*', mean_ratio; default: all.",
         ),
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Print what each metric measures, its unit, which direction is better, and what others call it."""
-    with problems_named():
-        ours = canonical(pattern)
-        meant = {} if catalogue.metric(pattern) else catalogue.matching(ours)
-        found = {**meant, **catalogue.matching(pattern)}
-        if not found:
-            raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
+    meant = {} if catalogue.metric(pattern) else catalogue.matching(canonical(pattern))
+    found = {**meant, **catalogue.matching(pattern)}
+    if not found:
+        raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
     nodes = [{"metric": name, **asdict(entry), "also": spellings(name)[1:]} for name, entry in found.items()]
-    write(nodes, as_json, lambda: _say_metrics(found, with_spellings=bool(pattern)))
+    return CommandAnswer(nodes, lambda: _say_metrics(found, with_spellings=bool(pattern)))
 
 
 def _say_metrics(found: Mapping[str, catalogue.Metric], with_spellings: bool) -> None:
@@ -179,17 +174,16 @@ def diff(
     source: Annotated[bool, typer.Option("--source", help="Show where each value comes from.")] = False,
     config_dir: ConfigDir = None,
     root: Root = Path("runs"),
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
-    with problems_named():
-        one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
-        rows = list(differ.rows(one, other))
+    one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
+    rows = list(differ.rows(one, other))
     notes = [*one.notes, *other.notes]
     differs = [_row_node(row, source) for row in rows]
     node = {"equal": not rows, "a": one.name, "b": other.name, "differs": differs, "notes": notes}
-    write(node, as_json, lambda: _say_difference(one.name, other.name, rows, notes, source))
-    raise typer.Exit(1 if rows else 0)
+    return CommandAnswer(
+        node, lambda: _say_difference(one.name, other.name, rows, notes, source), exit_code=int(bool(rows))
+    )
 
 
 def _row_node(row: differ.DiffRow, source: bool) -> dict[str, Any]:

@@ -16,14 +16,14 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import AsJson, make_table, out, problems_named, say, say_table, write
-from launcher.cli.progress import show_bytes
+from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_table
+from launcher.cli.progress import show_data_progress
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.data.prepare import PreparedData, prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split, prompt_node
+from launcher.spec.data import RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import DataReport
@@ -31,22 +31,21 @@ from launcher.tools.data_check import DataReport
 WIDTH = 40
 MANY = 10_000  # rows from which the speed is shown
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Choice of conf/data, file or glob, or hub id (owner/name).")]
 For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]
 
 
 @app.command("list")
-def list_data(as_json: AsJson = False) -> None:
+def list_data() -> CommandAnswer:
     """List the datasets that have a name, and their prepared folders."""
-    with problems_named():
-        found = datasets.known()
+    found = datasets.known()
     rows = [
         ((known.name, "bold"), known.repo, known.holds, (", ".join(path.name for path in known.prepared), "green"))
         for known in found
     ]
-    write(found, as_json, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
+    return CommandAnswer(found, lambda: say_table(make_table(["data=", "repository", "holds", "prepared"], rows)))
 
 
 @app.command("prepare")
@@ -56,18 +55,18 @@ def prepare(
     kind: For = None,
     into: Annotated[Path | None, typer.Option("--out", help="New folder; default: one in the data store.")] = None,
     config_dir: ConfigDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
     begun = time.monotonic()
-    with problems_named():
-        found = datasets.chosen(name, kind, overrides or [], config_dir)
-        with watched() as watch:
-            folder = datasets.made_ready(found, watch, into)
-        made = prepared(folder)
-        if made is None:
-            raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
-    write({"folder": folder, **asdict(made)}, as_json, lambda: _say_prepared(folder, made, time.monotonic() - begun))
+    found = datasets.chosen(name, kind, overrides or [], config_dir)
+    with show_data_progress() as watch:
+        folder = datasets.made_ready(found, watch, into)
+    made = prepared(folder)
+    if made is None:
+        raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
+    return CommandAnswer(
+        {"folder": folder, **asdict(made)}, lambda: _say_prepared(folder, made, time.monotonic() - begun)
+    )
 
 
 def _say_prepared(folder: Path, made: PreparedData, seconds: float) -> None:
@@ -89,20 +88,18 @@ def check(
         typer.Option("--out", help="Folder of the report; default: check-NAME, if rows are bad."),
     ] = None,
     config_dir: ConfigDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Read every row as a run would. Exit code 1 where it should not be trained on. `model=...` counts tokens."""
-    with problems_named():
-        found = datasets.chosen(name, kind, overrides or [], config_dir)
-        folder = to or Path(f"check-{found.name}")
-        with _removed_unless_needed(folder, to is None), watched() as watch:
-            model = found.run.model if found.has_model else None
-            reward = found.run.reward if found.has_reward or found.run.algorithm.sampled else None
-            given = any(word.startswith("data.train_batch_size=") for word in overrides or [])
-            report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, given)
+    found = datasets.chosen(name, kind, overrides or [], config_dir)
+    folder = to or Path(f"check-{found.name}")
+    with _removed_unless_needed(folder, to is None), show_data_progress() as watch:
+        model = found.run.model if found.has_model else None
+        reward = found.run.reward if found.has_reward or found.run.algorithm.sampled else None
+        given = any(word.startswith("data.train_batch_size=") for word in overrides or [])
+        report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, given)
     kept = folder if folder.exists() else None
-    write({**asdict(report), "passed": report.passed, "folder": kept}, as_json, lambda: _say(report, kept))
-    raise typer.Exit(0 if report.passed else 1)
+    view = {**asdict(report), "passed": report.passed, "folder": kept}
+    return CommandAnswer(view, lambda: _say(report, kept), exit_code=int(not report.passed))
 
 
 @contextmanager
@@ -155,14 +152,12 @@ def show(
     count: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of rows.")] = 3,
     split: Annotated[Split, typer.Option("--split", help="Split: train or val.")] = "train",
     config_dir: ConfigDir = None,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Print the first rows as a run reads them."""
-    with problems_named():
-        found = datasets.chosen(name, kind, overrides or [], config_dir)
-        with watched() as watch:
-            rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
-    write([_node(row) for row in rows], as_json, lambda: _say_rows(rows, f"{found.name} has no {split} rows"))
+    found = datasets.chosen(name, kind, overrides or [], config_dir)
+    with show_data_progress() as watch:
+        rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
+    return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{found.name} has no {split} rows"))
 
 
 def _say_rows(rows: list[Row | RefusedRow], otherwise: str) -> None:
@@ -195,14 +190,3 @@ def _say_row(row: Row | RefusedRow) -> None:
     for label, text in [*turns, *more.items()]:
         if text is not None:
             out.print(Text.assemble((f"  {printable(label)}: ", "cyan"), printable(text)), soft_wrap=True)
-
-
-@contextmanager
-def watched() -> Iterator[OnDataProgress]:
-    """Show the progress of download and preparation."""
-    with show_bytes() as show:
-        yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
-
-
-def _rows(at: DataProgress) -> str:
-    return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.arguments import LogOrRunName, Root
-from launcher.cli.output import AsJson, out, problems_named, say, write
+from launcher.cli.output import CommandAnswer, out, say
 from launcher.cli.plot import plot
 from launcher.core.events import Alert
 from launcher.health.profiles import profile_names, read_profile
@@ -36,18 +36,16 @@ def diagnose(
         ),
     ] = None,
     root: Root = Path("runs"),
-    as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> CommandAnswer:  # fmt: skip
     """Prints each finding with its evidence, the likely cause and the arguments that help. The exit code is 1 where a
     finding is critical.
     """
-    with problems_named():
-        rules = None if profile is None else read_profile(profile)
-        source = find(name, root)
-        own = source.log is None and rules is None
-        found = findings.find_problems(source, rules, _recorded(name, root) if own else None)
-    write(found.alerts, as_json, lambda: _show(source, found))
-    raise typer.Exit(1 if any(alert.level == "critical" for alert in found.alerts) else 0)
+    rules = None if profile is None else read_profile(profile)
+    source = find(name, root)
+    own = source.log is None and rules is None
+    found = findings.find_problems(source, rules, _recorded(name, root) if own else None)
+    critical = any(alert.level == "critical" for alert in found.alerts)
+    return CommandAnswer(found.alerts, lambda: _show(source, found), exit_code=int(critical))
 
 
 def _recorded(name: str, root: Path) -> RunSpec:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.arguments import Root, complete_run
-from launcher.cli.output import AsJson, err, problems_named, say, say_problems, write_json
+from launcher.cli.output import AsJson, err, say, say_problems, tell, write_json
 from launcher.cli.progress import show_download
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
@@ -73,34 +73,28 @@ def generate(
     rlrun generate ada "Who are you?"
     rlrun generate ada --file questions.csv --out answers.jsonl
     """
-    with problems_named():
-        asked = _prompts(prompts or [], file, system)
-        if n > 1 and not temperature:
-            raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
-        rows = asking.open_rows(out) if out else None
-        answerer = _load(name, root, step, best, trust, template_args, (n, temperature, top_p, top_k, max_tokens, seed))
-        answerer.check(asked)
-        if rows:
-            with rows:
-                for row, replies in _answered(answerer, asked):
-                    rows.writelines(asking.as_line(row, reply.text) for reply in replies)
-                    rows.flush()
-            say(f"{out}  {len(asked) * n} answers")
-        elif as_json:
-            write_json([_node(row.prompt, each) for row, replies in _answered(answerer, asked) for each in replies])
-        elif len(asked) == n == 1:
-            answerer.stream(asked[0], 0, _show)
-            typer.echo()
-        else:
-            _say_answers(_answered(answerer, asked))
-
-
-def _say_answers(answered: Iterator[tuple[Row, list[Reply]]]) -> None:
-    for row, replies in answered:
-        say(f"> {row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content}", "dim")
-        for reply in replies:
-            _show(reply.text)
-            typer.echo()
+    asked = _prompts(prompts or [], file, system)
+    if n > 1 and not temperature:
+        raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
+    rows = asking.open_rows(out) if out else None
+    answerer = _load(name, root, step, best, trust, template_args, (n, temperature, top_p, top_k, max_tokens, seed))
+    answerer.check(asked)
+    if rows:
+        with rows:
+            for row, replies in _answered(answerer, asked):
+                rows.writelines(asking.as_line(row, reply.text) for reply in replies)
+                rows.flush()
+        say(f"{out}  {len(asked) * n} answers")
+    elif as_json:
+        write_json([_node(row.prompt, each) for row, replies in _answered(answerer, asked) for each in replies])
+    elif len(asked) == n == 1:
+        answerer.stream(asked[0], 0, _show)
+        typer.echo()
+    else:
+        for row, replies in _answered(answerer, asked):
+            say(f"> {row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content}", "dim")
+            for reply in replies:
+                _show(reply.text + "\n")
 
 
 def chat(
@@ -118,29 +112,28 @@ def chat(
     root: Root = Path("runs"),
 ) -> None:
     """An empty line begins a new conversation, Ctrl-D ends."""
-    with problems_named():
-        answerer = _load(name, root, step, best, trust, template_args, (1, temperature, top_p, top_k, max_tokens, seed))
-        if not answerer.encoder.templated:
-            err.print("it was trained without a chat template: each line is answered by itself", style="dim")
-        start: tuple[Message, ...] = (Message("system", system),) if system else ()
-        turns = start
-        for number, line in enumerate(_lines()):
-            if not line.strip() or not answerer.encoder.templated:
-                turns = start
-            if not line.strip():
-                continue
-            asked = (*turns, Message("user", line))
-            try:
-                reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else line), number, _show)
-                turns = (*asked, Message("assistant", reply.text))
-                if reply.truncated:
-                    err.print(f"\n(cut after {reply.tokens} tokens)", style="dim", end="")
-            except KeyboardInterrupt:  # ends the answer, not the conversation
-                pass
-            except Problems as full:
-                say_problems([*full.problems, "a new conversation begins"])
-                turns = start
-            typer.echo()
+    answerer = _load(name, root, step, best, trust, template_args, (1, temperature, top_p, top_k, max_tokens, seed))
+    if not answerer.encoder.templated:
+        tell("it was trained without a chat template: each line is answered by itself")
+    start: tuple[Message, ...] = (Message("system", system),) if system else ()
+    turns = start
+    for number, line in enumerate(_lines()):
+        if not line.strip() or not answerer.encoder.templated:
+            turns = start
+        if not line.strip():
+            continue
+        asked = (*turns, Message("user", line))
+        try:
+            reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else line), number, _show)
+            turns = (*asked, Message("assistant", reply.text))
+            if reply.truncated:
+                err.print(f"\n(cut after {reply.tokens} tokens)", style="dim", end="")
+        except KeyboardInterrupt:  # ends the answer, not the conversation
+            pass
+        except Problems as full:
+            say_problems([*full.problems, "a new conversation begins"])
+            turns = start
+        typer.echo()
 
 
 def _prompts(given: list[str], file: str | None, system: str | None) -> list[Row]:
@@ -191,5 +184,5 @@ def _lines() -> Iterator[str]:
 
 
 def _show(piece: str) -> None:
-    typer.echo("\t".join(map(printable, piece.split("\t"))), nl=False)
+    typer.echo(printable(piece, "\n\t"), nl=False)
     sys.stdout.flush()

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.commands.plan import result_table
-from launcher.cli.output import AsJson, out, problems_named, say, say_problems, say_table, tell, write
+from launcher.cli.output import CommandAnswer, out, say, say_problems, say_table, tell
 from launcher.core.check_result import CheckResult
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
@@ -51,20 +51,17 @@ def import_(
     unconfined: Annotated[
         bool, typer.Option("--unconfined", help="Where this system has no Landlock: run it with your rights.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """It runs where it can do nothing; what changed is said.
 
     Exit codes: 0 all is taken over, 1 something is refused or would fail, 2 nothing can be read.
     """
-    with problems_named():
-        found = import_script(script, arguments or [], number, _environment(variables or []), confined=not unconfined)
-        target = output or Path(f"rlrun-{script.stem}.sh")
-        taken = [made for made in found.launches if made.arguments]
-        written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
-    write(_node(found, written), as_json, lambda: _say(found, written))
-    if found.problems or len(taken) < len(found.launches) or not all(one.ok for one in written):
-        raise typer.Exit(1)
+    found = import_script(script, arguments or [], number, _environment(variables or []), confined=not unconfined)
+    target = output or Path(f"rlrun-{script.stem}.sh")
+    taken = [made for made in found.launches if made.arguments]
+    written = [_write(made, path) for made, path in zip(taken, _free(target, len(taken)), strict=True)]
+    whole = not found.problems and len(taken) == len(found.launches) and all(one.ok for one in written)
+    return CommandAnswer(_node(found, written), lambda: _say(found, written), exit_code=int(not whole))
 
 
 def _environment(texts: list[str]) -> dict[str, str]:

@@ -12,22 +12,11 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import LogOrRunName, Root
-from launcher.cli.output import (
-    AsJson,
-    Cell,
-    json_safe,
-    make_table,
-    out,
-    problems_named,
-    say,
-    say_table,
-    tell,
-    write_csv,
-)  # fmt: skip
+from launcher.cli.output import AsJson, Cell, json_safe, make_table, out, say, say_table, tell, write_csv
 from launcher.cli.plot import plot, sparkline
 from launcher.core.events import Step, writable
 from launcher.core.metric_aliases import canonical
-from launcher.core.metrics import label, metric
+from launcher.core.metrics import metric
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.monitor.console import compact
@@ -37,8 +26,7 @@ from launcher.views.series import MetricSeries
 from launcher.views.trace import shortened
 
 PLOTTED = 3  # most metrics that are drawn as a plot
-SPARKS = 24
-NARROW = 110  # columns of a terminal under which a table has no labels
+SPARKS = 12
 
 
 def metrics(
@@ -56,22 +44,21 @@ def metrics(
     that rlrun, verl and TRL have for them: reward is critic/score/mean.
     """
     wanted = [key.strip() for key in keys.split(",") if key.strip()]
-    with problems_named():
-        if as_csv and as_json:
-            raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
-        if step is not None and last is not None:
-            raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
-        source = _Steps(find(name, root), last, step)
-        if as_csv:
-            _print_csv(source, wanted)
-        elif as_json:
-            _print_json(source, wanted)
-        elif step is not None:
-            _show_step(source.of_step, step, wanted)
-        elif last is not None:
-            _show_last(list(source), wanted)
-        else:
-            _show_all(source, wanted)
+    if as_csv and as_json:
+        raise Problems(Problem("--csv", "cannot go with --json", "use one of them"))
+    if step is not None and last is not None:
+        raise Problems(Problem("--step", "cannot go with --last", "use one of them"))
+    source = _Steps(find(name, root), last, step)
+    if as_csv:
+        _print_csv(source, wanted)
+    elif as_json:
+        _print_json(source, wanted)
+    elif step is not None:
+        _show_step(source.of_step, step, wanted)
+    elif last is not None:
+        _show_last(list(source), wanted)
+    else:
+        _show_all(source, wanted)
 
 
 class _Steps:
@@ -115,22 +102,17 @@ def _show_last(steps: Sequence[Step], keys: Sequence[str]) -> None:
         columns = series.chosen_names(names, keys)
     else:
         columns = [each.name for each in series.overview(steps, []).series] or names
-        columns = _fitting(columns) if out.is_terminal else columns
-    rows = [["step", *map(printable, columns)]]
-    for each in steps:
-        cells = (compact(each.metrics[name]) if name in each.metrics else "" for name in columns)
-        rows.append([str(each.step), *cells])
-    room = max((out.width - 40) // 12, 1)  # for steps beside the longest names
-    if turned := out.is_terminal and len(_fitting(columns)) < len(columns) and len(steps) <= room:  # a row a metric
-        rows = [list(row) for row in zip(*rows, strict=True)]
-    head, *rest = rows
-    say_table(make_table(head, rest, right=head[turned:], whole=head[:1]))
-
-
-def _fitting(names: Sequence[str]) -> list[str]:
-    """The first of them that a terminal has room for, beside the step."""
-    ends = accumulate(max(len(printable(name)), 10) + 2 for name in names)
-    return [name for name, end in zip(names, ends, strict=True) if end <= out.width - 8] or [*names[:1]]
+    ends = accumulate(max(len(printable(name)), 10) + 2 for name in columns)
+    if out.is_terminal and (fits := max(sum(end <= out.width - 8 for end in ends), 1)) < len(columns):
+        if keys:
+            tell(f"{len(columns) - fits} more metrics do not fit beside these; --csv has all")
+        columns = columns[:fits]
+    head = ["step", *map(printable, columns)]
+    rows = [
+        [str(each.step), *(compact(each.metrics[name]) if name in each.metrics else "" for name in columns)]
+        for each in steps
+    ]
+    say_table(make_table(head, rows, right=head, whole=head[:1]))
 
 
 def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
@@ -152,24 +134,17 @@ def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
             for line in plot(each.trace.curve, min(out.width, 100) if out.is_terminal else 100):
                 say(line, "cyan")
         return
-    numbers, narrow = ("first", "last", "best", "at"), out.is_terminal and out.width < NARROW
-    head = ["metric", *([] if narrow else [" "]), *numbers, ""]
-    rows = [_row(each, narrow) for each in shown]
-    say_table(make_table(head, rows, right=numbers, whole=[" ", *numbers, ""]))
+    numbers = ("first", "last", "best", "at")
+    say_table(make_table(["metric", *numbers, ""], map(_row, shown), right=numbers, whole=[*numbers, ""]))
 
 
-def _row(of: MetricSeries, narrow: bool) -> list[Cell]:
-    """Where the screen is narrow, without the label and with a shorter curve."""
-    trace, best, short = of.trace, of.best, label(canonical(of.name))
-    lost = Text(f"{trace.not_finite} not finite" if trace.not_finite else "", "bold red")
-    cells: list[Cell] = [compact(trace.first), (compact(trace.latest), "bold"), compact(best[0]) if best else ""]
-    cells.append((str(best[1]) if best else "", "dim"))
-    values, name = [value for _, value in trace.curve], Text(printable(of.name))
-    if narrow:
-        curve = Text(sparkline(shortened(values, SPARKS // 2)), "cyan")
-        return [Text("\n").join([name, lost]) if lost else name, *cells, curve]
-    curve = Text.assemble((sparkline(shortened(values, SPARKS)), "cyan"), "  ", lost)
-    return [name, (short if short != of.name else "", "dim"), *cells, curve]
+def _row(of: MetricSeries) -> list[Cell]:
+    trace, best, name = of.trace, of.best, Text(printable(of.name))
+    if trace.not_finite:
+        name.append(f"\n{trace.not_finite} not finite", "bold red")
+    curve = sparkline(shortened([value for _, value in trace.curve], SPARKS))
+    numbers: list[Cell] = [compact(trace.first), (compact(trace.latest), "bold"), compact(best[0]) if best else ""]
+    return [name, *numbers, (str(best[1]) if best else "", "dim"), (curve, "cyan")]
 
 
 def _print_csv(steps: _Steps, keys: Sequence[str]) -> None:

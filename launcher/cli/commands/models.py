@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 
-from launcher.cli.output import AsJson, Cell, err, make_table, problems_named, say, say_problems, say_table, write
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, say, say_problems, say_table, tell
 from launcher.cli.progress import show_bytes, show_download
 from launcher.config.nodes import flat
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.core.redaction import printable
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
 from launcher.models import catalogue, size, store
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
 
@@ -39,29 +36,11 @@ def _group() -> Path:
     return conf_dir() / "model"
 
 
-@contextmanager
-def _faults_named() -> Iterator[None]:
-    """Exit codes: 2 for invalid input, 1 for a network failure, 130 for Ctrl-C."""
-    try:
-        with problems_named():
-            try:
-                yield
-            except Problems as found:
-                if not any(problem.code == "not-reachable" for problem in found.problems):
-                    raise
-                say_problems(found.lines)
-                raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        say_problems(["stopped; run the same command to continue"])
-        raise typer.Exit(130) from None
-
-
 @app.command("list")
-def list_models(as_json: AsJson = False) -> None:
+def list_models() -> CommandAnswer:
     """List the catalogue and the models on this machine."""
-    with problems_named():
-        found = catalogue.list_models(_group())
-    write([_node(known) for known in found], as_json, lambda: _say_models(found))
+    found = catalogue.list_models(_group())
+    return CommandAnswer([_node(known) for known in found], lambda: _say_models(found))
 
 
 def _say_models(found: list[KnownModel]) -> None:
@@ -75,17 +54,19 @@ def _say_models(found: list[KnownModel]) -> None:
 
 
 @app.command("show")
-def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash every file again.")] = False,
-         as_json: AsJson = False) -> None:  # fmt: skip
+def show(
+    word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash every file again.")] = False
+) -> CommandAnswer:
     """Show a model's architecture, size and folder."""
-    with problems_named():
-        known = catalogue.find_model(word, _group())
-        faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
-    rows = [((name, "dim"), value) for name, value in _rows(known)]
-    write(_node(known) | ({"faults": faults} if verify else {}), as_json, lambda: say_table(make_table(["", ""], rows)))
-    if faults:
-        say_problems([] if as_json else faults)
-        raise typer.Exit(1)
+    known = catalogue.find_model(word, _group())
+    faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
+    view = _node(known) | ({"faults": faults} if verify else {})
+    return CommandAnswer(view, lambda: _say_model(known, faults), exit_code=int(bool(faults)))
+
+
+def _say_model(known: KnownModel, faults: list[str]) -> None:
+    say_table(make_table(["", ""], [((name, "dim"), value) for name, value in _rows(known)]))
+    say_problems(faults)
 
 
 def _rows(known: KnownModel) -> Iterator[tuple[str, str]]:
@@ -113,35 +94,40 @@ def download(
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit.")] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Download to this folder.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Number of parallel downloads.")] = 4,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Download a model: safetensors, tokenizer and configuration, each file verified. A second call resumes.
 
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
-    with _faults_named():
-        asked = catalogue.resolve_model(word, _group())
-        asked = replace(asked, source=source) if source else asked
+    asked = catalogue.resolve_model(word, _group())
+    asked = replace(asked, source=source) if source else asked
+    try:
         with show_download() as watch:
             folder = store.download(
                 asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
-            )  # fmt: skip
-        known = catalogue.find_model(str(folder), _group())
-    write(_node(known), as_json, lambda: say(f"{asked.path} is in {folder}"))
+            )
+    except Problems as found:
+        if not any(problem.code == "not-reachable" for problem in found.problems):
+            raise
+        say_problems(found.lines)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        say_problems(["stopped; run the same command to continue"])
+        raise typer.Exit(130) from None
+    known = catalogue.find_model(str(folder), _group())
+    return CommandAnswer(_node(known), lambda: say(f"{asked.path} is in {folder}"))
 
 
 @app.command("size")
 def sizes(
     word: Word,
     rank: Annotated[int, typer.Option("--lora-rank", min=1, help="Rank of adapters.")] = 16,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Show the memory a model needs: weights, training and serving (without activations)."""
-    with problems_named():
-        known = catalogue.find_model(word, _group())
+    known = catalogue.find_model(word, _group())
     node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
     rows = [_size_row(name, value) for name, value in flat(node).items()]
-    write(node, as_json, lambda: say_table(make_table([""] * 3, rows)))
+    return CommandAnswer(node, lambda: say_table(make_table([""] * 3, rows)))
 
 
 def _size_row(name: str, value: Any) -> list[Cell]:
@@ -191,24 +177,22 @@ def merge(
     scale: Annotated[float | None, typer.Option("--scale", help="ties: factor of the changes; default 1.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
     max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Merge models into a new one. The inputs are checked before, and what was written is read back."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()
-    with problems_named():
-        given = {"weights": _weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
-        options = {name: value for name, value in given.items() if value is not None}
-        asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
-        with show_bytes() as show:
-            made = merging.merge(asked, show)
-    write(made, as_json, lambda: _say_merged(made, time.monotonic() - began))
+    given = {"weights": _weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
+    options = {name: value for name, value in given.items() if value is not None}
+    asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
+    with show_bytes() as show:
+        made = merging.merge(asked, show)
+    return CommandAnswer(made, lambda: _say_merged(made, time.monotonic() - began))
 
 
 def _say_merged(made: MergeResult, seconds: float) -> None:
     for note in made.notes:
-        err.print(Text.assemble(("note  ", "bold yellow"), printable(note)), soft_wrap=True)
+        tell(f"note: {note}", "yellow")
     size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
     say(f"{made.path}  {size}, read back and checked, {seconds:.1f} s")
 

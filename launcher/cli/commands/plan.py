@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,23 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import (
-    LEVELS,
-    AsJson,
-    Cell,
-    make_table,
-    out,
-    problems_named,
-    say,
-    say_problems,
-    say_table,
-    write_json,
-)  # fmt: skip
+from launcher.cli.output import LEVELS, Cell, CommandAnswer, make_table, out, say, say_problems, say_table
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.config.recipe import run_request
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.preflight.plan import Page
 from launcher.preflight.plan import plan as planned
@@ -52,36 +42,31 @@ def plan(
     config_dir: ConfigDir = None,
     recipe: Recipe = None,
     source: Source = False,
-    as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, the format of spec.yaml.")] = False,
     multirun: Multirun = False,
-) -> None:
+) -> CommandAnswer:
     """Exit code 2 where anything FAILs, as of train."""
-    if multirun and (as_yaml or recipe or source):
-        say_problems([Problem("--multirun", "cannot be combined with --yaml, --recipe or --source", "use --json")])
-        raise typer.Exit(2)
     if multirun:
-        with problems_named():
-            by = run_request(overrides or [], config_dir)
-            from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
+        if as_yaml or recipe or source:
+            got = "cannot be combined with --yaml, --recipe or --source"
+            raise Problems(Problem("--multirun", got, "use --json"))
+        by = run_request(overrides or [], config_dir)
+        from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
 
-            sweep.plan(by.texts, by.config_dir, as_json)
-        return
-    with problems_named():
-        show(planned(overrides or [], config_dir, recipe=recipe), as_json=as_json, as_yaml=as_yaml, source=source)
+        return sweep.plan(by.texts, by.config_dir)
+    return answer_plan(planned(overrides or [], config_dir, recipe=recipe), as_yaml=as_yaml, source=source)
 
 
-def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bool = False) -> None:
-    """Print a page, and end with 2 where anything FAILs, as the run would."""
-    if as_json:
-        write_json(_node(page))
-    elif as_yaml and page.run:
-        say_problems([result.line for result in page.results if result.level == "FAIL"])
+def answer_plan(page: Page, *, as_yaml: bool = False, source: bool = False) -> CommandAnswer:
+    """A plan, with 2 where anything FAILs, as the run would end."""
+    show = partial(_print_yaml, page) if as_yaml and page.run else partial(_print, page, source)
+    return CommandAnswer(_node(page), show, exit_code=0 if page.ok else 2)
+
+
+def _print_yaml(page: Page) -> None:
+    say_problems([result.line for result in page.results if result.level == "FAIL"])
+    if page.run:
         typer.echo(to_yaml(page.run), nl=False)
-    else:
-        _print(page, source)
-    if not page.ok:
-        raise typer.Exit(2)
 
 
 def _node(page: Page) -> dict[str, Any]:

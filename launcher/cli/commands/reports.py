@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root, RunName, complete_run
-from launcher.cli.output import AsJson, Cell, make_table, problems_named, say, say_table, write
+from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
 from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
 from launcher.reports.goal import parse_goal
@@ -28,13 +28,12 @@ def report(
     root: Root = Path("runs"),
 ) -> None:
     """It is read from the run's folder alone, and may be made while the run goes on."""
-    with problems_named():
-        wanted = parse_goal(goal) if goal is not None else None
-        folder = store.find(name, root)
-        page = out or folder.path / "report.html"
-        check_output(page)
-        made = make_report(folder, wanted)
-        page, text = write_report(made, page)
+    wanted = parse_goal(goal) if goal is not None else None
+    folder = store.find(name, root)
+    page = out or folder.path / "report.html"
+    check_output(page)
+    made = make_report(folder, wanted)
+    page, text = write_report(made, page)
     say(f"{made.name}: {made.intro}")
     if made.goal.goal:
         say(made.goal.title)
@@ -58,16 +57,14 @@ def compare(
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,
     root: Root = Path("runs"),
-    as_json: AsJson = False,
-) -> None:
-    with problems_named():
-        if len(names) < 2:
-            raise Problems(Problem("compare", f"{len(names)} run was given", "use two or more"))
-        if out:
-            check_output(out)
-        found = compare_runs(names, root)
-        written_to = write_comparison(found, out) if out else None
-    write(found.node, as_json, lambda: _say_comparison(found, written_to))
+) -> CommandAnswer:
+    if len(names) < 2:
+        raise Problems(Problem("compare", f"{len(names)} run was given", "use two or more"))
+    if out:
+        check_output(out)
+    found = compare_runs(names, root)
+    written_to = write_comparison(found, out) if out else None
+    return CommandAnswer(found.node, lambda: _say_comparison(found, written_to))
 
 
 def _say_comparison(found: Comparison, written_to: Path | None) -> None:

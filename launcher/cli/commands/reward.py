@@ -9,15 +9,15 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.commands.data import watched
-from launcher.cli.output import AsJson, Cell, make_table, out, problems_named, say, say_problems, say_table, write
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_problems, say_table
+from launcher.cli.progress import show_data_progress
 from launcher.core.redaction import printable
 from launcher.monitor.console import compact
 from launcher.preflight.checks.reward_trial import KINDS
 from launcher.tools import reward_bench
 from launcher.tools.reward_bench import AnswerKind, BenchReport
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 
 @app.callback()
@@ -30,18 +30,15 @@ def bench(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are scored.")] = 32,
-    as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """Score gold, empty, wrong, overlong, format-only and prompt-injection answers: reward=gsm8k data=files ...
 
     Exit code 0 when a run can learn from the reward, 1 when it should not, 2 for invalid input.
     """
-    with problems_named():
-        run = reward_bench.run_of(overrides or [], config_dir)
-        with watched() as watch:
-            report = reward_bench.bench(run, rows, watch)
-    write({**asdict(report), "ok": report.ok}, as_json, lambda: _say(report))
-    raise typer.Exit(0 if report.ok else 1)
+    run = reward_bench.run_of(overrides or [], config_dir)
+    with show_data_progress() as watch:
+        report = reward_bench.bench(run, rows, watch)
+    return CommandAnswer({**asdict(report), "ok": report.ok}, lambda: _say(report), exit_code=int(not report.ok))
 
 
 def _say(report: BenchReport) -> None:

@@ -14,15 +14,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from launcher.cli.arguments import Root, RunName
-from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.log_view import watch_log
-from launcher.cli.output import AsJson, Cell, json_safe, make_table, out, problems_named, say, say_table, write
+from launcher.cli.output import AsJson, Cell, CommandAnswer, json_safe, make_table, out, say, say_table
 from launcher.clusters.ray import remote
 from launcher.core.files import NewLines
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.launch import sweep as points
 from launcher.monitor.console import next_command
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
@@ -39,6 +37,7 @@ Cluster = Annotated[
 ]
 
 POLL_S = 0.2
+SWEEP = "sweep.json"  # the file in a sweep's folder
 COLUMNS = {
     "run": 0, "algorithm": 130, "started": 100, "took": 100, "status": 0, "step": 0, "training": 130, "held out": 0,
     "change": 0, "at first": 160, "best": 160,
@@ -46,9 +45,9 @@ COLUMNS = {
 """Of the list of runs, and the width of a terminal from which each is shown."""
 
 
-def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def list_runs(root: Root = Path("runs")) -> CommandAnswer:
     found = list(store.every(root))
-    write([views.run_node(run) for run in found], as_json, lambda: _say_runs(found, root))
+    return CommandAnswer([views.run_node(run) for run in found], lambda: _say_runs(found, root))
 
 
 def _say_runs(found: list[store.Run], root: Path) -> None:
@@ -63,27 +62,31 @@ def _say_runs(found: list[store.Run], root: Path) -> None:
     return say_table(make_table(columns, rows))
 
 
-def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    if run := _run_here("show", name, root, cluster, as_json):
-        tried = read_attempts(run.folder)
-        node = {**views.run_node(run), "attempts": [asdict(attempt) for attempt in tried]}
-        write(node, as_json, lambda: _say_run(run, tried))
+def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> CommandAnswer:
+    found = _find_here("show", name, root, cluster, as_json)
+    if isinstance(found, CommandAnswer):
+        return found
+    tried = read_attempts(found.folder)
+    node = {**views.run_node(found), "attempts": [asdict(attempt) for attempt in tried]}
+    return CommandAnswer(node, lambda: _say_run(found, tried))
 
 
-def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    if run := _run_here("status", name, root, cluster, as_json):
-        write(views.run_node(run), as_json, lambda: say(views.status_line(run.folder.name, run.state)))
+def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> CommandAnswer:
+    found = _find_here("status", name, root, cluster, as_json)
+    if isinstance(found, CommandAnswer):
+        return found
+    return CommandAnswer(views.run_node(found), lambda: say(views.status_line(found.folder.name, found.state)))
 
 
-def _run_here(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | None:
-    """The run of that name; None of a sweep, whose points were printed."""
+def _find_here(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | CommandAnswer:
+    """The run of that name; of a sweep where each of its points stands."""
     if cluster is not None:
         _on_head(cluster, command, name, root, *(["--json"] if as_json else []))
-    with problems_named():
-        if found := points.find(name, root):
-            say_sweep(found, as_json)
-            return None
-        return store.see(store.find(name, root))
+    if found := store.named(name, root, SWEEP):
+        from launcher.cli.commands.sweep import answer_sweep  # noqa: PLC0415  # late: it loads what plans runs
+
+        return answer_sweep(found.path)
+    return store.see(store.find(name, root))
 
 
 def _say_run(run: store.Run, tried: list[Attempt]) -> None:
@@ -113,24 +116,20 @@ def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> 
     """
     if cluster is not None:
         _on_head(cluster, "watch", name, root)
-    if os.path.isfile(name):
-        with problems_named(), suppress(KeyboardInterrupt):
-            watch_log(Path(name))
-        return None
-    with problems_named():
-        if found := points.find(name, root):
-            raise Problems(Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs"))
-        folder = store.named(name, root)
-        if folder is None and (state := state_in(name)):
-            with suppress(KeyboardInterrupt):
-                watch_log(state)
-            return None
-        if folder is None:
-            raise Problems(not_found(name, root))
-    if not out.is_terminal:
+    if sweep := store.named(name, root, SWEEP):
+        raise Problems(Problem(str(sweep.path), "is a sweep", "use rlrun status, or watch one of its runs"))
+    log = Path(name) if os.path.isfile(name) else None
+    folder = None if log else store.named(name, root)
+    if folder is None and not (log := log or state_in(name)):
+        raise Problems(not_found(name, root))
+    if folder and not out.is_terminal:
         return logs(name, root, follow=True)
-    with suppress(KeyboardInterrupt), watching() as picturing:
-        store.watch(folder, picturing)
+    with suppress(KeyboardInterrupt):
+        if log:
+            watch_log(log)
+        elif folder:
+            with watching() as picturing:
+                store.watch(folder, picturing)
     return None
 
 
@@ -145,8 +144,7 @@ def logs(
     if cluster is not None:
         more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
         _on_head(cluster, "logs", name, root, *more)
-    with problems_named():
-        folder = store.find(name, root)
+    folder = store.find(name, root)
     path = folder.events if as_json else folder.console
     try:
         for text in _tail(path, (lambda: holder(folder) is not None) if follow else None, last):
@@ -174,16 +172,14 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
     cluster: Cluster = None,
     as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     if cluster is not None:
         _on_head(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
-    with problems_named():
-        folder = store.named(name, root, points.FILE) or store.find(name, root)
-        became = store.stop(folder, now=now)
-    write({"run": folder.name, "became": became}, as_json, lambda: say(f"{folder.name}: {became}"))
+    folder = store.named(name, root, SWEEP) or store.find(name, root)
+    became = store.stop(folder, now=now)
+    return CommandAnswer({"run": folder.name, "became": became}, lambda: say(f"{folder.name}: {became}"))
 
 
 def _on_head(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
     """The command as it would be typed on the cluster's head."""
-    with problems_named():
-        remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)
+    remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)

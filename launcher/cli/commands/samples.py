@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import LogOrRunName, Root
-from launcher.cli.output import AsJson, make_table, out, problems_named, say, say_table, write
+from launcher.cli.output import CommandAnswer, make_table, out, say, say_table
 from launcher.core.events import Sample
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
@@ -43,23 +43,21 @@ def samples(
     compare: Annotated[
         tuple[int, int] | None, typer.Option("--compare", metavar="A B", help="What changed from step A to step B.")
     ] = None,
-    as_json: AsJson = False,
     root: Root = Path("runs"),
-) -> None:
+) -> CommandAnswer:
     """Answers to the same prompt stand side by side. A score of no number is in no range."""
     wanted = Wanted(search, min_score, max_score)
-    with problems_named():
-        source = find(name, root)
-        if compare is not None:
-            pairs = compare_samples(source.events(), source.events(), compare, wanted)
-            return write([pair.node for pair in pairs[:limit]], as_json, lambda: _show_changes(pairs, limit))
-        found = choose_samples(source.events(), step, wanted)
-        if not found:
-            chosen = step is not None or not wanted.any
-            fix = "a log with answers: verl prints them with trainer.log_val_generations"
-            fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
-            raise Problems(Problem(source.title, "no such answer" if chosen else "no answers", fix, "not-found"))
-    return write(found[:limit], as_json, lambda: _show(found, limit))
+    source = find(name, root)
+    if compare is not None:
+        pairs = compare_samples(source.events(), source.events(), compare, wanted)
+        return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
+    found = choose_samples(source.events(), step, wanted)
+    if not found:
+        chosen = step is not None or not wanted.any
+        fix = "a log with answers: verl prints them with trainer.log_val_generations"
+        fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
+        raise Problems(Problem(source.title, "no such answer" if chosen else "no answers", fix, "not-found"))
+    return CommandAnswer(found[:limit], lambda: _show(found, limit))
 
 
 def _show(found: Sequence[Sample], limit: int) -> None:

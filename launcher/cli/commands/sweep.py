@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.live_view import COLOURS, REDRAW_S
-from launcher.cli.output import Cell, make_table, out, problems_named, say, say_problems, say_table, tell, write
+from launcher.cli.output import Cell, CommandAnswer, make_table, out, say, say_problems, say_table, tell
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
@@ -92,7 +92,7 @@ def run(found: points.Sweep) -> int:
     return code
 
 
-def say_sweep(path: Path, as_json: bool) -> None:
+def answer_sweep(path: Path) -> CommandAnswer:
     """Where each point stands."""
     views = points.views(points.read(path))
     nodes = [
@@ -102,12 +102,12 @@ def say_sweep(path: Path, as_json: bool) -> None:
         }
         for view in views
     ]  # fmt: skip
-    write(nodes, as_json, lambda: say_table(table(views)))
+    return CommandAnswer(nodes, lambda: say_table(table(views)))
 
 
-def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
-    """Print the points of a sweep, and what would fail. Ends with 1 where anything would."""
-    with problems_named(), _counting() as watch:
+def plan(overrides: list[str], config_dir: Path | None, *, here: bool = False) -> CommandAnswer:
+    """The points of a sweep, and what would fail; exit code 1 where anything would."""
+    with _counting() as watch:
         planned = points.plan(overrides, config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
     nodes = [
@@ -117,9 +117,7 @@ def plan(overrides: list[str], config_dir: Path | None, as_json: bool, *, here: 
         }
         for each in planned
     ]  # fmt: skip
-    write({"ok": ok, "points": nodes}, as_json, lambda: _say_plan(planned))
-    if not ok:
-        raise typer.Exit(1)
+    return CommandAnswer({"ok": ok, "points": nodes}, lambda: _say_plan(planned), exit_code=int(not ok))
 
 
 def _say_plan(planned: list[points.Planned]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import Root, RunName
-from launcher.cli.output import AsJson, problems_named, say, write
+from launcher.cli.output import AsJson, CommandAnswer, say
 from launcher.core.problems import Problem, Problems
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
@@ -35,16 +35,16 @@ def track(
     follow: Follow = False,
     port: Port = None,
     as_json: AsJson = False,
-) -> None:
+) -> CommandAnswer:
     """What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
     without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
     """
-    with problems_named():
-        _check(to, port)
-        folder = store.find(name, root)
-        sent = _send(to, folder, follow, _address(to, port), silent=as_json)
-    write({"run": folder.name, "tracker": to, **asdict(sent)}, as_json, lambda: say(_summary(to, sent)))
-    raise typer.Exit(1 if sent.failure else 0)
+    _check(to, port)
+    folder = store.find(name, root)
+    address = str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
+    sent = _send(to, folder, follow, address, silent=as_json)
+    view = {"run": folder.name, "tracker": to, **asdict(sent)}
+    return CommandAnswer(view, lambda: say(_summary(to, sent)), exit_code=int(bool(sent.failure)))
 
 
 def _check(to: str, port: int | None) -> None:
@@ -55,10 +55,6 @@ def _check(to: str, port: int | None) -> None:
         raise Problems(Problem("--to", f"{TRACKERS[to].package} is not installed", TRACKERS[to].fix, "not-installed"))
     if port is not None and to != "prometheus":
         raise Problems(Problem("--port", f"{to} has none", "leave it out, or use --to prometheus"))
-
-
-def _address(to: str, port: int | None) -> str:
-    return str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
 
 
 def _send(to: str, folder: Folder, follow: bool, address: str, *, silent: bool) -> Sent:

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides, Root, RunName, complete_run
 from launcher.cli.commands import sweep
-from launcher.cli.commands.plan import Multirun, Recipe
-from launcher.cli.commands.plan import show as show_page
+from launcher.cli.commands.plan import Multirun, Recipe, answer_plan
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import AsJson, err, problems_named, say, say_problems, tell, write_json
+from launcher.cli.output import AsJson, CommandAnswer, say, say_problems, tell, write_json
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
-from launcher.core.redaction import printable
 from launcher.launch import job, start
 from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
@@ -61,7 +58,7 @@ def train(
         int | None,
         typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint, not the newest."),
     ] = None,
-) -> None:
+) -> CommandAnswer | None:
     """Arguments may be in a YAML file: rlrun train run.yaml optim.lr=1e-5.
 
     With --resume, arguments may change where, how fast and how long (trainer.total_training_steps) it runs. With -m,
@@ -73,24 +70,24 @@ def train(
     """
     watch_lifeline()
     typed = overrides or []
-    with problems_named():
-        if dry_run and detached:
-            raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
-        if resume is None and from_step is not None:
-            raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
-        by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
-        words = by.texts if resume is None else typed
-        if dry_run and multirun:
-            return sweep.plan(words, by.config_dir, as_json=False, here=True)
-        asked = TrainRequest(typed, words, by.config_dir, config_dir, recipe, resume, Path(root), from_step)
-        if dry_run:
-            return show_page(asked.page())
-        swept = sweep.asked(words, by.config_dir, resume, Path(root), multirun, parallel)
-        if detached:
-            return _say_detached(job.resume_sweep(swept.path, parallel) if swept else asked.submit(), bool(swept))
-        if swept:
-            raise typer.Exit(sweep.run(swept))
-        outcome = asked.run()
+    if dry_run and detached:
+        raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+    if resume is None and from_step is not None:
+        raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
+    by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
+    words = by.texts if resume is None else typed
+    if dry_run and multirun:
+        return sweep.plan(words, by.config_dir, here=True)
+    asked = TrainRequest(typed, words, by.config_dir, config_dir, recipe, resume, Path(root), from_step)
+    if dry_run:
+        return answer_plan(asked.page())
+    swept = sweep.asked(words, by.config_dir, resume, Path(root), multirun, parallel)
+    if detached:
+        _say_detached(job.resume_sweep(swept.path, parallel) if swept else asked.submit(), bool(swept))
+        return None
+    if swept:
+        raise typer.Exit(sweep.run(swept))
+    outcome = asked.run()
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
@@ -137,7 +134,7 @@ class TrainRequest:
         for note in checked.notes:
             tell(note)
         for warning in checked.warnings:
-            err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
+            tell(f"! {warning.line}", "yellow")
         with watching() as view:
             return start.start(checked, ["train", *self.words], [view], handle_signals)[1]
 
@@ -185,26 +182,25 @@ def rerun(
     Ends as train does; with --dry-run with 0, or 2 where it would be refused.
     """
     given = overrides or []
-    with problems_named():
-        folder = store.find(name, root)
-        made = prepare_rerun(folder, given)
-        refused = [] if anyway else made.refused
-        if not as_json:
-            for line in [each.line for each in made.differences] or ["nothing differs"]:
-                say(line)
-        outcome = None
-        if not (dry_run or refused):
-            with nullcontext() if as_json else watching() as view:
-                outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [], handle_signals)
-        if as_json:
-            trainer = made.run.trainer
-            write_json({
-                "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
-                "differences": made.differences, "refused": list(map(str, refused)),
-                "status": outcome.state.status if outcome else None,
-            })  # fmt: skip
-        if refused:
-            raise Problems(refused)
+    folder = store.find(name, root)
+    made = prepare_rerun(folder, given)
+    refused = [] if anyway else made.refused
+    if not as_json:
+        for line in [each.line for each in made.differences] or ["nothing differs"]:
+            say(line)
+    outcome = None
+    if not (dry_run or refused):
+        with nullcontext() if as_json else watching() as view:
+            outcome = start_rerun(made, ["rerun", folder.name, *given], [view] if view else [], handle_signals)
+    if as_json:
+        trainer = made.run.trainer
+        write_json({
+            "run": folder.name, "new": f"{trainer.project_name}/{trainer.experiment_name}",
+            "differences": made.differences, "refused": list(map(str, refused)),
+            "status": outcome.state.status if outcome else None,
+        })  # fmt: skip
+    if refused:
+        raise Problems(refused)
     if outcome:
         say_end(outcome)
         raise typer.Exit(outcome.exit_code)
