@@ -25,11 +25,7 @@ PACKAGES = (
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_USED = (
-    ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
-    ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"),
-)
+_GROUP = Path("/sys/fs/cgroup")  # of this container; version 2
 
 
 @dataclass(frozen=True)
@@ -151,9 +147,8 @@ def run_exit_handlers() -> None:
 def memory_bytes() -> int:
     """All of this machine's memory, or what its container may use of it."""
     total = int(psutil.virtual_memory().total)
-    for name in _LIMITS:
-        with suppress(OSError, ValueError):  # `max`: no limit
-            total = min(total, int(Path(name).read_text()))
+    with suppress(OSError, ValueError):  # `max`: no limit
+        total = min(total, int((_GROUP / "memory.max").read_text()))
     return total
 
 
@@ -166,11 +161,9 @@ def used_memory_bytes() -> int:
     """What is in use of `memory_bytes`, without what the system would give back at once."""
     whole = psutil.virtual_memory()
     if memory_bytes() < whole.total:
-        for used, counts, cached in _USED:
-            with suppress(OSError, ValueError, StopIteration):
-                lines = Path(counts).read_text().splitlines()
-                given_back = next(int(line.split()[1]) for line in lines if line.startswith(f"{cached} "))
-                return max(int(Path(used).read_text()) - given_back, 0)
+        with suppress(OSError, ValueError, KeyError):
+            counts = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+            return max(int((_GROUP / "memory.current").read_text()) - int(counts["inactive_file"]), 0)
     return int(whole.total - whole.available)
 
 
@@ -241,25 +234,15 @@ def system_name() -> str:
 
 def oom_kill_count() -> int:
     """Processes that the kernel has killed for lack of memory since this container, or this machine, started."""
-    for name in _oom_counts():
+    own = str(_GROUP)
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own += next(line.removeprefix("0::").rstrip("/") for line in lines if line.startswith("0::"))
+    for name in (f"{own}/memory.events", f"{_GROUP}/memory.events", "/proc/vmstat"):  # the nearest first
         with suppress(OSError, ValueError, StopIteration):
             lines = Path(name).read_text().splitlines()
             return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
     return 0
-
-
-def _oom_counts() -> list[str]:
-    """Files with that count, the nearest first: of this process's own control group (version 2 or 1), then of all."""
-    root, places = "/sys/fs/cgroup", list[str]()
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            number, _, rest = line.partition(":")
-            kinds, _, place = rest.partition(":")
-            if number == "0":
-                places.append(f"{root}{place.rstrip('/')}/memory.events")
-            elif "memory" in kinds.split(","):
-                places.append(f"{root}/memory{place.rstrip('/')}/memory.oom_control")
-    return [*places, f"{root}/memory.events", f"{root}/memory/memory.oom_control", "/proc/vmstat"]
 
 
 def visible_gpus() -> tuple[str, ...]:

@@ -158,7 +158,8 @@ class _LineCutter:
 
 
 class GrowingLog:
-    """Reads a log while others append to it, begin it anew (truncated), or put a new file in its place (rotated)."""
+    """Reads a log while others append to it, begin it anew (truncated), or put a new file in its place (rotated): what
+    came into the old file after the last look is not read then."""
 
     _KEPT = 256  # bytes before the offset, by which a file that was written anew is recognised
 
@@ -167,7 +168,7 @@ class GrowingLog:
         self.parser = LogParser()
         self.readings = 0
         """How often it was begun anew: what was given before counts no more."""
-        self._file: BinaryIO | None = None
+        self._file_id: tuple[int, int] | None = None
         self._cutter = _LineCutter()
         self._offset = 0
         self._before = b""
@@ -180,16 +181,19 @@ class GrowingLog:
         if self._is_document():
             yield from self._document()
             return
-        if self._file is not None and self._replaced():
-            yield from self._read(self._file)  # what was appended before it was rotated
-            yield from self._feed(self._cutter.rest)
-            self._close()
-        if self._file is None and not self._open():
+        try:
+            file = open_file(self.path)
+        except OSError:
             return
-        assert self._file is not None
-        if self._rewritten(self._file):
-            self._begin_anew(None)
-        yield from self._read(self._file)
+        with file:
+            stat = os.fstat(file.fileno())
+            before, self._file_id = self._file_id, (stat.st_dev, stat.st_ino)
+            if before not in (None, self._file_id):
+                yield from self._feed(self._cutter.rest)
+                self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+            elif self._rewritten(file):
+                self._begin_anew(None)
+            yield from self._read(file)
         if (rest := self._cutter.rest).endswith(b"]") and b"%|" in rest:
             yield from self.parser.feed(rest)
 
@@ -197,33 +201,11 @@ class GrowingLog:
         """The events that waited for more lines."""
         yield from self._feed(_CUT.sub(b":", self._cutter.rest))
         yield from self.parser.finish()
-        self._close()
 
     def _begin_anew(self, basis: Basis | None) -> None:
         self.parser = LogParser(self.parser.reading.at, basis)
         self._cutter, self._offset, self._before = _LineCutter(), 0, b""
         self.readings += 1
-
-    def _open(self) -> bool:
-        try:
-            self._file = open_file(self.path)
-        except OSError:
-            return False
-        return True
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file, self._cutter, self._offset, self._before = None, _LineCutter(), 0, b""
-
-    def _replaced(self) -> bool:
-        """Whether another file has the path now; one that is gone may come back."""
-        assert self._file is not None
-        try:
-            there, here = os.stat(self.path), os.fstat(self._file.fileno())
-        except OSError:
-            return False
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
 
     def _rewritten(self, file: BinaryIO) -> bool:
         """Whether the file is shorter than what was read of it, or has something else there."""
@@ -237,10 +219,9 @@ class GrowingLog:
             self._offset += len(block)
             self._before = (self._before + block)[-self._KEPT :]
             yield from self._feed(self._cutter.cut(block))
-            if (
-                self.parser.reading.numbers.changed and self._offset <= _SNIFFED * BLOCK
-            ):  # as a whole reading numbers them
-                self._begin_anew(self.parser.reading.numbers.basis)
+            numbers = self.parser.reading.numbers
+            if numbers.changed and self._offset <= _SNIFFED * BLOCK:  # as a whole reading numbers them
+                self._begin_anew(numbers.basis)
                 file.seek(0)
 
     def _feed(self, text: bytes) -> Iterator[Event]:

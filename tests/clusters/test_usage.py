@@ -163,12 +163,10 @@ def test_a_container_with_a_limit_tells_its_own_memory(tmp_path: Path, monkeypat
         ("current", f"{600 * MB}\n"),
         ("stat", f"anon 5\ninactive_file {100 * MB}\n"),
     ]:
-        (tmp_path / name).write_text(text)
-    current, stat = str(tmp_path / "current"), str(tmp_path / "stat")
-    monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "max"),))
-    monkeypatch.setattr(machine, "_USED", ((str(tmp_path / "none"), stat, "x"), (current, stat, "inactive_file")))
+        (tmp_path / f"memory.{name}").write_text(text)
+    monkeypatch.setattr(machine, "_GROUP", tmp_path)
     assert (machine.used_memory_bytes(), machine.memory_bytes()) == (500 * MB, 1 << 30)
-    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "memory.max").write_text("max\n")
     assert machine.used_memory_bytes() == pytest.approx(
         psutil.virtual_memory().total - psutil.virtual_memory().available, rel=0.2
     )

@@ -316,26 +316,6 @@ def test_whenever_it_breaks_off_the_older_one_stays_and_none_is_half(
     assert 50 < call < 1000, "not every call was made to fail"
 
 
-def test_an_error_while_filling_leaves_nothing(root: Path) -> None:
-    def half(folder: Path) -> None:
-        (folder / "policy").mkdir()
-        (folder / "policy" / "model.safetensors").write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "full")
-
-    with pytest.raises(OSError, match="full"):
-        checkpoints.write(root, 6, half)
-    assert sorted(path.name for path in root.iterdir()) == ["step_000002", "step_000004"]
-
-
-def test_a_full_disk_leaves_the_older_one(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
-    root = small_disk(64, tmp_path / "checkpoints")
-    save(root, 2, 4)
-    with pytest.raises(OSError, match="No space"):
-        save(root, 6, 8, 10, 12, 14, 16)
-    assert newest_first(root)[-1] == old(root) and all(not faults(path) for path in newest_first(root))
-    assert not list(root.glob(".*"))
-
-
 # ---- which ones stay
 
 

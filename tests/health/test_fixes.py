@@ -103,10 +103,6 @@ def test_a_kl_coefficient_of_verl_is_named_with_its_switch(profile: str) -> None
         assert not raised or "use_kl_loss=true" in fix, name
 
 
-def test_trl_is_not_told_to_turn_on_what_it_logs_only_where_it_is_on() -> None:
-    assert not [name for name, rule in RULES.rules.items() if "correction true" in rule.fix.get("trl", "")]
-
-
 def advised(profile: str, rate: float | None) -> list[str]:
     """The fix of a log-ratio of 7, 15 and 25 to the reference."""
     found = list[str]()

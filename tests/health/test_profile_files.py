@@ -33,37 +33,25 @@ CONDITIONS = {
     "an unknown metric": ("last(accuracy) > 1", "last needs a metric, got accuracy; use one of reward"),
     "a metric alone": ("reward > 1", "reward stands alone; use a call such as last(reward)"),
     "an attribute": ("last(reward).real > 1", "is not allowed"),
-    "a method": ("reward.mean() > 1", "only plain calls such as mean(reward, 3) are allowed"),
     "a subscript": ("reward[0] > 1", "Subscript is not allowed"),
-    "a lambda": ("(lambda: 1)() > 0", "only plain calls such as mean(reward, 3) are allowed"),
-    "a comprehension": ("[each for each in (1, 2)] > 1", "is not allowed"),
     "a text": ("'a' > 'b'", "'a' is no number"),
     "a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
-    "an assignment": ("(x := 1) > 0", "NamedExpr is not allowed"),
-    "a statement": ("import os", "is no expression"),
     "nothing": ("", "is no expression"),
-    "an unclosed bracket": ("last(reward", "is no expression"),
     "too many arguments": ("last(reward, 1, 2) > 1", "last: too many positional arguments"),
     "too few arguments": ("max(1) > 0", "max has too few arguments"),
     "an argument by name": ("mean(reward, count=3) > 1", "only plain calls"),
     "a huge expression": ("last(reward) > 1" + " or last(reward) > 1" * 200, "characters; expected at most 1000"),
     "deep brackets": ("(" * 450 + "1" + ")" * 450, "is no expression"),
     "an import": (HARMFUL, "only plain calls such as mean(reward, 3) are allowed"),
-    "an import by name": ("__import__(reward) > 1", "unknown function __import__"),
     "the hidden function": ("_compare(reward) > 1", "unknown function _compare"),
-    "evaluation": ("eval('1') > 0", "unknown function eval"),
 }  # fmt: skip
 FILES = {
     "no mapping": ("- a\n- b\n", "mapping"),
-    "a number": ("3\n", "mapping"),
     "no YAML": ("rules: [\n", "while parsing"),
     "an unknown key": ("rulez: {}\n", "rulez"),
     "an unknown key of a rule": (profile(severity="high"), "severity"),
     "no condition": ("metrics: {reward: r}\nrules: {mine: {metric: reward, text: found}}\n", "when"),
     "an unknown level": (profile(level="fatal"), "level"),
-    "no name of a rule": (profile().replace("mine", "My Rule!"), "My Rule!"),
-    "a hold of 0": (profile().replace("    when", "    hold: 0\n    when"), "hold"),
-    "an unknown way out": (f"on_critical: explode\n{profile()}", "on_critical"),
     "a Python object": ("rules: !!python/object/apply:os.mkdir [harmed]\n", "python/object"),
     "an unknown metric of a rule": (profile(metric="accuracy"), "'accuracy'; use one of reward"),
     "a wrong value": (profile(value=HARMFUL), "only plain calls"),
@@ -130,22 +118,9 @@ def test_file_that_is_no_text_of_a_profile(content: bytes):
 # ---- by the commands
 
 
-@pytest.mark.parametrize("name", ["an unknown function", "an import", "a huge expression"])
-def test_diagnose_refuses_a_wrong_condition(name: str, here: Path, commands):
-    when, got = CONDITIONS[name]
+def test_diagnose_refuses_a_wrong_profile(here: Path, commands):
+    when, got = CONDITIONS["an import"]
     Path("mine.yaml").write_text(profile(when))
-    Path("train.log").write_text(LOG)
-    ran = commands(here)("diagnose", "train.log", "--profile", "mine.yaml")
-    assert ran.returncode == 2
-    assert got in " ".join(ran.stderr.split()) + " ".join(ran.stdout.split())
-    assert "Traceback" not in ran.stderr
-    assert sorted(os.listdir()) == ["mine.yaml", "train.log"]
-
-
-@pytest.mark.parametrize("name", ["no mapping", "an unknown key", "a Python object"])
-def test_diagnose_refuses_a_wrong_file(name: str, here: Path, commands):
-    text, got = FILES[name]
-    Path("mine.yaml").write_text(text)
     Path("train.log").write_text(LOG)
     ran = commands(here)("diagnose", "train.log", "--profile", "mine.yaml")
     assert ran.returncode == 2
@@ -157,9 +132,6 @@ def test_diagnose_refuses_a_wrong_file(name: str, here: Path, commands):
 @pytest.mark.parametrize(("word", "got"), [
     ("health.rules.no-signal.when='median(reward) > 1'", "unknown function median"),
     ("health.rules.no-signal.when='last(accuracies) > 1'", "last needs a metric, got accuracies"),
-    ("health.rules.no-signal.when='last(reward).real > 1'", "is not allowed"),
-    ("health.rules.no-signal.when='__import__(reward)'", "unknown function __import__"),
-    ("health.rules.no-signal.level=fatal", "health.rules.no-signal.level"),
     ("health.rules.no-signal.hold=0", "health.rules.no-signal.hold"),
     ("health.rules.no-signal.metric=accuracies", "'accuracies'"),
     ("health.on_critical=explode", "health.on_critical"),

@@ -139,7 +139,7 @@ def test_progress(state: RunState, line: str) -> None:
     assert progress_line(state) == f"Training Progress: {line}"
 
 
-@pytest.mark.parametrize("done", range(101))
+@pytest.mark.parametrize("done", [0, 1, 2, 9, 10, 55, 99, 100])
 def test_the_bar_is_always_ten_wide(done: int) -> None:
     """As tqdm draws it: `{percentage:3.0f}%|` and ten cells of eighths."""
     found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
