@@ -1,31 +1,30 @@
 """Manifests that start a run elsewhere: KubeRay's RayJob, a Slurm batch script, a SkyPilot task.
 
-All start the run where its folder is new and resume it otherwise, so that a restart loses nothing.
+All start the run where its folder is new and resume it otherwise, so that a restart loses nothing. The first and the
+last are templates in conf/.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import yaml
+from string import Template
 
 from launcher.clusters.slurm import Slurm
 from launcher.config.resolve import resolve
+from launcher.core.files import conf_dir
 from launcher.core.machine import package_version
 from launcher.core.problems import Problem, Problems
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
 
 MOUNT = "/runs"
-PORT = 6399  # SkyPilot's own Ray has 6380
 ON_RAY = ("cluster=ray", "cluster.address=auto")
-TTL_S, BACKOFF = 300, 3
 
 
 class ManifestKind(StrEnum):
@@ -48,7 +47,21 @@ def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | No
     if kind is ManifestKind.SLURM:
         return _slurm(run, output)
     begin = _begin([*output, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
-    return _kuberay(run, begin, image or "") if kind is ManifestKind.KUBERAY else _skypilot(run, begin, image)
+    hardware, gpus = run.taken, run.taken.n_gpus_per_node
+    resources = {} if hardware.is_cpu else {"accelerators": accelerators(hardware)}
+    values = {
+        "name": dns_name(f"{run.trainer.project_name}-{name}"),
+        "image": image,
+        "nodes": hardware.nnodes,
+        "workers": hardware.nnodes - 1,
+        "ray": package_version("ray") or "2.60.0",
+        "limits": {"nvidia.com/gpu": gpus} if gpus else {},
+        "resources": {**resources, **({"image_id": f"docker:{image}"} if image else {})},
+        "entrypoint": shlex.join(["sh", "-c", begin]),
+    }
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
+    template = Template((conf_dir() / f"{kind}.yaml").read_text(encoding="utf-8"))
+    return template.substitute(texts, begin=begin)
 
 
 def _check_image(kind: ManifestKind, image: str | None) -> None:
@@ -75,86 +88,6 @@ def _slurm(run: RunSpec, overrides: Sequence[str]) -> str:
     )
 
 
-def _kuberay(run: RunSpec, begin: str, image: str) -> str:
-    """https://ray-project.github.io/kuberay/reference/api/"""
-    hardware = run.taken
-    cluster: dict[str, Any] = {
-        "rayVersion": package_version("ray") or "2.60.0",
-        "authOptions": {"mode": "token"},
-        "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, **_pod(hardware, image, "ray-head")},
-    }
-    if hardware.nnodes > 1:
-        more = hardware.nnodes - 1
-        cluster["workerGroupSpecs"] = [
-            {
-                "groupName": "nodes", "replicas": more, "minReplicas": more, "maxReplicas": more,
-                "rayStartParams": {}, **_pod(hardware, image, "ray-worker"),
-            }
-        ]  # fmt: skip
-    node = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": {"name": dns_name(f"{run.trainer.project_name}-{run.trainer.experiment_name}")},
-        "spec": {
-            "entrypoint": shlex.join(["sh", "-c", begin]),
-            "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": TTL_S,
-            "backoffLimit": BACKOFF,
-            "rayClusterSpec": cluster,
-        },
-    }
-    return _yaml(
-        node,
-        f"# kubectl apply -f this; KubeRay 1.5 or newer. {MOUNT} is the claim `rlrun` (ReadWriteMany), which all see.",
-        "# cpu and memory: what is not limited here is as large as the machine.",
-    )
-
-
-def _pod(hardware: Hardware, image: str, name: str) -> dict[str, Any]:
-    gpus = hardware.n_gpus_per_node
-    container = {
-        "name": name,
-        "image": image,
-        "resources": {"limits": {"nvidia.com/gpu": gpus}} if gpus else {},
-        "volumeMounts": [{"name": "runs", "mountPath": MOUNT}, {"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    volumes = [
-        {"name": "runs", "persistentVolumeClaim": {"claimName": "rlrun"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # a container's own is 64 MB
-    ]
-    return {"template": {"spec": {"containers": [container], "volumes": volumes}}}
-
-
-def _skypilot(run: RunSpec, begin: str, image: str | None) -> str:
-    """https://docs.skypilot.co/en/latest/reference/yaml-spec.html"""
-    hardware = run.taken
-    resources: dict[str, Any] = {} if hardware.is_cpu else {"accelerators": accelerators(hardware)}
-    node: dict[str, Any] = {
-        "name": dns_name(f"{run.trainer.project_name}-{run.trainer.experiment_name}"),
-        "num_nodes": hardware.nnodes,
-        "resources": {**resources, **({"image_id": f"docker:{image}"} if image else {})},
-        "volumes": {MOUNT: "rlrun"},
-        "secrets": {"RLRUN_TOKEN": None},
-        "setup": "rlrun --version || pip install rlrun\n",
-        "run": f"""\
-head=$(echo "$SKYPILOT_NODE_IPS" | head -n1):{PORT}
-if [ "$SKYPILOT_NODE_RANK" != 0 ]; then
-  until echo "$RLRUN_TOKEN" | rlrun cluster join "$head" --token-file - --leave-after 120; do sleep 5; done
-  echo "$RLRUN_TOKEN" | rlrun cluster join "$head" --token-file - --block || true  # until the head has left
-  exit 0
-fi
-echo "$RLRUN_TOKEN" | rlrun cluster up --port {PORT} --token-file - || exit 1
-trap 'rlrun cluster down' EXIT
-({begin})
-""",
-    }
-    return _yaml(
-        node,
-        "# RLRUN_TOKEN=$(openssl rand -hex 32) sky launch --secret RLRUN_TOKEN this",
-        f"# {MOUNT} is the volume `rlrun` (sky volumes apply), which all nodes see.",
-    )
-
-
 def accelerators(hardware: Hardware) -> str:
     """As SkyPilot calls them: h100 is H100, a100-80g is A100-80GB."""
     name = re.sub(r"(?<=[0-9])G$", "GB", hardware.device.upper())
@@ -164,17 +97,3 @@ def accelerators(hardware: Hardware) -> str:
 def dns_name(name: str) -> str:
     """What Kubernetes takes for a name, with room for what is added to it."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-") or "rlrun"
-
-
-class _Text(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
-
-
-_Text.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
-)
-
-
-def _yaml(node: dict[str, Any], *remarks: str) -> str:
-    return "".join(f"{line}\n" for line in remarks) + yaml.dump(node, Dumper=_Text, sort_keys=False, width=1000)

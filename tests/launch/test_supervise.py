@@ -63,28 +63,19 @@ def test_a_new_checkpoint_starts_the_count_again(supervised: Callable[..., Any])
 
 
 @pytest.mark.parametrize(
-    ("crash", "exit_code", "cause", "why"),
+    ("lines", "kind", "exit_code", "cause", "why"),
     [
-        (
-            Crashed(lines=("a: b; use c", "d: e"), cause="configuration"),
-            2,
-            "configuration",
-            "rank 0: a: b; use c; d: e; its log",
-        ),
-        (Crashed(lines=("ValueError: x",), cause="error"), 1, "code", "rank 0: ValueError: x; its log"),
-        (
-            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), cause="numbers"),
-            2,
-            "numbers",
-            "rank 0: step 9",
-        ),
-        (Crashed(lines=("OSError: No space left on device",), cause="error"), 1, "disk", "free space on the disk"),
+        (("a: b; use c", "d: e"), "configuration", 2, "configuration", "rank 0: a: b; use c; d: e; its log"),
+        (("ValueError: x",), "error", 1, "code", "rank 0: ValueError: x; its log"),
+        (("step 9: loss is not finite, 5 steps in a row",), "numbers", 2, "numbers", "rank 0: step 9"),
+        (("OSError: No space left on device",), "error", 1, "disk", "free space on the disk"),
     ],
     ids=["configuration", "code", "numbers", "disk"],
 )
 def test_what_would_come_again_is_not_retried(
-    supervised: Callable[..., Any], crash: Crashed, exit_code: int, cause: str, why: str
+    supervised: Callable[..., Any], lines: tuple[str, ...], kind: Any, exit_code: int, cause: str, why: str
 ) -> None:
+    crash = Crashed(lines=lines, cause=kind)
     ran = supervised([{"steps": 1, "saves": (1,), "code": exit_code, "crash": crash}])
     assert (ran.outcome.exit_code, ran.outcome.crash, ran.causes) == (exit_code, crash, [cause])
     assert why in ran.outcome.state.why and ran.told(Restarted) == []

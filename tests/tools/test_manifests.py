@@ -48,8 +48,8 @@ def test_kuberay_has_a_pod_for_each_node(words: list[str], workers: int) -> None
     node = parsed(ManifestKind.KUBERAY, words, "me/rlrun:1")
     assert (node["apiVersion"], node["kind"], node["metadata"]["name"]) == ("ray.io/v1", "RayJob", "p-big-1")
     cluster = node["spec"]["rayClusterSpec"]
-    groups = cluster.get("workerGroupSpecs", [])
-    assert [(g["replicas"], g["minReplicas"], g["maxReplicas"]) for g in groups] == [(workers,) * 3] * bool(workers)
+    groups = cluster["workerGroupSpecs"]
+    assert [(g["replicas"], g["minReplicas"], g["maxReplicas"]) for g in groups] == [(workers,) * 3]
     for group in (cluster["headGroupSpec"], *groups):
         (container,) = group["template"]["spec"]["containers"]
         assert container["image"] == "me/rlrun:1" and container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
