@@ -5,13 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import pty
 import re
 import signal
 import stat
-import subprocess
-import sys
-import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +21,6 @@ from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
 
-RLRUN = [str(Path(sys.executable).parent / "rlrun")]
-LAST = 150
-LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=100", "trainer.test_freq=-1",
-        "trainer.micro_batch_size_per_gpu=2"]  # fmt: skip
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 
 
@@ -48,63 +40,8 @@ def steps_of(run: Path) -> list[int]:
     return [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
 
 
-class Terminal:
-    """A terminal of its own with a shell, as a window has one."""
-
-    def __init__(self, rlrun: Any, typed: str) -> None:
-        self.ours, inside = pty.openpty()
-
-        def become_its_own() -> None:
-            os.setsid()
-            fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
-
-        its = {"cwd": rlrun.folder, "stdin": inside, "stdout": inside, "stderr": inside}
-        self.shell = subprocess.Popen(["sh", "-c", typed], preexec_fn=become_its_own, **its)  # type: ignore[call-overload]
-        os.close(inside)
-
-    def read_until(self, text: str) -> str:
-        output = b""
-        while text.encode() not in output:
-            output += os.read(self.ours, 65536)
-        return output.decode()
-
-    def close(self) -> None:
-        os.close(self.ours)
-        assert self.shell.wait(10) == -signal.SIGHUP, "the shell was told"
-
-
-def typed(words: list[str]) -> str:
-    return " ".join([*RLRUN, *words])
-
-
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_changes_nothing(
-    rlrun: Any, small_sft: list[str], until: Callable[..., None]
-) -> None:
-    words = typed(["train", "-d", *small_sft, *LONG, "trainer.experiment_name=away"])
-    terminal, run = Terminal(rlrun, f"{words} && sleep 1000"), rlrun.run("away")
-    output = terminal.read_until("stop")
-    assert "rlrun/away runs in the background" in output and "rlrun watch runs/rlrun/away" in output
-    who = holder(Folder(run))
-    assert who
-    pid = int(who["pid"])
-    assert os.getsid(pid) == pid and os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
-    assert run / "detached.log" == Path(os.readlink(f"/proc/{pid}/fd/1")) == Path(os.readlink(f"/proc/{pid}/fd/2"))
-    before = len(steps_of(run))
-    assert before < LAST
-    terminal.close()
-    until(lambda: holder(Folder(run)) is None, 120)
-    assert (state_of(run).status, steps_of(run)) == ("finished", list(range(LAST + 1)))
-    *shown, following = (run / "detached.log").read_text().splitlines()
-    assert shown == (run / "console.log").read_text().splitlines()
-    assert following == "next: rlrun checkpoints export runs/rlrun/away --to hf --out away-model"
-    assert stat.S_IMODE((run / "detached.log").stat().st_mode) == 0o600
-
-
-@pytest.mark.slow
-def test_it_can_be_stopped_and_gone_on_with_detached(
-    rlrun: Any, small_sft: list[str], until: Callable[..., None]
-) -> None:
+def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[str], until: Callable[..., None]) -> None:
     ran = rlrun("train", "-d", *small_sft, *ENDLESS)
     assert (ran.returncode, ran.stderr) == (0, "")
     (run,) = (rlrun.folder / "runs" / "rlrun").iterdir()
@@ -112,14 +49,22 @@ def test_it_can_be_stopped_and_gone_on_with_detached(
         f"rlrun/{run.name} runs in the background",
         *(f"  rlrun {command} runs/rlrun/{run.name}" for command in ("watch", "status", "logs -f", "stop")),
     ]
-    assert holder(Folder(run)), "it was returned from once somebody was at it"
+    who = holder(Folder(run))
+    assert who, "it was returned from once somebody was at it"
+    pid = int(who["pid"])
+    assert os.getsid(pid) == pid, "a terminal that is closed ends its own session's processes"
+    assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
+    assert run / "detached.log" == Path(os.readlink(f"/proc/{pid}/fd/1")) == Path(os.readlink(f"/proc/{pid}/fd/2"))
+    assert stat.S_IMODE((run / "detached.log").stat().st_mode) == 0o600
     held = rlrun("train", "-d", "--resume", run.name)
     assert held.returncode == 2
     assert re.fullmatch(rf"✗ rlrun/{run.name}: is being written by process \d+ on \S+; rlrun stop .+\n", held.stderr)
     until(lambda: len(steps_of(run)) > 3)
     assert rlrun("stop", run.name).returncode == 0
     first = state_of(run)
-    assert first.status == "stopped"
+    *shown, following = (run / "detached.log").read_text().splitlines()
+    assert first.status == "stopped" and shown == (run / "console.log").read_text().splitlines()
+    assert following == f"next: rlrun train --resume runs/rlrun/{run.name}"
     assert rlrun("train", "-d", "--resume", run.name).returncode == 0
     until(lambda: state_of(run).step > first.step)
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Event, Stalled, Usage, WentOn, events_of
+from launcher.core.events import Stalled, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
-from launcher.spec.cluster import Stack
+from tests.launch.conftest import Scripted
 
 RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
 
@@ -28,51 +28,32 @@ def usage(rank: int) -> Usage:
     )  # fmt: skip
 
 
-class Silent:
-    """A process that uses CPU and says nothing, for so many seconds."""
+class Silent(Scripted):
+    """A process that uses CPU and says nothing, until it was looked at so often."""
 
-    def __init__(self, seconds: float) -> None:
-        self.until = time.monotonic() + seconds
+    looks = 0
+
+    def __init__(self, most: int) -> None:
+        self.most = most
 
     def lines(self) -> list[str]:
         return []
 
     def exit_code(self) -> int | None:
-        return 0 if time.monotonic() > self.until else None
-
-    def failed_rank(self) -> int | None:
-        return None
-
-    def poll_events(self) -> list[Event]:
-        return []
-
-    def lost_resources(self) -> str:
-        return ""
-
-    def stacks(self, wait_s: float) -> list[Stack]:
-        return []
+        self.looks += 1
+        return 0 if self.looks > self.most else None
 
     def usage(self) -> list[Usage]:
         return [usage(0)]
-
-    def stop(self, number: int) -> None:
-        raise AssertionError("nobody asked")
-
-    def kill(self) -> None:
-        raise AssertionError("nobody asked")
 
 
 def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
     monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
-    folder, job = Folder(tmp_path), Silent(0.8)
+    folder, job = Folder(tmp_path), Silent(16)
     with closing(Follower(RUN, folder, [], 1)) as follower:
-        assert (
-            follow(
-                job, Torch().reader(), follower, StallDetector(2.0, 0.0, [], time.monotonic()), StopRequest(job, folder)
-            )
-            == 0
-        )
+        watch = StallDetector(2.0, 0.0, [], time.monotonic())
+        assert follow(job, Torch().reader(), follower, watch, StopRequest(job, folder)) == 0
         state = follower.state
     told = list(events_of(folder.events))
     assert sum(isinstance(event, Stalled) for event in told) == 1
