@@ -35,8 +35,6 @@ class ErrorGroup:
     source: str
     kind: str
     samples: list[Sample] = field(default_factory=list)
-    maybe_cut: int = 0
-    """Answers that are long enough to have been cut at data.max_response_length."""
 
     @property
     def count(self) -> int:
@@ -61,17 +59,12 @@ def drawn(samples: Sequence[Sample], count: int = DRAWN) -> list[Sample]:
 def error_groups(record: RunRecord) -> list[ErrorGroup]:
     """The low answers of the last validation, the largest group first."""
     reward = reward_of(record.settings)
-    data = record.settings.get("data")
-    limit = data.get("max_response_length") if isinstance(data, dict) else None
-    longest = limit if isinstance(limit, int) and limit > 0 else None
     found: dict[tuple[str, str], ErrorGroup] = {}
     for sample in record.samples:
         if sample.score >= LOW:
             continue
         kind = kind_of(sample, reward)
-        group = found.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind))
-        group.samples.append(sample)
-        group.maybe_cut += may_be_cut(sample.response, longest)
+        found.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind)).samples.append(sample)
     return sorted(found.values(), key=lambda group: (-group.count, group.source, group.kind))
 
 
@@ -87,12 +80,6 @@ def kind_of(sample: Sample, reward: Reward | None) -> str:
     truth = sample.ground_truth.strip()
     right = {truth} | ({reward.extract_answer(reward.format_response(truth))} if reward and truth else set())
     return "expected answer, low score" if answer in right else "wrong answer"
-
-
-def may_be_cut(response: str, longest: int | None) -> bool:
-    """Whether it can have as many tokens as an answer may have: a token is at least one byte. The log does not say how
-    many it had."""
-    return longest is not None and len(response.encode("utf-8", "replace")) >= longest
 
 
 def reward_of(settings: Mapping[str, Any]) -> Reward | None:

@@ -1,6 +1,7 @@
 """Runs beside one another: settings that differ, results, curves, and tests on the same held-out items.
 
-Each run is compared with the first, at the last step at which both have results. The test is paired where the log has
+Each run is compared with the first, at the last step at which both have results, else at their ends. The test is
+paired where the log has
 the scores of at least half of the held-out prompts, else it is made from the two intervals; which of them is made
 depends on what was logged, never on what it finds. P-values of several comparisons are adjusted together (Holm 1979).
 """
@@ -187,13 +188,10 @@ def judge_scores(sides: Sequence[ComparedRun]) -> tuple[list[ScoreTest], list[st
 
 
 def _test_pair(one: ComparedRun, other: ComparedRun) -> tuple[list[ScoreTest], list[str]]:
-    tests, remarks = list[ScoreTest](), list[str]()
-    for a, b in common_validations(one.record, other.record):
-        more, notes = _test_at(one, other, a, b)
-        tests, remarks = [*tests, *more], [*remarks, *(f"{other.letter} - {one.letter}: {note}" for note in notes)]
-    if not tests:
-        remarks = [f"{other.letter} - {one.letter}: not tested, as the runs have no held-out metric in common"]
-    return tests, list(dict.fromkeys(remarks))
+    validations = common_validation(one.record, other.record)
+    found = _test_at(one, other, *validations) if validations else None
+    tests, notes = found or ([], ["not tested, as the runs have no held-out metric in common"])
+    return tests, [f"{other.letter} - {one.letter}: {note}" for note in notes]
 
 
 def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
@@ -233,18 +231,14 @@ def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
     return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
 
 
-def common_validations(a: RunRecord, b: RunRecord) -> list[tuple[HeldOut, HeldOut]]:
-    """The last validations of both at the same step, and those at their ends where these are others; none where they
-    measure different things."""
+def common_validation(a: RunRecord, b: RunRecord) -> tuple[HeldOut, HeldOut] | None:
+    """The last validations of both at the same step, else those at their ends; None where they measure different
+    things."""
     by_step = {each.step: each for each in a.validations}
-    found = [
-        (by_step[each.step], each)
-        for each in reversed(b.validations)
-        if each.step > 0 and each.step in by_step and by_step[each.step].name == each.name
-    ][:1]
-    if a.final and b.final and a.final.name == b.final.name and (a.final, b.final) not in found:
-        found.append((a.final, b.final))
-    return found
+    for each in reversed(b.validations):
+        if each.step > 0 and each.step in by_step and by_step[each.step].name == each.name:
+            return by_step[each.step], each
+    return (a.final, b.final) if a.final and b.final and a.final.name == b.final.name else None
 
 
 # ---- tables and plots

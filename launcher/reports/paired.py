@@ -59,16 +59,11 @@ class ScoreDifference:
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
     """Two-sided p of `only_a` and `only_b` discordant pairs, which under the null hypothesis are a fair coin's."""
-    n, few = only_a + only_b, min(only_a, only_b)
-    tail = sum(math.comb(n, k) for k in range(few + 1))
-    return min(1.0, float(2 * tail / 2**n)) if n < 1_000 else _large_mcnemar(few, n)
-
-
-def _large_mcnemar(few: int, n: int) -> float:
-    """The same sum by logarithms: 2^n is no float."""
-    terms = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2) for k in range(few + 1)]
-    most = max(terms)
-    return min(1.0, 2 * math.exp(most) * math.fsum(math.exp(term - most) for term in terms))
+    n, ways, tail = only_a + only_b, 1, 0
+    for k in range(min(only_a, only_b) + 1):
+        tail += ways
+        ways = ways * (n - k) // (k + 1)  # of the integers, as 2^n is no float
+    return min(1.0, 2 * tail / 2**n)
 
 
 def agresti_min(only_a: int, only_b: int, n: int) -> tuple[float, float]:

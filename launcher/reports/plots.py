@@ -39,23 +39,8 @@ def line_of(name: str, trace: Trace) -> Line:
 
 
 def line_of_validations(name: str, measured: Sequence[HeldOut]) -> Line:
-    shown = thinned(measured)
-    bounds = [(each.step, each.low, each.high) for each in shown if each.low is not None and each.high is not None]
-    return Line(name, [(each.step, each.value) for each in shown], bounds, intervals=True)
-
-
-def thinned(measured: Sequence[HeldOut], most: int = 60) -> list[HeldOut]:
-    """At most about so many of them, the lowest and the highest among them."""
-    if len(measured) <= most:
-        return list(measured)
-    stride = -(-2 * len(measured) // most)
-    kept = {0: measured[0], len(measured) - 1: measured[-1]}
-    for start in range(0, len(measured), stride):
-        places = range(start, min(start + stride, len(measured)))
-        for pick in (min, max):
-            place = pick(places, key=lambda place: measured[place].value)
-            kept[place] = measured[place]
-    return [kept[place] for place in sorted(kept)]
+    bounds = [(each.step, each.low, each.high) for each in measured if each.low is not None and each.high is not None]
+    return Line(name, [(each.step, each.value) for each in measured], bounds, intervals=True)
 
 
 def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Markup:

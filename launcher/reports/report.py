@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from launcher.config.nodes import flat
-from launcher.core.events import Alert, Sample
+from launcher.core.events import Sample
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better_than, label, shown_in
 from launcher.core.metrics import metric as metric_entry
@@ -34,7 +34,7 @@ from launcher.reports.plots import line_of, line_of_validations, plot
 from launcher.reports.text import one_line, setting_text
 from launcher.runs.folder import Folder
 from launcher.views.read import read_record
-from launcher.views.record import Gap, RunRecord
+from launcher.views.record import RunRecord
 from launcher.views.runs import status_word
 from launcher.views.trace import Trace
 
@@ -58,25 +58,19 @@ class PlotFigure:
 class Report:
     """What both templates show."""
 
-    name: str
-    path: str
+    record: RunRecord
     intro: str
     goal: GoalResult
     problems: list[str]
     facts: list[tuple[str, str]]
     checklist: list[ReportRow]
-    alerts: list[Alert]
-    alerts_left_out: int
     plots: list[PlotFigure]
     stability: list[StabilityRow]
     efficiency: list[ReportRow]
-    gaps: list[Gap]
     parts: list[PartRow]
     sources: list[HeldOut]
     errors: list[ErrorGroup]
     low_count: int
-    sample_count: int
-    sample_step: int
     rule_note: str
     samples: list[Sample]
     lock: list[tuple[str, str]]
@@ -101,25 +95,19 @@ def make_report(folder: Folder, goal: Goal | None = None) -> Report:
     judged = judge_goal(record, goal)
     cost, low = efficiency(record), error_groups(record)
     return Report(
-        name=record.name,
-        path=str(folder.path),
+        record=record,
         intro=_intro(record.state),
         goal=judged,
         problems=_problems(record),
         facts=list(_facts(record)),
         checklist=checklist(record, judged, cost),
-        alerts=record.alerts,
-        alerts_left_out=record.alert_count - len(record.alerts),
         plots=list(_plots(record, judged)),
         stability=stability(record),
         efficiency=cost,
-        gaps=record.gaps[-50:],
         parts=reward_parts(record),
         sources=_sources(record),
         errors=low[:GROUPS],
         low_count=sum(group.count for group in low),
-        sample_count=len(record.samples),
-        sample_step=record.samples[0].step if record.samples else 0,
         rule_note=_rule_note(record),
         samples=drawn(record.samples),
         lock=list(_lock(record.lock)),

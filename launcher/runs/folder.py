@@ -139,11 +139,12 @@ class Lock:
 
 
 def holder(folder: Folder) -> dict[str, int | str] | None:
-    """Process id and host of the run's writer, nothing of another user's; None when nobody writes it."""
+    """Process id and host of the run's writer; None when nobody writes it. Of another user's run, whose lock cannot be
+    opened, nothing: somebody may write it."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except PermissionError:
-        return {} if _listed(folder.path / ".lock") else None
+        return {}
     except OSError:  # nobody has written here, or nothing that can be locked
         return None
     try:
@@ -155,28 +156,6 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     finally:
         os.close(descriptor)
     return None
-
-
-def _listed(lock: Path, locks: Path = Path("/proc/locks")) -> bool:
-    """Whether another user's file, which cannot be opened, is locked on this machine: it lists locks by device and
-    inode."""
-    with suppress(OSError, LookupError):
-        mark = f" {_device(lock)}:{lock.stat().st_ino} "
-        return any("FLOCK" in line and mark in line for line in locks.read_text().splitlines())
-    return False
-
-
-def _device(file: Path) -> str:
-    """Of its file system, as the kernel lists locks; st_dev is another one where a file system has several (btrfs)."""
-    descriptor = os.open(file, os.O_PATH)  # which needs no right to read
-    try:
-        info = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
-    finally:
-        os.close(descriptor)
-    mount = dict(line.split(":\t") for line in info.splitlines() if ":\t" in line)["mnt_id"]
-    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    major, minor = {fields[0]: fields[2] for fields in mounts}[mount].split(":")
-    return f"{int(major):02x}:{int(minor):02x}"
 
 
 def _named_in(text: bytes) -> dict[str, int | str]:

@@ -36,7 +36,7 @@ from launcher.views.trace import Trace
 METRICS = 400  # names whose curves are kept
 ALERTS = 100  # findings that are kept: the first half and the last
 KEPT_SAMPLES = 20_000  # answers of one validation
-VALIDATIONS = 1_000  # that are kept, at least half of them
+VALIDATIONS = 200  # that are kept, at least half of them
 TEXT = 20_000  # characters of an answer that are kept
 
 

@@ -100,10 +100,3 @@ def test_a_page_is_light_or_dark_as_the_system_is(pages: dict[str, Path], tmp_pa
 
 def brightness(colour: str) -> float:
     return sum(map(int, re.findall(r"[0-9]+", colour)[:3])) / 3
-
-
-@pytest.mark.slow
-def test_a_screenshot_shows_curves(pages: dict[str, Path], tmp_path: Path) -> None:
-    shot = tmp_path / "page.png"
-    browse(pages["one"].as_uri(), tmp_path, f"--screenshot={shot}", "--window-size=1200,2400")
-    assert shot.read_bytes()[:4] == b"\x89PNG" and shot.stat().st_size > 50_000

@@ -317,9 +317,9 @@ def test_low_answers_are_grouped_by_source_and_kind(make_run: Any, logged: Any) 
               *of(9, [0.0] * 2, response=" \n"), *of(9, [0.1], response="so #### 1"), *of(9, [math.nan], response="x"),
               *of(9, [0.0], response="#### 8", data_source="other"), *of(9, [0.5, 1.0])]  # fmt: skip
     groups = error_groups(record_of(make_run, events))
-    assert [(group.source, group.kind, group.count, group.maybe_cut) for group in groups] == [
-        ("gsm8k", "wrong answer", 3, 3), ("gsm8k", "empty", 2, 0), ("gsm8k", "expected answer, low score", 1, 0),
-        ("gsm8k", "no answer found", 1, 1), ("gsm8k", "no score", 1, 0), ("other", "wrong answer", 1, 0),
+    assert [(group.source, group.kind, group.count) for group in groups] == [
+        ("gsm8k", "wrong answer", 3), ("gsm8k", "empty", 2), ("gsm8k", "expected answer, low score", 1),
+        ("gsm8k", "no answer found", 1), ("gsm8k", "no score", 1), ("other", "wrong answer", 1),
     ]  # fmt: skip
     assert math.isnan(groups[4].mean) and groups[3].mean == pytest.approx(0.2)
 

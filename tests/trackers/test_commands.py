@@ -113,10 +113,6 @@ def results(*logger: str) -> list[str]:
     return [f"{result.level} {result.line}" for result in trackers.check(context)]
 
 
-def test_a_plan_says_nothing_without_trackers():
-    assert results() == [] and results("file") == ["OK trainer.logger: file"]
-
-
 @pytest.mark.parametrize(("name", "place", "machine"), [
     ("wandb", ".netrc", "api.wandb.ai"), ("swanlab", ".swanlab/.netrc", "https://api.swanlab.cn"),
 ])  # fmt: skip
@@ -151,6 +147,7 @@ def test_a_plan_warns_where_there_is_no_key(monkeypatch, tmp_path, name, place, 
     ("address", "expected"), [("70000", "WARN"), ("x", "WARN"), ("256.1.1.1:80", "WARN"), ("0", "OK")]
 )
 def test_a_plan_looks_at_the_port_of_prometheus(monkeypatch, address, expected):
+    assert results() == [] and results("file") == ["OK trainer.logger: file"]
     monkeypatch.setenv("RLRUN_PROMETHEUS_PORT", address)
     assert results("prometheus")[0].startswith(expected)
 
@@ -175,15 +172,7 @@ def lines(folder) -> int:
     return file.read_text().count("\n") if file.exists() else 0
 
 
-def test_what_is_left_is_sent_at_the_end(folder, processes):
-    looked(processes)
-    folder.write([step(n) for n in range(3)])
-    processes.close()
-    assert processes.processes[0].complete and lines(folder) == 3
-    assert "file: 3 steps sent" in (folder.path / "logs" / "tracker-file.log").read_text()
-
-
-def test_a_killed_tracker_is_started_again(folder, processes, until):
+def test_a_killed_tracker_is_started_again_and_what_is_left_is_sent_at_the_end(folder, processes, until):
     folder.write([step(0)])
     looked(processes)
     until(lambda: lines(folder) == 1)
@@ -194,6 +183,10 @@ def test_a_killed_tracker_is_started_again(folder, processes, until):
     folder.write([step(1)])
     looked(processes)
     until(lambda: lines(folder) == 2)
+    folder.write([step(2)])
+    processes.close()
+    assert processes.processes[0].complete and lines(folder) == 3
+    assert " steps sent to " in (folder.path / "logs" / "tracker-file.log").read_text()
 
 
 def test_a_hanging_tracker_keeps_the_end_waiting_for_a_bounded_time(folder, monkeypatch, until):

@@ -34,7 +34,7 @@ def report(
     check_output(page)
     made = make_report(folder, wanted)
     page, text = write_report(made, page)
-    say(f"{made.name}: {made.intro}")
+    say(f"{made.record.name}: {made.intro}")
     if made.goal.goal:
         say(made.goal.title)
     for line in made.goal.lines:
