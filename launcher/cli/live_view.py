@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
@@ -33,25 +33,33 @@ def watching(console: Console | None = None) -> Iterator[Sink]:
         yield view
 
 
-class LiveView:
-    """Draws the run's state on a terminal."""
+class Drawing:
+    """What is drawn on a terminal again and again, in the same place. A terminal that was closed ends nothing."""
 
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, transient=False)
+    def __init__(self, console: Console, *, transient: bool = False) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=transient)
         self._drawn_at = 0.0
-        with suppress(OSError):  # the terminal was closed; the run goes on
+        with suppress(OSError):
             self._live.start()
 
-    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        ended = state.status in ("finished", "failed", "stopped") and bool(events)
-        if ended or time.monotonic() - self._drawn_at >= REDRAW_S:
+    def draw(self, draw: Callable[[], RenderableType], *, now: bool = False) -> None:
+        """What `draw` makes, unless something was drawn a moment ago; `now` in any case."""
+        if now or time.monotonic() - self._drawn_at >= REDRAW_S:
             self._drawn_at = time.monotonic()
             with suppress(OSError):
-                self._live.update(picture(state, time.time()), refresh=True)
+                self._live.update(draw(), refresh=True)
 
     def close(self) -> None:
         with suppress(OSError):
             self._live.stop()
+
+
+class LiveView(Drawing):
+    """Draws the run's state."""
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        ended = state.status in ("finished", "failed", "stopped") and bool(events)
+        self.draw(lambda: picture(state, time.time()), now=ended)
 
 
 def picture(state: RunState, now: float) -> RenderableType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,7 +68,8 @@ def watch_log(path: Path) -> None:
     """Show a log as it grows, until Ctrl-C. Raises `Problems` where it cannot be read."""
     source = open_log(path)
     if not out.is_terminal:
-        follow(path)
+        for line in tail(path, lambda: True, LINES):
+            print(printable(line.rstrip("\r")), flush=True)
         return
     log, state, changed = GrowingLog(path, time.time), LogState(path.name, source.kind), time.time()
     with watching() as view:
@@ -91,14 +92,14 @@ def see_new(state: LogState, log: GrowingLog) -> tuple[LogState, int]:
     return (state if log.readings == readings else state.anew()), count
 
 
-def follow(path: Path) -> None:
-    """Print a log's last lines, and new ones as they are written."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(size - 2**16, 0))
-        start = deque(file.read(2**16).splitlines(keepends=True), LINES)
-    lines = NewLines(path, size - sum(map(len, start)))
+def tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
+    """The `last` whole lines, or all; with `alive`, new ones until it says no."""
+    lines = NewLines(path)
     while True:
-        for line in lines.read():
-            print(printable(line.rstrip("\r")), flush=True)
+        going = alive() if alive else False
+        yield from lines.read() if last is None else deque(lines.read(), last)
+        if path.is_file():
+            last = None
+        if not going:
+            return
         time.sleep(LOOK_S)

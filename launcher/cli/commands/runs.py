@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +13,9 @@ import typer
 
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.live_view import colour, picture, watching
-from launcher.cli.log_view import watch_log
+from launcher.cli.log_view import tail, watch_log
 from launcher.cli.output import AsJson, Cell, CommandAnswer, json_safe, make_table, out, say, say_table
 from launcher.clusters.ray import remote
-from launcher.core.files import NewLines
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.monitor.console import next_command
@@ -36,7 +33,6 @@ Cluster = Annotated[
     ),
 ]
 
-POLL_S = 0.2
 SWEEP = "sweep.json"  # the file in a sweep's folder
 COLUMNS = {
     "run": 0, "algorithm": 130, "started": 100, "took": 100, "status": 0, "step": 0, "training": 130, "held out": 0,
@@ -147,23 +143,10 @@ def logs(
     folder = store.find(name, root)
     path = folder.events if as_json else folder.console
     try:
-        for text in _tail(path, (lambda: holder(folder) is not None) if follow else None, last):
+        for text in tail(path, (lambda: holder(folder) is not None) if follow else None, last):
             typer.echo(json_safe(text) if as_json else printable(text))
     except (KeyboardInterrupt, BrokenPipeError):
         raise typer.Exit(0) from None
-
-
-def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
-    """The `last` whole lines, or all; with `alive`, new ones until it says no."""
-    lines = NewLines(path)
-    while True:
-        going = alive() if alive else False
-        yield from lines.read() if last is None else deque(lines.read(), last)
-        if path.is_file():
-            last = None
-        if not going:
-            return
-        time.sleep(POLL_S)
 
 
 def stop(

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.live_view import COLOURS, REDRAW_S
+from launcher.cli.live_view import COLOURS, Drawing
 from launcher.cli.output import Cell, CommandAnswer, make_table, out, say, say_problems, say_table, tell
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
@@ -152,22 +151,8 @@ def _watching(found: points.Sweep) -> Iterator[points.OnViews]:
         say(f"sweep {found.name}: {len(found.points)} points")
         yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
-    live = Live(console=console, auto_refresh=False, transient=True)
-    drawn = [0.0]
-
-    def show(views: Sequence[points.View], lines: list[tuple[str, str]]) -> None:
-        if time.monotonic() - drawn[0] >= REDRAW_S:
-            drawn[0] = time.monotonic()
-            with suppress(OSError):  # the terminal was closed; the runs go on
-                live.update(table(views, ROWS), refresh=True)
-
-    with suppress(OSError):
-        live.start()
-    try:
-        yield show
-    finally:
-        with suppress(OSError):
-            live.stop()
+    with closing(Drawing(console, transient=True)) as drawing:
+        yield lambda views, lines: drawing.draw(lambda: table(views, ROWS))
 
 
 def table(views: Sequence[points.View], most: int | None = None) -> Table:
