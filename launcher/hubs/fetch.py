@@ -69,8 +69,8 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
             for file in wanted:
                 board.set_state(file, "done", file.size)
         else:
-            preexisting = manifest.set_aside(folder, [file.path for file in wanted])
-            transfer = _Transfer(listed, folder, manifest.staging_folder(folder, listed), preexisting, board)
+            replaces = manifest.set_aside(folder)
+            transfer = _Transfer(listed, folder, manifest.staging_folder(folder, listed), replaces, board)
             _check_room(folder, transfer.staging, wanted)
             _finish(listed, wanted, folder, transfer.run(wanted, workers, watch))
     watch(board.read())
@@ -116,7 +116,8 @@ class _Transfer:
     listed: Listing
     folder: Path
     staging: Path
-    preexisting: frozenset[str]
+    replaces: bool
+    """Whether a file that is here may be replaced by another: what an earlier download brought."""
     board: ProgressBoard
     todo: deque[RemoteFile] = field(default_factory=deque)
     sha256: dict[str, str] = field(default_factory=dict)
@@ -167,7 +168,7 @@ class _Transfer:
         target = self._target(file)
         if target.is_file() and not target.is_symlink() and (found := self._sha256_if_equal(file, target)):
             return found
-        if os.path.lexists(target) and file.path in self.preexisting:
+        if os.path.lexists(target) and not self.replaces:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
         for attempt in range(ATTEMPTS):

@@ -2,7 +2,6 @@
 
 <folder>/.rlrun/  manifest.json      written last, whole: with it, and with the sizes it names, the folder is complete
                   before.json        the manifest of what stood here before, while something else takes its place
-                  preexisting.json   wanted files that stood here before the first download, which are never replaced
                   partial/           where the hub's client leaves its files until they are verified
                   lock               held by the one process that writes
 """
@@ -15,7 +14,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -88,25 +87,17 @@ def write(folder: Path, manifest: Manifest) -> None:
     write_atomic(path, json.dumps(asdict(manifest), indent=1) + "\n")
     path.chmod(0o644)  # others may use a shared store
     fsync_path(path.parent)
-    for name in ("before.json", "preexisting.json"):
-        (path.parent / name).unlink(missing_ok=True)
+    (path.parent / "before.json").unlink(missing_ok=True)
     shutil.rmtree(path.parent / "partial", ignore_errors=True)
 
 
-def set_aside(folder: Path, wanted: Iterable[str]) -> frozenset[str]:
-    """Until the next `write` the folder is not what its manifest says. Returns the files that must not be replaced:
-    those that stood here before the first download. Raises `Problems` and `OSError`."""
+def set_aside(folder: Path) -> bool:
+    """Until the next `write` the folder is not what its manifest says. Returns whether there was one: what it named may
+    be replaced, and nothing else. Raises `Problems` and `OSError`."""
     own = make_own_folder(folder)
-    first_time = not any((own / name).exists() for name in ("manifest.json", "before.json", "preexisting.json"))
-    if first_time:
-        there = [path for path in wanted if os.path.lexists(folder / path)]
-        write_atomic(own / "preexisting.json", json.dumps(there) + "\n")
     with suppress(FileNotFoundError):
         (own / "manifest.json").replace(own / "before.json")
-    try:
-        return frozenset(parse_json(read_file(own / "preexisting.json")))
-    except FileNotFoundError:
-        return frozenset()
+    return (own / "before.json").exists()
 
 
 def complete(folder: Path) -> Manifest | None:

@@ -41,10 +41,10 @@ def _sampled_tensors(folder: Path) -> Iterator[tuple[str, str, list[bytes]]]:
     shapes = {name: shape for name, shape in (weights.shapes(folder) or {}).items() if 0 < len(shape) < 4}
     step = max(1, -(-len(shapes) // TENSORS))
     for file_name in weights.read_by_a_loader(folder):
-        spans = weights.spans(folder / file_name)
+        stored = weights.read_header(folder / file_name)
         with (folder / file_name).open("rb", buffering=0) as file:
-            for name in sorted(name for name in spans if name in shapes and spans[name][0] in _WIDTHS)[::step]:
-                dtype, begin, end = spans[name]
+            for name in sorted(name for name, of in stored.items() if name in shapes and of.dtype in _WIDTHS)[::step]:
+                dtype, _, begin, end = stored[name]
                 yield name, dtype, _samples(file.fileno(), begin, end)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from safetensors import SafetensorError, safe_open
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import open_file, read_file
@@ -24,7 +24,6 @@ PICKLES = (
 _TEXTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".gitattributes", "LICENSE", "NOTICE")
 """How files end that lie beside weights."""
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
-_FORMAT = re.compile(r"(?:BF|F|I|U|C)(\d{1,3})(?:_E\w+)?")  # of numbers, with their bits
 _LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins, which stands for a file that was not fetched
 
 
@@ -79,39 +78,23 @@ def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem
     """Which files of a folder without `folder_faults`, or of `files`, do not hold what their headers name."""
     found = []
     for path in (folder / name for name in files or read_by_a_loader(folder)):
+        got, fix = "", "use the whole file"
         try:
             with open_file(path) as file:
-                start = file.read(len(_LFS))
-            begin = 8 + int.from_bytes(start[:8], "little")
-            if start == _LFS:
+                is_pointer = file.read(len(_LFS)) == _LFS
+            if is_pointer:
                 got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
-                found.append(Problem(str(path), got, fix, code="bad-file"))
-                continue
-            real = path.parent.resolve() / path.name  # as `tensors` has it
-            node, held = _header(real, _state(real)), _tensors_of(real, _state(real))
-            ends = _ends(node, held)
-            if (size := path.stat().st_size) != begin + max(ends, default=0):
-                sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
-                found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
+            else:
+                with safe_open(path, "np"):  # which checks the header against the file's size
+                    pass
         except OSError as error:
-            got = f"cannot be read, {error_message(error)}"
-            found.append(Problem(str(path), got, "use the file as its publisher saved it", code="bad-file"))
-        except (ValueError, KeyError, TypeError, IndexError):
-            found.append(Problem(str(path), "cannot be read as safetensors", "use the whole file", code="bad-file"))
+            got, fix = f"cannot be read, {error_message(error)}", "use the file as its publisher saved it"
+        except SafetensorError as error:
+            reason = str(error).removeprefix("Error while deserializing header: ")
+            got = f"cannot be read as safetensors, {shortened(reason, 200)}"
+        if got:
+            found.append(Problem(str(path), got, fix, code="bad-file"))
     return found
-
-
-def _ends(header: Mapping[str, Any], tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[int]:
-    """Where the values of each tensor end, in their order. Raises `ValueError` where they do not take what shape and
-    number format need, or not one after the other, as safetensors asks."""
-    places, end = sorted((header[name]["data_offsets"], name) for name in tensors), 0
-    for (begin, stop), name in places:
-        dtype, shape = tensors[name]
-        bits = 8 if dtype == "BOOL" else int(found[1]) if (found := _FORMAT.fullmatch(dtype)) else 0
-        if begin != end or not bits or min(shape, default=0) < 0 or stop - begin != (bits * prod(shape) + 7) // 8:
-            raise ValueError(f"the data offsets of {name} do not fit its shape and dtype")
-        end = stop
-    return [stop for (_, stop), _ in places]
 
 
 def read_by_a_loader(folder: Path) -> list[str]:
@@ -153,36 +136,36 @@ def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple
     """Number format (`BF16`) and shape of each tensor in the folder's safetensors files, or in those of `files`.
     Raises `OSError` or `ValueError` where a header cannot be read."""
     paths = [names.path_inside(folder, file) for file in files or read_by_a_loader(folder)]
-    return {name: of for path in paths for name, of in _tensors_of(path, _state(path)).items()}
+    return {name: (of.dtype, of.shape) for path in paths for name, of in read_header(path).items()}
 
 
-def spans(path: Path) -> dict[str, tuple[str, int, int]]:
-    """Number format of each tensor in a safetensors file without `cut_faults`, and where its values begin and end."""
-    with open_file(path) as file:
-        begin = 8 + int.from_bytes(file.read(8), "little")
-    header = _header(path.parent.resolve() / path.name, _state(path))
-    tensors = {name: of for name, of in header.items() if name != "__metadata__"}
-    return {name: (of["dtype"], *(begin + place for place in of["data_offsets"])) for name, of in tensors.items()}
+class StoredTensor(NamedTuple):
+    dtype: str
+    """Number format, such as `BF16`."""
+    shape: tuple[int, ...]
+    begin: int
+    """Where its values begin in the file, and end, in bytes."""
+    end: int
 
 
-@lru_cache(maxsize=512)
-def _tensors_of(path: Path, state: tuple[int, ...]) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    header = _header(path, state)
-    try:
-        found = {name: of for name, of in header.items() if name != "__metadata__"}
-        return {name: (str(of["dtype"]), tuple(map(int, of["shape"]))) for name, of in found.items()}
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"a header names no shape: {error}") from error
+def read_header(path: Path) -> Mapping[str, StoredTensor]:
+    """The tensors of a safetensors file. Raises `OSError`, or `ValueError` where it begins with no header."""
+    return _read_header(path, _state(path))
 
 
 @lru_cache(maxsize=512)
-def _header(path: Path, state: tuple[int, ...]) -> Mapping[str, Any]:
-    """Of a safetensors file: eight bytes of length, then JSON with dtype and shape of each tensor."""
+def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, StoredTensor]:
+    """Eight bytes of length, then JSON with dtype, shape and place of each tensor."""
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
             raise ValueError(f"{path}: is not a safetensors file")
         node = parse_json(file.read(length))
-    if not isinstance(node, dict):
-        raise ValueError(f"{path}: its header names no tensors")
-    return node
+    try:
+        of_tensors = {name: of for name, of in node.items() if name != "__metadata__"}
+        return {
+            name: StoredTensor(str(of["dtype"]), tuple(map(int, of["shape"])), 8 + length + begin, 8 + length + end)
+            for name, of in of_tensors.items() for begin, end in [of["data_offsets"]]
+        }  # fmt: skip
+    except (AttributeError, KeyError, TypeError, OverflowError, ValueError) as error:
+        raise ValueError(f"{path}: its header names no tensors: {error}") from error

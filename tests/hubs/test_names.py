@@ -19,8 +19,7 @@ HOSTILE = {
     "leads out of its folder": ["../x", "a/../../x", "..", ".", "a/./b", "a/.."],
     "is empty or absolute": ["/etc/passwd", "//host/x", "a//b", "a/", ""],
     "invisible character": ["a\0b", "a\nb", "a\x1b[2Jb", "a\u202egpj.exe", "a\u200bb", "a\ufeffb", "a\ud800b"],
-    "is a path on some systems": ["a\\b", "..\\x", "C:x"],
-    "reserved or cut": ["con", "a/aux", "nul.safetensors", "com²", "a.", " a"],
+    "a backslash": ["a\\b", "..\\x"],
     "is too long": ["x" * 256, "é" * 128, "/".join(["x" * 200] * 6)],
     "rlrun uses itself": [".rlrun/manifest.json", ".rlrun", ".RLRUN/x"],
 }  # fmt: skip
@@ -33,12 +32,6 @@ def test_a_hostile_name_is_refused_and_named(reason: str, path: str) -> None:
     (problem,) = names.check_names([path])
     assert problem.where.startswith((repr(path), repr(path)[:70])) and reason in problem.got
     assert str(problem).isprintable()
-
-
-def test_names_that_are_one_file_elsewhere() -> None:
-    (problem,) = names.check_names(["a/Model.json", "b", "a/model.json"])
-    assert problem.where == "'a/model.json'" and "the same file as 'a/Model.json'" in problem.got
-    assert names.check_names(["caf\u00e9", "cafe\u0301"])  # the same letters, written in two ways
 
 
 REPOS = [
