@@ -105,6 +105,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "core/machine.py",
         "clusters/nodes/",
         "clusters/local/usage.py",
+        "engines/verl/guard.py",
     ),
     "pynvml": (
         "core/machine.py",

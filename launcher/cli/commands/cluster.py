@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,14 +15,11 @@ from launcher.cli.output import (
     make_table,
     progress_line,
     say,
-    say_problems,
     say_result,
     say_table,
 )
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
-from launcher.clusters.nodes.ssh import Shell, read_hosts
-from launcher.core.problems import Problem, Problems
 from launcher.tools import cluster_status, manifests
 
 app = CommandGroup()
@@ -39,48 +34,25 @@ Token = Annotated[str | None, typer.Option("--token-file", help="File with the t
 Block = Annotated[
     bool, typer.Option("--block", help="Stay in the foreground (containers, Slurm); a signal ends the node.")
 ]
-Ssh = Annotated[str, typer.Option("--ssh", help="Command that reaches other machines.")]
-Rlrun = Annotated[str | None, typer.Option("--rlrun", help="Path of rlrun there.", show_default="as here")]
 
 
 @app.command("up")
 def up(
     words: Words = None,
-    hosts: Annotated[
-        Path | None,
-        typer.Option("--nodes", metavar="FILE", help="Machines to add over ssh, one per line: HOST [--num-gpus=4]."),
-    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the head.", show_default="6379, or a free one")
     ] = None,
     address: Address = None,
     token_file: Token = None,
-    ssh: Ssh = "ssh",
-    rlrun: Rlrun = None,
     block: Block = False,
 ) -> None:
-    """Make this machine the head of a new cluster, which stays when you log out.
-
-    With --nodes also where it is that already: machines that are not in yet are brought in.
-    """
+    """Make this machine the head of a new cluster, which stays when you log out."""
     with begin.hold(block), progress_line(lines=True) as tell:
-        asked = read_hosts(hosts) if hosts else []
-        node = here().node()
-        if not (asked and node and node.head and here().has_keeper()):
-            token = begin.read_token(token_file, sys.stdin) if token_file else None
-            node = begin.up(port, address, token, words or [], tell)
+        token = begin.read_token(token_file, sys.stdin) if token_file else None
+        node = begin.up(port, address, token, words or [], tell)
         say(f"the cluster is up at {node.address}")
-        shell, left = _shell(ssh, rlrun), list[Problem]()
-        for host, why in begin.join_hosts(asked, shell, tell) if asked else ():
-            if why:
-                left.append(Problem(host.name, f"has not joined: {why}"))
-            else:
-                say(f"{host.name} has joined")
-        if left:
-            raise Problems(left)
-        if not asked:
-            copy = f"(a copy of {here().token})"
-            say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
+        copy = f"(a copy of {here().token})"
+        say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
 
 
 @app.command("join")
@@ -118,16 +90,11 @@ def status(
 
 
 @app.command("down")
-def down(ssh: Ssh = "ssh", rlrun: Rlrun = None) -> CommandAnswer:
-    """Take this machine out; the head ends the cluster, with the machines that --nodes has brought in.
-
-    Nothing else that runs here is touched.
-    """
+def down() -> CommandAnswer:
+    """Take this machine out; on the head it ends the cluster. Nothing else that runs here is touched."""
     with progress_line(lines=True) as tell:
-        became = begin.down(_shell(ssh, rlrun), tell)
-    left = became.left.items()
-    say_problems(Problem(host, f"has not left: {why}", "use rlrun cluster down there") for host, why in left)
-    return CommandAnswer(became, lambda: say(became.message), exit_code=2 if became.left else 0)
+        message = begin.down(tell)
+    return CommandAnswer({"message": message}, lambda: say(message))
 
 
 @app.command("manifest")
@@ -142,11 +109,6 @@ def manifest(
     A run that they start again goes on from its newest checkpoint.
     """
     typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
-
-
-def _shell(ssh: str, rlrun: str | None) -> Shell:
-    there = shlex.split(rlrun) if rlrun else [sys.executable, "-m", "launcher"]
-    return Shell(tuple(shlex.split(ssh)), tuple(there))
 
 
 def _show(found: cluster_status.ClusterStatus) -> None:

@@ -13,18 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-import psutil
-
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import COPY, Home, Node, State, here
 from launcher.clusters.nodes.processes import port_error
-from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.core import machine
 from launcher.core.problems import OnMessage, Problem, Problems, error_message
 from launcher.core.redaction import register_secret
@@ -37,13 +33,6 @@ SHORT = 38  # characters of the folder around Ray's: 67 more are added to it, an
 EXPECTED = "expected HOST:PORT, as rlrun cluster up prints it"
 
 
-@dataclass(frozen=True)
-class Down:
-    message: str
-    left: dict[str, str] = field(default_factory=dict)
-    """Machines that were asked to leave and have not, and why."""
-
-
 def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: OnMessage) -> Node:
     """Make this machine the head of a cluster, and wait until it is up. By default with a new `token`."""
     home = _free_home("up")
@@ -54,20 +43,6 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
-
-
-def join_hosts(hosts: Sequence[Host], shell: Shell, tell: OnMessage) -> Iterator[tuple[Host, str]]:
-    """Let other machines join the cluster whose head is here. Yields each, with the reason if it did not."""
-    home = here()
-    node = home.node()
-    if node is None or not node.head or not home.has_keeper():
-        raise Problems(Problem("--nodes", "this machine is not the head of a cluster", "use rlrun cluster up"))
-    tell(f"{len(hosts)} machines join")
-    for host, why in shell.join(hosts, node.address, home.token.read_text(encoding="utf-8")):
-        if not why and host.name not in node.hosts:
-            node = replace(node, hosts=(*node.hosts, host.name))
-            home.write_node(node)
-        yield host, why
 
 
 def join(
@@ -138,22 +113,16 @@ def hold(block: bool) -> Iterator[None]:
         raise SystemExit(1)
     finally:
         if asked:
-            down(None, lambda _: None)
+            down(lambda _: None)
 
 
-def down(shell: Shell | None, tell: OnMessage) -> Down:
-    """End this machine's node, and with a head the machines that it has added, by `shell`.
-
-    The processes of a keeper that was killed are found by their mark.
-    """
+def down(tell: OnMessage) -> str:
+    """End this machine's node, and say what has ended. The processes of a keeper that was killed are found by their
+    mark."""
     home = here()
     node = home.node()
     if node is None:
-        return Down("nothing of a cluster was up")
-    left: dict[str, str] = {}
-    if shell and node.hosts:
-        tell(f"{len(node.hosts)} machines leave")
-        left = {host.name: why for host, why in shell.down([Host(name) for name in node.hosts]) if why}
+        return "nothing of a cluster was up"
     tell("ending Ray")
     if home.has_keeper() and (keeper := home.keeper_pid()):
         processes.send(keeper, signal.SIGTERM)
@@ -163,9 +132,7 @@ def down(shell: Shell | None, tell: OnMessage) -> Down:
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)
     home.clear()
-    return Down(
-        f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}", left
-    )
+    return f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}"
 
 
 def _free_home(doing: str) -> Home:
@@ -201,7 +168,7 @@ def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
             os.close(lock)
         _wait_up(home, keeper, tell)
     except BaseException:
-        down(None, lambda _: None)
+        down(lambda _: None)
         shutil.rmtree(node.temp, ignore_errors=True)
         raise
     return node
@@ -255,8 +222,8 @@ def own_address(towards: str = "192.0.2.1") -> str:
             return str(probe.getsockname()[0])
         except OSError:
             pass
-    known = (one.address for every in psutil.net_if_addrs().values() for one in every if one.family == socket.AF_INET)
-    return next((ip for ip in known if ip != machine.LOOPBACK), machine.LOOPBACK)
+    known = (ip for ip in machine.interface_of_addresses() if ":" not in ip and ip != machine.LOOPBACK)
+    return next(known, machine.LOOPBACK)
 
 
 def _joined(ip: str, port: int) -> str:

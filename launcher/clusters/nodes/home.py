@@ -49,8 +49,6 @@ class Node:
     """Further options of `ray start`."""
     leave_after_s: float | None = None
     """Seconds without a head before this machine leaves; None: never."""
-    hosts: tuple[str, ...] = ()
-    """Of a head: machines that it has added over ssh, and takes down with it."""
 
     @property
     def ray_temp(self) -> Path:
@@ -85,7 +83,7 @@ class Home:
         """None where there is none. Raises `Problems` where the file is damaged."""
         try:
             node = parse_json(read_file(self._node))
-            return Node(**{**node, "words": tuple(node["words"]), "hosts": tuple(node["hosts"])})
+            return Node(**{**node, "words": tuple(node["words"])})
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:

@@ -31,7 +31,6 @@ from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
 INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
-PING_S = 5.0
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 SUBMIT_HOST = "use a machine where jobs are submitted"
 COMMAND_S = 60.0  # for a controller that is busy
@@ -122,13 +121,7 @@ class Slurm(Cluster):
     def missing_requirements(self, hardware: Hardware) -> list[Problem]:
         missing = [name for name in COMMANDS if self.queues and not shutil.which(name)]
         if not missing:
-            fault = _controller_fault() if self.queues else ""
-            fix = f"{SUBMIT_HOST}, or use cluster=local"
-            return (
-                [Problem("cluster", f"slurm's controller does not answer: {fault}", fix, "not-reachable")]
-                if fault
-                else []
-            )
+            return []
         return [Problem("cluster", f"slurm's {', '.join(missing)} not found here", SUBMIT_HOST, "not-installed")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
@@ -192,7 +185,7 @@ class SlurmJob:
         try:
             answer = _run_command(["squeue", "--noheader", f"--jobs={self.id}", "--format=%T|%r|%N"])
         except Problems as problems:
-            if "Invalid job id" in problems.lines[0] or "invalid job id" in problems.lines[0]:
+            if "invalid job id" in problems.lines[0].lower():
                 return ""  # Slurm forgets a job minutes after its end
             raise
         state, _, rest = answer.partition("|")
@@ -237,13 +230,3 @@ def _run_command(words: Sequence[str]) -> str:
         why = lines[-1] if lines else f"ended with {ran.returncode}"
         raise Problems(Problem(words[0], why, "use settings of cluster.* that slurm takes"))
     return ran.stdout.strip()
-
-
-def _controller_fault() -> str:
-    """Why Slurm takes no jobs on this machine, in its words; empty where it does, or where it says nothing."""
-    try:
-        ran = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=PING_S, check=False)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ""
-    answer = (ran.stderr.strip() if ran.returncode else "") or (ran.stdout.strip() if "DOWN" in ran.stdout else "")
-    return answer.splitlines()[-1] if answer and "is UP" not in ran.stdout else ""

@@ -1,4 +1,4 @@
-"""Runs a command and leaves nothing of it behind: `python guard.py COMMAND ...`, standard library only.
+"""Runs a command and leaves nothing of it behind: `python guard.py COMMAND ...`.
 
 Programs that start a Ray cluster leave its processes behind when they are killed, with their GPU memory. This process
 adopts every orphan below it (PR_SET_CHILD_SUBREAPER, prctl(2)), and kills all that is left when the command has ended,
@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
+
+import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE_S = 10.0  # for the command to end after SIGTERM
@@ -58,33 +59,15 @@ def _wait(command: subprocess.Popen[bytes], asked: threading.Event) -> int:
 def kill_all() -> None:
     """Kill every process below this one, and wait for each."""
     for _ in range(ROUNDS):
-        for pid in descendants(os.getpid()):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
         time.sleep(0.05)
-
-
-def descendants(root: int) -> list[int]:
-    """All processes below `root`, from /proc."""
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                parent = int(Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError, ValueError):  # it has ended
-                continue
-            children.setdefault(parent, []).append(int(name))
-    found, waiting = list[int](), [root]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
 
 
 if __name__ == "__main__":

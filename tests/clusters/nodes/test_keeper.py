@@ -55,7 +55,7 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     assert home.token.read_text() not in json.dumps(starts(fake_ray))
     everything = processes.find(node)
     assert len(everything) >= 2  # `ray start` and what it started, though that one's environment has no mark
-    output = begin.down(None, silent).message
+    output = begin.down(silent)
     assert output == f"the cluster at {node.address} has ended"
     assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
     assert not any(is_alive(process) for process in everything)
@@ -67,7 +67,7 @@ def test_down_signals_the_keeper_whatever_number_is_written(number: str, home: H
     with subprocess.Popen(["sleep", "60"]) as other:
         written = number.replace("%d", str(other.pid))
         (home.path / "state.json").write_text(f'{{"phase": "up", "pid": {written}}}')
-        assert begin.down(None, silent).message.endswith("has ended")
+        assert begin.down(silent).endswith("has ended")
         assert not home.has_keeper() and other.poll() is None
         other.kill()
 
@@ -79,7 +79,7 @@ def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
     ):
         up()
     assert home.has_keeper(), "the refusal must not harm the first"
-    begin.down(None, silent)
+    begin.down(silent)
 
 
 def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +88,10 @@ def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "two"))
     two = up()
     assert one.address != two.address and one.temp != two.temp
-    begin.down(None, silent)
+    begin.down(silent)
     assert len(processes.find(one)) >= 2 and not processes.find(two)
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "one"))
-    begin.down(None, silent)
+    begin.down(silent)
 
 
 def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: Path, until: Until) -> None:
@@ -104,7 +104,7 @@ def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: P
     assert home.state().starts == 3
     left = [start["child"] for start in starts(fake_ray)[:-1] if psutil.pid_exists(start["child"])]
     assert not left and processes.find(node), "what a killed start has left is ended before the next"
-    begin.down(None, silent)
+    begin.down(silent)
 
 
 def test_what_ends_without_its_parent_is_buried(home: Home, until: Until) -> None:
@@ -112,7 +112,7 @@ def test_what_ends_without_its_parent_is_buried(home: Home, until: Until) -> Non
     up()
     keeper = psutil.Process(home.state().pid)
     until(lambda: [child.status() for child in keeper.children()] == [psutil.STATUS_SLEEPING])
-    begin.down(None, silent)
+    begin.down(silent)
 
 
 def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
@@ -134,7 +134,7 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
         head.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         head.listen(16)
         until(lambda: len(starts(tmp_path)) == 2 and home.state().phase == "up")
-    assert begin.down(None, silent).message == f"left the cluster at {address}"
+    assert begin.down(silent) == f"left the cluster at {address}"
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until
     until(lambda: not home.has_keeper())
     with pytest.raises(Problems, match=r"[0-9] processes of the cluster at .* have lost their keeper; "):
         up()
-    begin.down(None, silent)
+    begin.down(silent)
     assert not any(is_alive(process) for process in left)
-    assert begin.down(None, silent).message == "nothing of a cluster was up"
+    assert begin.down(silent) == "nothing of a cluster was up"
 
 
 def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:
     node = up()
     assert begin.join(node.address, "secret" * 8, None, [], silent) == node
     assert len(starts(fake_ray)) == 1
-    begin.down(None, silent)
+    begin.down(silent)
 
 
 def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Until) -> None:
