@@ -56,7 +56,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Table:
+class RuleTable:
     sizes: Sequence[RuleRow]
     """Those that everything else is divided by."""
     settings: Sequence[RuleRow]
@@ -66,10 +66,10 @@ class Table:
 
 
 @cache
-def read_table() -> Table:
+def read_table() -> RuleTable:
     node = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
     sizes, settings = ([RuleRow(**row) for row in node[part]] for part in ("sizes", "settings"))
-    return Table(sizes, settings, [Package(**row) for row in node["packages"]], node["sources"])
+    return RuleTable(sizes, settings, [Package(**row) for row in node["packages"]], node["sources"])
 
 
 def judge_rows(run: BatchSizes, rows: Sequence[RuleRow]) -> Results:
