@@ -61,9 +61,9 @@ class MetricDicts(Form):
             return
         if named is None and (heading := reading.heading()) is not None:
             named = heading, 0
-        if metrics != self._counted:  # ranks of one training print equal dicts, or each its own loss
+        if metrics != self._counted:  # ranks of one training print equal dicts
             count = float(named[0]) if named else metrics.get("epoch")
-            if reading.writers.repeats(reading.source, metrics, count) or reading.is_rival(metrics, count):
+            if reading.is_rival(metrics, count):
                 return
         if reading.numbers.admits(reading.kind_of(metrics, rank), rank, named[0] if named else None):
             if named:

@@ -29,7 +29,6 @@ class Writers:
         self._names = dict[str, set[str]]()
         self._counts = dict[str, float]()
         self._returns = Counter[str]()
-        self._ranks = set[frozenset[str]]()
         self._latest = ""
         self._reported = set[str]()
 
@@ -52,7 +51,7 @@ class Writers:
             self._counts[source] = count if last is None else max(last, count)
         if not returns or before == source or _kind(before) != _kind(source) or known.isdisjoint(self._names[before]):
             return ""
-        if frozenset((before, source)) in self._ranks or (count is not None and last is not None and count <= last):
+        if count is not None and last is not None and count <= last:
             return ""
         self._returns[source] += 1
         if not self._returns[before] or self._returns[before] + self._returns[source] < _TURNS:
@@ -62,19 +61,6 @@ class Writers:
         self._latest = min(before, source, key=order.index)
         self.excluded.add(later)
         return later
-
-    def repeats(self, source: str, names: Iterable[str], count: float | None) -> bool:
-        """Whether `source` writes the step that another process of its kind has just written: ranks of one training
-        that each print their own loss."""
-        before = self._latest
-        if not source or count is None or before in ("", source) or self._counts.get(before) != count:
-            return False
-        if _kind(before) != _kind(source) or self._names[before].isdisjoint(names):
-            return False
-        self._ranks.add(frozenset((before, source)))
-        self._names.setdefault(source, set()).update(names)
-        self._counts[source] = count
-        return True
 
     def notice(self, source: str, at: float, step: int) -> Iterator[Alert]:
         """That the lines of a process are left out, once."""
