@@ -19,7 +19,7 @@ from launcher.clusters.ray import Ray
 from launcher.clusters.ray.listing import RayNode, list_nodes
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.events import Crashed
-from launcher.core.problems import OnMessage, Problems
+from launcher.core.problems import OnMessage, Problem, Problems
 from launcher.spec.engine import Plan, Process
 from launcher.tools.doctor import facts, places, probe
 from launcher.tools.doctor.loading import last_words
@@ -55,22 +55,11 @@ def _probe(
 ) -> Iterator[Line]:
     """Every node's own lines, then those between nodes."""
     task = probe.ProbeTask(root=str(root), files=tuple(files.values()))
-    words = (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task)))
-    plan = Plan(tuple(Process(rank, words, node=rank) for rank in range(len(nodes))), nnodes=len(nodes))
-    with (logs / ".lock").open("w") as lock:
-        ids = [node.id for node in nodes.values()]
-        job = Ray(address=address, wait_s=wait_s / 2).start_on(ids, plan, logs, lock.fileno())
     try:
-        give_up = time.monotonic() + START_S + wait_s
-        while job.exit_code() is None and time.monotonic() < give_up:
-            time.sleep(POLL_S)
-        refused = [line for event in job.poll_events() if isinstance(event, Crashed) for line in event.lines]
-        ended = dict(job.ended())
-        if refused := refused or ([] if ended else [job.lost_resources()]):
-            yield from ((CLUSTER, CheckResult("FAIL", "Ray", line, LOOK_THERE)) for line in refused)
-            return
-    finally:
-        job.kill()
+        ended = _run_on_nodes([node.id for node in nodes.values()], task, address, wait_s, logs)
+    except Problems as problems:
+        yield from ((CLUSTER, verdict) for verdict in from_problems(problems.problems))
+        return
     reports = dict[str, probe.NodeReport]()
     for rank, (name, node) in enumerate(nodes.items()):
         found = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
@@ -86,13 +75,35 @@ def _probe(
         yield from ((BETWEEN, shared(what, file, seen)) for what, file in files.items())
 
 
+def _run_on_nodes(
+    ids: Sequence[str], task: probe.ProbeTask, address: str, wait_s: float, logs: Path
+) -> dict[int, tuple[int, str]]:
+    """Run the probe on each node; by the node's place, its exit code and why it was lost. Raises `Problems` where Ray
+    started none."""
+    words = (sys.executable, "-P", "-m", probe.__name__, json.dumps(asdict(task)))
+    plan = Plan(tuple(Process(rank, words, node=rank) for rank in range(len(ids))), nnodes=len(ids))
+    with (logs / ".lock").open("w") as lock:
+        job = Ray(address=address, wait_s=wait_s / 2).start_on(ids, plan, logs, lock.fileno())
+    try:
+        give_up = time.monotonic() + START_S + 2 * wait_s
+        while job.exit_code() is None and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+        refused = [line for event in job.poll_events() if isinstance(event, Crashed) for line in event.lines]
+        ended = dict(job.ended())
+        if refused := refused or ([] if ended else [job.lost_resources()]):
+            raise Problems(Problem("Ray", line, LOOK_THERE) for line in refused)
+        return ended
+    finally:
+        job.kill()
+
+
 def _read_report(log: Path, ended: tuple[int, str] | None) -> probe.NodeReport | CheckResult:
     """What a node's process printed, or why it did not. `ended`: its exit code and why it was lost; None where it did
     not end."""
     text = log.read_text(encoding="utf-8", errors="replace")
     for line in text.splitlines():
         if line.startswith('{"probe"'):
-            with suppress(ValueError):  # the comparison of versions says why
+            with suppress(ValueError):  # of another version
                 return TypeAdapter(probe.NodeReport).validate_python(json.loads(line)["probe"])
     code, why = ended or (0, "did not answer in time")
     missing = why or last_words(text, code)
