@@ -190,18 +190,21 @@ def target(opened: str, whole: str, asked: str, turn: dict[str, Any]) -> str:
         return whole.rpartition(tail)[2]
     content = turn["content"] or ""
     inline = re.match(r"\s*<think>\s*(.*?)\s*</think>\s*", content, re.DOTALL)
+    thought, said = (inline[1], content[inline.end() :]) if inline else ("", content)
     if begun := re.search(r"<think>\s*\Z", opened):
         rest = whole[begun.start() :]
         if rest.startswith("<think>"):  # as the template writes it, empty or not
             return rest.removeprefix("<think>").lstrip()
-        thought = turn.get("reasoning_content", inline[1] if inline else "")
-        return f"{thought}\n</think>\n\n{rest.lstrip()}"
-    if opened.rstrip().endswith("</think>") and inline:
-        content = content[inline.end() :]
-    if content.strip():
-        return whole[whole.rindex(content.strip()) :]
+        return f"{turn.get('reasoning_content', thought)}\n</think>\n\n{rest.lstrip()}"
+    if opened.rstrip().endswith("</think>"):
+        content = said
+    return whole[whole.rindex(content.strip()) :] if content.strip() else _after_common(opened, whole)
+
+
+def _after_common(opened: str, whole: str) -> str:
+    """What `whole` has behind what both begin with, as whole special tokens."""
     same = next((n for n, (a, b) in enumerate(zip(opened, whole, strict=False)) if a != b), len(opened))
-    while whole[same - 1] in "<|[":  # not within a special token
+    while whole[same - 1] in "<|[":
         same -= 1
     closing = re.search(r"(</think>|<channel\|>)\s*\Z", opened)  # the prompt says that nothing is thought
     return whole[same:].rpartition(closing[1])[2].lstrip() if closing else whole[same:]
@@ -307,20 +310,23 @@ def _against_trl(template: Template, tokenizer: PreTrainedTokenizerFast, made: A
     theirs: Any = try_call(partial(write, return_dict=True, return_assistant_tokens_mask=True))
     if isinstance(theirs, CallFailure):
         return Outcome("inference", sequences, f"TRL's template fails: {theirs.reason}")
-    ids, mask = theirs["input_ids"], theirs["assistant_masks"]
-    if (made.ids, made.mask) == (ids, mask) and sequences == 1:
-        return Outcome("TRL")
-    if sequences > 1:
-        return Outcome("turns", sequences)
+    sign, reason = _difference(tokenizer, made, theirs["input_ids"], theirs["assistant_masks"])
+    return Outcome(sign, sequences, reason)
+
+
+def _difference(tokenizer: PreTrainedTokenizerFast, made: Any, ids: list[int], mask: list[int]) -> tuple[str, str]:
+    """Which of `DIFFERENCES` there is to TRL's tokens and mask, and of texts both; `TRL` where there is none."""
+    if len(made.sequences) > 1:
+        return "turns", ""
     if made.ids == ids:
-        first = next(n for n, (a, b) in enumerate(zip(made.mask, mask, strict=True)) if a != b)
-        return Outcome("prompt" if mask[first] else "end")
+        first = next((n for n, (a, b) in enumerate(zip(made.mask, mask, strict=True)) if a != b), None)
+        return "TRL" if first is None else "prompt" if mask[first] else "end", ""
     text, other = tokenizer.decode(made.ids), tokenizer.decode(ids)
     if text == other:
-        return Outcome("cut")
-    if text.startswith(other) or other.startswith(text) or (_without_ends(text) == _without_ends(other)):
-        return Outcome("end")
-    return Outcome("reasoning" if "think" in text + other else "text", reason=f"{text!r} {other!r}")
+        return "cut", ""
+    if text.startswith(other) or other.startswith(text) or _without_ends(text) == _without_ends(other):
+        return "end", ""
+    return "reasoning" if "think" in text + other else "text", f"{text!r} {other!r}"
 
 
 def _without_ends(text: str) -> str:
@@ -334,31 +340,35 @@ def main() -> int:
     place, *names = sys.argv[1:]
     every = [*of_trl(), *of_axolotl(Path(place))]
     judged = [judge(one) for one in every if not names or one.name in names]
-    table = Table("template", *ROWS, box=box.SIMPLE, title="What is learned", title_justify="left")
-    notes, count = list[str](), Counter[str]()
-    for one in judged:
-        cells = []
-        for name, outcome in one.outcomes.items():
-            count[outcome.sign] += 1
-            several = f" {outcome.sequences}" if outcome.sequences > 1 else ""
-            cells.append(f"[red]{outcome.sign}" if outcome.wrong else f"{outcome.sign}{several}")
-            if outcome.reason and (names or outcome.wrong or outcome.sign == "refused"):
-                notes.append(f"{one.template.source} {one.template.name}, {name}: {outcome.reason}")
-        table.add_row(f"{one.template.source} {one.template.name}", *cells)
-    console = Console(width=150)
-    console.print(table)
-    for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    outcomes = [(one.template, name, outcome) for one in judged for name, outcome in one.outcomes.items()]
+    console, count = Console(width=150), Counter(outcome.sign for _, _, outcome in outcomes)
+    console.print(_table(judged))
+    for template, name, outcome in outcomes:
+        if outcome.reason and (names or outcome.wrong or outcome.sign == "refused"):
+            note = f"{template.source} {template.name}, {name}: {outcome.reason}"
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print()
     for sign, reason in DIFFERENCES.items():
         if count[sign]:
             console.print(f"{sign}: {count[sign]} rows. {reason}", markup=False, soft_wrap=True)
-    wrong = sum(outcome.wrong for one in judged for outcome in one.outcomes.values())
+    wrong = sum(outcome.wrong for *_, outcome in outcomes)
     equal = f"{count['TRL']} equal TRL's tokens and mask, all others what inference shows"
     console.print(
         f"{count.total()} rows of {len(judged)} templates: {equal}; {count['refused']} refused, {wrong} wrong"
     )
     return int(wrong > 0)
+
+
+def _table(judged: list[Judged]) -> Table:
+    table = Table("template", *ROWS, box=box.SIMPLE, title="What is learned", title_justify="left")
+    for one in judged:
+        cells = [
+            f"[red]{outcome.sign}" if outcome.wrong
+            else f"{outcome.sign} {outcome.sequences}" if outcome.sequences > 1 else outcome.sign
+            for outcome in one.outcomes.values()
+        ]  # fmt: skip
+        table.add_row(f"{one.template.source} {one.template.name}", *cells)
+    return table
 
 
 if __name__ == "__main__":
