@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from launcher.algorithms import ops
+from launcher.algorithms.clipped import OFF_POLICY
 from launcher.algorithms.grpo import GRPO, VERL
 from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, ReadOnlyWith, settings
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class DAPO(GRPO):
     """GRPO with a larger upper clip range, token-mean loss, and only groups with both right and wrong answers."""
 
-    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.28
+    clip_ratio_high: Annotated[Positive, OFF_POLICY] = 0.28
     loss_agg_mode: ops.Aggregation = "token-mean"
     max_num_gen_batches: AtLeastOne = 10
     """Sampling rounds of a step, repeated until its batch is full of groups with both right and wrong answers; 1 never
@@ -39,7 +40,6 @@ class DAPO(GRPO):
     verl = VERL | {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "reward"}
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         longest = self.max_response_length
         if self.overlong_buffer_len and longest is None:
             got, fix = "is not given, and overlong_buffer_len needs it", "use that of data.max_response_length"

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from launcher.algorithms import ops
 from launcher.core.problems import Problem
-from launcher.core.settings import Positive, settings
+from launcher.core.settings import Positive, ReadOnlyWith, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Need, Output
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class DPO(Algorithm):
     loss_type: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
     """`sigmoid` increases the margin without limit, `hinge` (arXiv:2305.10425) stops at a margin of 1, `ipo`
     (arXiv:2310.12036) regresses the margin to a finite target, which resists overfitting."""
-    label_smoothing: Smoothing = 0.0
+    label_smoothing: Annotated[Smoothing, ReadOnlyWith("loss_type", "sigmoid", fix="algorithm.loss_type=sigmoid")] = 0.0
     """With sigmoid: the assumed fraction of pairs with swapped labels (cDPO)."""
-    length_normalised: bool = False
+    length_normalised: Annotated[bool, ReadOnlyWith("loss_type", "ipo", fix="algorithm.loss_type=ipo")] = False
     """With ipo: use the mean log-ratio of an answer's tokens instead of the sum, so that long answers have no larger
     weight."""
 
@@ -64,12 +64,6 @@ class DPO(Algorithm):
     data = "pairs"
     whole_groups = True
     usual_lr = 5e-7
-
-    def __post_init__(self) -> None:
-        if self.label_smoothing and self.loss_type != "sigmoid":
-            raise ops.unread("label_smoothing", "algorithm.loss_type", "sigmoid", self.loss_type, "0")
-        if self.length_normalised and self.loss_type != "ipo":
-            raise ops.unread("length_normalised", "algorithm.loss_type", "ipo", self.loss_type, "false")
 
     def doubts(self) -> Iterator[Problem]:
         beta = self.beta

@@ -9,20 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
-
 from launcher.algorithms import ops
+from launcher.algorithms.clipped import Clipped
 from launcher.core.problems import Problem
-from launcher.core.settings import Fraction, NonNegative, Positive, ReadOnlyWith, settings
-from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
+from launcher.core.settings import NonNegative, ReadOnlyWith, settings
+from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from launcher.spec.algorithm import Need
-
-AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
-
 
 VERL = {
     "algorithm.adv_estimator": "grpo",
@@ -33,25 +29,14 @@ VERL = {
 
 
 @settings
-class GRPO(Algorithm):
+class GRPO(Clipped):
     """PPO without a critic: an answer's advantage is its reward relative to the other answers of its group."""
 
-    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 0.2
-    """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
-    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.2
-    """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
-    clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = None
-    """Dual clip: upper bound of the ratio where the advantage is negative; null disables it."""
-    max_log_ratio: Annotated[Positive | None, ops.OFF_POLICY] = None
-    """Log-ratios to the sampling policy beyond ± this are clamped, so that no ratio overflows, and such tokens have no
-    gradient; null clamps none. The KL to the reference model is not clamped."""
-    kl_loss_coef: NonNegative = 0.0
+    kl_loss_coef: NonNegative = 0.0  # type: ignore[misc]  # the base class names a constant
     """Weight of the KL loss towards the reference model (the paper uses 0.04); 0 loads no reference model."""
-    kl_loss_type: Annotated[ops.Estimator, ReadOnlyWith("kl_loss_coef", fix="algorithm.kl_loss_coef=0.001")] = "k3"
+    kl_loss_type: Annotated[ops.Estimator, ReadOnlyWith("kl_loss_coef", fix="algorithm.kl_loss_coef=0.001")] = "k3"  # type: ignore[misc]
     """KL estimator: `k3` is never negative, `k2` has the gradient of the KL; the gradient of `k1` has mean zero, so as
     a loss it has no effect on average."""
-    entropy_coeff: NonNegative = 0.0
-    """Weight of the entropy bonus."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide the advantage by the standard deviation of the group's rewards, so that easy and hard prompts have equal
     weight."""
@@ -60,17 +45,12 @@ class GRPO(Algorithm):
     loss_agg_mode: ops.Aggregation = "seq-mean-token-mean"
     """How token losses are aggregated; the paper's eq. 3 is `seq-mean-token-mean`: each answer has equal weight,
     whatever its length."""
-    loss_scale_factor: Positive | None = None
-    """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
 
     min_answers = 2
     verl = VERL
 
-    def __post_init__(self) -> None:
-        ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
-
     def doubts(self) -> Iterator[Problem]:
-        yield from ops.clip_doubts(self.clip_ratio_low, self.clip_ratio_high, self.entropy_coeff)
+        yield from super().doubts()
         if self.kl_loss_coef and self.kl_loss_type == "k1":
             got = "the gradient of k1 has mean zero, so this KL loss holds the policy back on no average"
             yield Problem("algorithm.kl_loss_type", got, "use k3 or k2")
@@ -103,29 +83,3 @@ class GRPO(Algorithm):
     def filters_groups(self) -> bool:
         """Whether groups may be filtered, so that it is reported how many are trained on."""
         return self.min_group_std > 0
-
-    def loss(self, new: Output, batch: Batch) -> Loss:
-        """Eq. 3."""
-        weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
-        log_ratio, of_tokens = self.log_ratio(new, batch), new.logp - batch.old
-        surrogate, metrics = ops.surrogate_loss(
-            ops.bounded_ratio(log_ratio, self.max_log_ratio), of_tokens, batch,
-            self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
-        )  # fmt: skip
-        loss = (surrogate * weight).sum()
-        metrics |= ops.ratio_metrics(log_ratio, of_tokens, batch.mask, self.max_log_ratio)
-        metrics["actor/pg_loss"] = Mean(loss.detach(), units)
-        if self.kl_loss_coef:
-            kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()
-            loss = loss + self.kl_loss_coef * kl
-            metrics["actor/kl_loss"] = Mean(kl.detach(), units)
-        if self.entropy_coeff:
-            loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
-        return loss, metrics
-
-    def log_ratio(self, new: Output, batch: Batch) -> Tensor:
-        """[B, T] log of the probability of each token now, over its probability when sampled."""
-        return new.logp - batch.old
-
-    def units(self, batch: Batch) -> Tensor:
-        return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from launcher.algorithms import ops
+from launcher.algorithms.clipped import OFF_POLICY
 from launcher.algorithms.grpo import GRPO, VERL
 from launcher.core.problems import Problem
 from launcher.core.settings import Fraction, Positive, settings
@@ -21,8 +22,8 @@ WIDEST = 0.02  # range of the ratio of a whole answer: about fifty times the pap
 class GSPO(GRPO):
     """Clips one probability ratio per answer, not per token, in a range several hundred times narrower than GRPO's."""
 
-    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 3e-4
-    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 4e-4
+    clip_ratio_low: Annotated[Fraction, OFF_POLICY] = 3e-4
+    clip_ratio_high: Annotated[Positive, OFF_POLICY] = 4e-4
     loss_agg_mode: Literal["seq-mean-token-mean"] = "seq-mean-token-mean"
 
     verl = VERL | {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from launcher.core.problems import InvalidSettings, Problem
-from launcher.core.settings import ReadOnlyWith
 from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Largest, LossMetrics, Mean, no_reduce
 
 if TYPE_CHECKING:
@@ -39,36 +37,6 @@ def token_weights(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tup
     if mode == "seq-mean-token-mean":
         return per_sequence_weights(mask), count_answers(mask)
     return (mask if mode == "seq-mean-token-sum" else mask / constant), count_answers(mask)
-
-
-def check_constant(mode: Aggregation, constant: float | None) -> None:
-    """Raises `InvalidSettings` where the constant would have no effect."""
-    if mode != "seq-mean-token-sum-norm" and constant is not None:
-        raise unread("loss_scale_factor", "algorithm.loss_agg_mode", "seq-mean-token-sum-norm", mode, "null")
-
-
-def unread(name: str, other: str, wanted: str, value: str, instead: str) -> InvalidSettings:
-    """What to raise for the setting `name`, which only one value of another setting reads."""
-    got = f"belongs to {other}={wanted}, and it is {value}"
-    fix = f"use {instead}, or {other}={wanted}"
-    return InvalidSettings(Problem(name, got, fix, "conflicting-settings", (other,)))
-
-
-OFF_POLICY = ReadOnlyWith(
-    "run.on_policy", False, fix="trainer.ppo_epochs=2", why="each step is one update, in which all ratios are 1"
-)
-LARGEST_BONUS = 0.5  # of entropy, whose gradient is about as large as an advantage's
-
-
-def clip_doubts(low: float, high: float, entropy_coeff: float) -> Iterator[Problem]:
-    """Ranges and weights of a clipped objective with which hardly anything can be learnt."""
-    if low > high:
-        got = f"clips below at {low} and above at {high}: what is wanted is held back more than what is not"
-        fix = f"use algorithm.clip_ratio_low={high} algorithm.clip_ratio_high={low}"
-        yield Problem("algorithm.clip_ratio_low", got, fix, about=("algorithm.clip_ratio_high",))
-    if entropy_coeff > LARGEST_BONUS:
-        got = f"{entropy_coeff} makes the entropy bonus larger than any advantage, so answers become random"
-        yield Problem("algorithm.entropy_coeff", got, "use 0.001")
 
 
 # ---- groups

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from launcher.algorithms import ops
-from launcher.algorithms.grpo import AboveOne
+from launcher.algorithms.clipped import OFF_POLICY, AboveOne, Clipped
 from launcher.core.problems import Problem
-from launcher.core.settings import AtLeastOne, Fraction, NonNegative, Positive, ReadOnlyWith, Share, settings
-from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
+from launcher.core.settings import AtLeastOne, NonNegative, Positive, ReadOnlyWith, Share, settings
+from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Loss, Mean, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,18 +27,10 @@ ADAPTIVE = ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")
 
 
 @settings
-class PPO(Algorithm):
+class PPO(Clipped):
     """Clipped policy gradient with a critic as baseline."""
 
-    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 0.2
-    """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
-    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.2
-    """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
-    clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = 3.0
-    """Dual clip (arXiv:1912.09729): upper bound of the ratio where the advantage is negative; null disables it."""
-    max_log_ratio: Annotated[Positive | None, ops.OFF_POLICY] = None
-    """Log-ratios to the sampling policy beyond ± this are clamped, so that no ratio overflows, and such tokens have no
-    gradient; null clamps none. The KL to the reference model is not clamped."""
+    clip_ratio_c: Annotated[AboveOne | None, OFF_POLICY] = 3.0
     gamma: Share = 1.0
     """Discount factor per token."""
     lam: Share = 1.0
@@ -55,24 +47,14 @@ class PPO(Algorithm):
     """Target of the adaptive coefficient: nats per token, not per answer."""
     horizon: Annotated[AtLeastOne, ADAPTIVE] = 10_000
     """Answers over which the adaptive coefficient changes."""
-    entropy_coeff: NonNegative = 0.0
-    """Weight of the entropy bonus."""
-    loss_agg_mode: ops.Aggregation = "token-mean"
-    """How token losses are aggregated."""
-    loss_scale_factor: Positive | None = None
-    """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
-
     verl = {
         "algorithm.adv_estimator": "gae",
         "actor_rollout_ref.actor.policy_loss.loss_mode": "vanilla",
         "actor_rollout_ref.actor.use_kl_loss": False,
     }
 
-    def __post_init__(self) -> None:
-        ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
-
     def doubts(self) -> Iterator[Problem]:
-        yield from ops.clip_doubts(self.clip_ratio_low, self.clip_ratio_high, self.entropy_coeff)
+        yield from super().doubts()
         if (left := self.gamma**100) < 0.5:
             got = f"{self.gamma:g} leaves {left:.0%} of the score 100 tokens before an answer's end"
             yield Problem("algorithm.gamma", got, "use 1")
@@ -113,20 +95,6 @@ class PPO(Algorithm):
         error = min(max(state[PENALTY] / self.target_kl - 1, -0.2), 0.2)
         return state[COEFFICIENT] * (1 + error * answers / self.horizon)
 
-    def loss(self, new: Output, batch: Batch) -> Loss:
-        weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
-        log_ratio = new.logp - batch.old
-        surrogate, metrics = ops.surrogate_loss(
-            ops.bounded_ratio(log_ratio, self.max_log_ratio), log_ratio, batch,
-            self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
-        )  # fmt: skip
-        loss = (surrogate * weight).sum()
-        metrics |= ops.ratio_metrics(log_ratio, log_ratio, batch.mask, self.max_log_ratio)
-        metrics["actor/pg_loss"] = Mean(loss.detach(), units)
-        if self.entropy_coeff:
-            loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
-        return loss, metrics
-
     def value_loss(self, value: Tensor, batch: Batch) -> Loss:
         """Half the squared error, of the value or of the value kept near what it was, whichever is larger."""
         near = batch.value + (value - batch.value).clamp(-self.cliprange_value, self.cliprange_value)
@@ -137,6 +105,3 @@ class PPO(Algorithm):
             "critic/vf_clipfrac": Mean(((kept > plain) * batch.mask).sum(), tokens),
             "critic/vpred_mean": Mean((value.detach() * batch.mask).sum(), tokens),
         }
-
-    def units(self, batch: Batch) -> Tensor:
-        return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

@@ -56,17 +56,6 @@ def test_a_value_out_of_range(kind: type[Algorithm], field: str, value: Any) -> 
 @pytest.mark.parametrize(
     ("kind", "values", "output"),
     [
-        (
-            DPO,
-            {"label_smoothing": 0.1, "loss_type": "hinge"},
-            "label_smoothing: belongs to .*sigmoid.*hinge",
-        ),
-        (
-            DPO,
-            {"label_smoothing": 0.1, "loss_type": "ipo"},
-            "label_smoothing: belongs to .*sigmoid.*ipo",
-        ),
-        (DPO, {"length_normalised": True}, "length_normalised: belongs to algorithm.loss_type=ipo.*sigmoid"),
         (DAPO, {"overlong_buffer_len": 4}, "max_response_length: is not given, and overlong_buffer_len needs"),
         (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; use at most 4"),
     ],

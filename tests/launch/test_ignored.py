@@ -15,7 +15,6 @@ PPO = ["algorithm=ppo", "model=tiny", "data=reverse"]
     ("words", "told"),
     [
         ([*GRPO, "trainer.critic_warmup=3"], "trainer.critic_warmup: GRPO has no critic, got 3"),
-        ([*GRPO, "algorithm.loss_scale_factor=7"], "algorithm.loss_scale_factor: belongs to"),
         ([*GRPO, "engine.offload=[critic]"], "engine.offload: GRPO has no critic here"),
         ([*GRPO, "engine.offload=reference"], "engine.offload: GRPO has no reference here"),
         ([*GRPO, "engine.offload=reward"], "engine.offload: the reward is no model"),
@@ -24,7 +23,6 @@ PPO = ["algorithm=ppo", "model=tiny", "data=reverse"]
         ([*PPO, "engine.offload=reference", "model.lora_rank=4"], "without its adapters"),
         ([*PPO, "engine.offload=critic", "engine.strategy=fsdp2", "hardware.nproc_per_node=2"], "`weights` rests"),
         ([*GRPO, "engine.mixed_precision=true", "model.dtype=bfloat16"], "engine.mixed_precision: needs"),
-        (["algorithm=dpo", *GRPO[1:3], "algorithm.label_smoothing=0.1", "algorithm.loss_type=ipo"], "label_smoothing"),
     ],
 )
 def test_refused(words: list[str], told: str) -> None:

@@ -28,7 +28,8 @@ Combined: parts
 Critic: optim
 CriticOptim: lr
 DAPO: loss_agg_mode max_num_gen_batches max_response_length overlong_buffer_len
-DPO: beta loss_type label_smoothing length_normalised
+Clipped: entropy_coeff loss_agg_mode
+DPO: beta loss_type
 Dataset: train_batch_size val_batch_size max_prompt_length max_response_length truncation chat_template shuffle
   on_bad_row
 DrGRPO: norm_adv_by_std_in_grpo loss_agg_mode
@@ -36,7 +37,7 @@ Exact: strip ignore_case
 Files: train_files val_files format instruction data_source
 Format: pattern timeout_s workers
 FromHub: path
-GRPO: kl_loss_coef entropy_coeff norm_adv_by_std_in_grpo min_group_std loss_agg_mode loss_scale_factor
+GRPO: kl_loss_coef norm_adv_by_std_in_grpo min_group_std loss_agg_mode
 GSM8K: method format_score
 GSPO: loss_agg_mode
 GSPOSelfPlay: beta label_smoothing pair_weight
@@ -48,7 +49,7 @@ Math: boxed timeout_s workers memory_gb
 Model: dtype lora_rank dropout enable_gradient_checkpointing
 Optim: lr betas weight_decay weight_decay_on adam_eps clip_grad lr_warmup_steps lr_scheduler_type
 Overlong: longest buffer unit
-PPO: gamma lam cliprange_value kl_coef entropy_coeff loss_agg_mode loss_scale_factor
+PPO: gamma lam cliprange_value kl_coef
 Pretrained: path trust_remote_code gated architecture
 Python: path name kwargs form timeout_s workers memory_gb copied_from
 Ray: address wait_s cpus_per_process
