@@ -2,7 +2,7 @@
 
 spec.yaml      hub ids and paths as they were typed
 prepared.json  {"directory": where paths were meant from, "model", "data", "reward": the same with local, absolute
-                paths, "rows": rows of the training data, where they were counted, "rows_have_styles"}
+                paths, "rows": rows of the training data, where they were counted}
 """
 
 from __future__ import annotations
@@ -43,8 +43,6 @@ class Prepared:
     """The reward, with its models in local folders, and its own code in the run's: paths relative to that."""
     rows: Count | None = None
     """Good rows of the training data; None if they have not been counted."""
-    rows_have_styles: bool = False
-    """Whether `reward_model.style` of rows is regarded; a run of an older version goes on without it."""
 
     @classmethod
     def from_local(cls, run: RunSpec) -> Prepared:
@@ -54,7 +52,6 @@ class Prepared:
             model=run.model.with_absolute_paths(),
             data=run.data.with_absolute_paths(),
             reward=run.reward.with_absolute_paths(),
-            rows_have_styles=True,
         )
 
     def applied_to(self, run: RunSpec) -> RunSpec:
@@ -96,7 +93,10 @@ def read_prepared(folder: Path) -> Prepared | None:
         text = read_file(folder / PREPARED)
     except FileNotFoundError:
         return None
-    return from_node(Prepared, parse_json(text)).within(folder)
+    node = parse_json(text)
+    if isinstance(node, dict):
+        node.pop("rows_have_styles", None)  # which 0.1 wrote
+    return from_node(Prepared, node).within(folder)
 
 
 def read_run(folder: Path) -> RunSpec:

@@ -44,7 +44,7 @@ def line_of(path: str, begins: str) -> str:
         (BASE, "seed", "file", line_of("conf/run.yaml", "seed:")),
         # a subclass that changes a default is where the default comes from
         (DAPO, "algorithm.loss_agg_mode", "default", line_of("launcher/algorithms/dapo.py", "loss_agg_mode:")),
-        (DAPO, "algorithm.clip_ratio_low", "default", line_of("launcher/algorithms/grpo.py", "clip_ratio_low:")),
+        (DAPO, "algorithm.clip_ratio_low", "default", line_of("launcher/algorithms/clipped.py", "clip_ratio_low:")),
         # an interpolation leads on to where its value was set
         (
             DAPO, "algorithm.max_response_length", "file",

@@ -74,17 +74,11 @@ class Answerer:
 
     def answers(self, prompts: Sequence[Row], first: int = 0) -> list[list[Reply]]:
         """`sampling.n` answers to each prompt, which must pass `check`. Equal seeds and numbers of prompts, counted
-        from `first`, give equal answers."""
+        from `first`, give equal answers; all may be as long as the longest prompt leaves positions for."""
         asked, n = [self._ids(prompt) for prompt in prompts], self.sampling.n
-        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n).reshape(len(asked), n)
-        replies: list[list[Reply]] = [[]] * len(asked)
-        rooms = [self._room(len(ids)) for ids in asked]
-        for room in set(rooms):
-            of = [place for place in range(len(asked)) if rooms[place] == room]
-            found = self._sample([asked[place] for place in of], room, keys[of].ravel())
-            for number, place in enumerate(of):
-                replies[place] = found[number * n : number * n + n]
-        return replies
+        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n)
+        found = self._sample(asked, self._room(max(map(len, asked), default=0)), keys)
+        return [found[start : start + n] for start in range(0, len(found), n)]
 
     def stream(self, prompt: Row, number: int, say: Callable[[str], None]) -> Reply:
         """One answer, whose text is given to `say` as it is written. Raises `Problems` as `check` does."""

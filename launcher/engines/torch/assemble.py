@@ -43,9 +43,8 @@ from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState
 from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.data import SPLITS
-from launcher.spec.reward import Reward, why_unscorable
+from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import read_prepared
 from launcher.text.encoder import Encoder
 
 
@@ -160,10 +159,8 @@ def load_reward(run: RunSpec, device: torch.device) -> Reward:
 
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 writes refused rows to a file."""
-    kind, prepared = run.algorithm.data, read_prepared(refused.parent)
-    reason = type(run.reward).unscorable_reason if prepared and not prepared.rows_have_styles else why_unscorable
     with RefusedLog(None if world.RANK else refused) as log:
-        train, val = (read_rows(encoder, split, kind, log, run.reward, reason) for split in SPLITS)
+        train, val = (read_rows(encoder, split, run.algorithm.data, log, run.reward) for split in SPLITS)
     if found := log.problems(run.data.on_bad_row):
         raise Problems(found)
     return train, val

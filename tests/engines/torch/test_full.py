@@ -13,11 +13,8 @@ import torch
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
-from launcher.config.resolve import resolve
-from launcher.core.problems import Problems
 from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch import assemble
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.clock import Clock
@@ -28,7 +25,6 @@ from launcher.rewards.length import Length
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.reward import Answer, Reward
-from launcher.spec.stored import Prepared
 from launcher.text.encoder import Encoder, Tokens
 from launcher.text.tokenizer import character_tokenizer
 
@@ -219,18 +215,3 @@ def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path:
         told = [line for line in map(str, log.first) if "is missing" not in line and "is empty" not in line]
         assert len(told) == len(expected) or kind == "answers"
         assert all(any(line.startswith(start) for line in told) for start in expected if kind != "answers"), told
-
-
-def test_a_run_of_an_older_version_scores_rows_of_style_model_as_it_did(tmp_path: Path) -> None:
-    row = {"prompt": "ab", "reward_model": {"style": "model", "ground_truth": "b"}}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    run = resolve(["algorithm=grpo", "model=tiny", f"data={tmp_path}/rows.jsonl", "sampler.n=2", "reward=exact"])
-    node = json.loads(Prepared.from_local(run).to_json())
-    encoder, file = Encoder(ENCODER.tokenizer, run.data), tmp_path / "prepared.json"
-    file.write_text(json.dumps(node))
-    with pytest.raises(Problems, match="style is model"):
-        assemble._read(run, encoder, tmp_path / "refused.jsonl")
-    del node["rows_have_styles"]  # as it was written before styles were regarded
-    file.write_text(json.dumps(node))
-    train, _ = assemble._read(run, encoder, tmp_path / "refused.jsonl")
-    assert train.answer(0, "b").ground_truth == "b" and train.refused == 0

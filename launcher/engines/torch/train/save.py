@@ -120,7 +120,7 @@ class Saver:
 
 def read_position(folder: Path) -> TrainingPosition:
     node = json.loads((folder / "trainer.json").read_text())
-    seen = node.pop("validated", {"step": None, "metrics": {}})  # older checkpoints have none
+    seen = node.pop("validated")
     metrics = {name: float(x) for name, x in seen["metrics"].items()}
     return TrainingPosition(**node, validated=LastValidation(seen["step"], metrics))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -42,16 +42,12 @@ class Rows:
         return make_answer(self.rows[place], text)
 
 
-def read_rows(
-    encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward,
-    reason_of: Callable[[Reward, Answer], str] = why_unscorable,
-) -> Rows:  # fmt: skip
-    """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score
-    for the reason that `reason_of` says."""
+def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
+    """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
     found, before = Rows(), log.refused
     for row in log.sift(encoder.data.read(split, kind)):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        reason = reason_of(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
+        reason = why_unscorable(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
         made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
         if isinstance(made, RefusedRow):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
