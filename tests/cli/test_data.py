@@ -94,12 +94,8 @@ def test_check_passes_good_rows() -> None:
     assert found["passed"]
     assert found["rows"] == {"train": 20, "val": 0}
     assert found["prompt_tokens"]["over"] == 0
-    assert found["prompt_tokens"]["quantiles"] == {
-        "p50": 5,
-        "p90": 5,
-        "p99": 5,
-        "max": 5,
-    }  # half are "9+1?", half "10+1?"
+    quantiles = found["prompt_tokens"]["quantiles"]
+    assert quantiles == dict.fromkeys(("p50", "p90", "p99", "max"), 5)  # half are "9+1?", half "10+1?"
     report = json.loads(Path("check-sums/report.json").read_text())
     assert report == {key: value for key, value in found.items() if key != "folder"}
     assert "✓ can be trained on" in rlrun("check", "sums.jsonl", "data.train_batch_size=8").stdout
@@ -117,16 +113,8 @@ def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: 
     Path("sums.jsonl").write_text(
         "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
     )
-    ran = rlrun(
-        "check",
-        "sums.jsonl",
-        "model=tiny",
-        "data.max_prompt_length=5",
-        "data.train_batch_size=4",
-        *words,
-        code=0 if passed else 1,
-    )
-    assert printed in ran.stdout
+    limits = ["model=tiny", "data.max_prompt_length=5", "data.train_batch_size=4"]
+    assert printed in rlrun("check", "sums.jsonl", *limits, *words, code=0 if passed else 1).stdout
     found = [json.loads(line) for line in Path("check-sums/findings.jsonl").read_text().splitlines()]
     assert [one["where"] for one in found] == [f"sums.jsonl:{n}" for n in range(6, 21)]
 

@@ -28,26 +28,19 @@ def log(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_diagnose_does_not_call_a_log_healthy_that_it_cannot_read(tmp_path, more):
+def test_diagnose_does_not_call_a_log_healthy_that_it_cannot_read(tmp_path):
     path = tmp_path / "a.log"
     path.write_text("nothing of worth\n")
-    code, text = rlrun("diagnose", str(path), *more)
+    code, text = rlrun("diagnose", str(path), "--json")
     assert code == 2 and "no line with metrics" in text
 
 
-def test_diagnose_names_the_error_that_ended_a_log(log):
+def test_diagnose_names_the_error_that_ended_a_log_and_what_helps(log, tmp_path):
     with Path(log).open("a") as file:
         file.write(TRACEBACK)
     code, text = rlrun("diagnose", log)
     assert code == 1 and "critical at step 7" in text and "RuntimeError: CUDA out of memory" in text
-
-
-@pytest.mark.parametrize("profile", ["measured", "platform", "grpo_continuous"])
-def test_diagnose_says_what_helps_where_the_memory_of_a_gpu_ran_out(log, tmp_path, profile):
-    with Path(log).open("a") as file:
-        file.write(TRACEBACK)
-    _, text = rlrun("diagnose", log, "--profile", profile)
+    _, text = rlrun("diagnose", log, "--profile", "platform")
     assert "out-of-memory" in text and "cause: " in text
     assert "use: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2" in text and "param_offload=true" in text
     sft, trl, other = (tmp_path / name for name in ("sft.log", "trl.log", "other.log"))
@@ -66,7 +59,7 @@ def test_diagnose_names_the_expression_of_a_value_that_is_not_the_metric(tmp_pat
     assert "critic/rewards/mean, falls_in_a_row(reward) is 3, bound 3: " in text
 
 
-@pytest.mark.parametrize("more", [(), ("--csv",), ("--json",)])
+@pytest.mark.parametrize("more", [(), ("--csv",)])
 def test_a_step_that_is_not_there_is_an_error_in_every_output(log, tmp_path, more):
     code, text = rlrun("metrics", log, "--step", "99", *more)
     assert code == 2 and "the steps are 3 to 7; use --step 7" in text
@@ -102,7 +95,7 @@ def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path):
     assert rlrun("metrics", str(tmp_path / "pipe.log"))[0] == 2
 
 
-@pytest.mark.parametrize("command", ["metrics", "samples", "diagnose", "watch"])
+@pytest.mark.parametrize("command", ["metrics", "watch"])
 def test_a_folder_of_logs_names_them(tmp_path, command):
     (tmp_path / "a.log").write_text(LINES)
     (tmp_path / "checkpoint-500").mkdir()

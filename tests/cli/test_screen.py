@@ -170,13 +170,6 @@ def test_sparkline(values: tuple[float, ...], line: str) -> None:
 # ---- while it runs
 
 
-def test_where_there_is_no_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with watching(Console(file=io.StringIO())) as show:
-        show.write(RUNNING, [], ["step:1 - x:1.0", "step:2 \x1b[2J"])
-        show.write(RUNNING, [], [])
-    assert capsys.readouterr().out == "step:1 - x:1.0\nstep:2 \\x1b[2J\n"
-
-
 def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(live_view.time, "monotonic", lambda: now[0])

@@ -90,13 +90,6 @@ def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[
     assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
 
 
-def test_a_request_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
-    request, job = asked
-    ask(folder, "now")
-    request.look()
-    assert job.told == [signal.SIGTERM, "kill"]
-
-
 def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made before this process started."""
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
@@ -106,6 +99,9 @@ def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: py
     with Lock(folder):
         StopRequest(job, folder).look()
         assert job.told == [] and not (tmp_path / ".stop").exists()
+        ask(folder, "now")
+        StopRequest(job, folder).look()
+        assert job.told == [signal.SIGTERM, "kill"]
 
 
 def test_invalid_requests_are_ignored(
