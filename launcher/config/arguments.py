@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from launcher.config import slips
 from launcher.config.nodes import TARGET, walk
 from launcher.config.request import SourcedOverride
+from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
@@ -29,14 +30,11 @@ OPTIONS = (
     "--source", "--json", "--yaml", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
-FindRun = Callable[[str], str | None]
-"""The folder of the run with a name; nothing where there is none."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not that of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
-_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -102,36 +100,29 @@ def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOver
             continue
         name, value = option["name"], option["value"]
         if value is None:
-            values = list[str]()
-            while left and _is_value_of(name, values, left[0].text):
+            # what follows the name of a secret is its value, whatever it looks like: it must not be shown
+            is_secret, values = is_secret_setting(name), list[str]()
+            while left and ((is_secret and not values) or _is_value(left[0].text)) and (is_secret or not values):
                 values.append(left.popleft().text)
-            # `--target_modules q_proj v_proj` is a list
-            value = f"[{','.join(values)}]" if len(values) > 1 else values[0] if values else "true"
+            value = " ".join(values) or "true"
         options.append(Unknown(name, value, option["dashes"], word))
     return rest, options
 
 
-def _is_value_of(name: str, values: Sequence[str], text: str) -> bool:
-    """Whether `text` belongs to an option that has these values so far."""
-    if not values and is_secret_setting(name):
-        return True  # whatever it looks like, it must not be shown
-    alike = not values or bool(_NUMBER.fullmatch(values[0])) == bool(_NUMBER.fullmatch(text))
-    return alike and not (_OPTION.fullmatch(text) or _ARGUMENT.match(text))
+def _is_value(text: str) -> bool:
+    return not (_OPTION.fullmatch(text) or _ARGUMENT.match(text))
 
 
 def read_arguments(
     words: Sequence[SourcedOverride], files: Mapping[str, Mapping[str, Path]], find_run: FindRun | None = None
 ) -> Arguments:
     """The arguments; a problem for each that cannot be one. `files` are the choices of each config group."""
-    arguments, settable = Arguments(), (*files, *PLAIN)
+    arguments = Arguments()
     known = {group: sorted(choices) for group, choices in files.items()}
-    rest, spaced = slips.join_values(words, settable)
-    for problem in spaced:
-        arguments.refuse(problem)
-    waiting = deque(rest)
+    waiting = deque(words)
     while waiting:
         word = waiting.popleft()
-        override = _parsed(slips.cleaned(word.text, settable), arguments, known, word)
+        override = _read_word(word, arguments, known)
         if override is None:
             continue
         key = override.key_or_group
@@ -143,30 +134,28 @@ def read_arguments(
     return arguments
 
 
-def _parsed(
-    text: str, arguments: Arguments, known: Mapping[str, Sequence[str]], word: SourcedOverride
-) -> Override | None:
+def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> Override | None:
     """The word as Hydra reads it, a text with other signs as if it had quotes; None where it is refused."""
-    settable = (*known, *PLAIN)
-    if problem := slips.before_parsing(text, known, settable):
+    text, settable = word.text, (*known, *PLAIN)
+    key, equals, value = text.partition("=")
+    name = key.lstrip("+~").strip()
+    problem = slips.other_characters(text, settable)
+    if not problem and not equals and not text.startswith("~"):
+        problem = slips.without_equals(text, known, settable)
+    if problem:
         arguments.refuse(problem)
         return None
     try:
-        return parse(text)
+        return parse(f"{key}=null" if value == "None" else text)
     except Problems as unreadable:
-        key, equals, value = text.lstrip("+~").partition("=")
-        key = key.strip()
-        named = re.fullmatch(r"[\w.]*[a-z][\w.]*", key)
-        if problem := slips.misplaced(text, settable):
-            arguments.refuse(problem)
-        elif named and key.partition(".")[0] in settable:
-            if value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
-                return parse(f"{text.partition('=')[0]}={quoted(value)}")
-            arguments.refuse(slips.unreadable(key, value))
-        elif named and equals:
-            arguments.unknown.append(Unknown(key, value.strip(), word=word))
-        else:
+        if not equals or not re.fullmatch(r"[\w.]*[a-z][\w.]*", name):
             arguments.problems.extend(unreadable.problems)
+        elif name.partition(".")[0] not in settable:
+            arguments.unknown.append(Unknown(name, value.strip(), word=word))
+        elif value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
+            return parse(f"{key}={quoted(value)}")
+        else:
+            arguments.refuse(slips.unreadable(name, value))
     return None
 
 
@@ -177,7 +166,7 @@ def _take(override: Override, word: SourcedOverride, arguments: Arguments, known
     if problem := _refusal(override, known):
         arguments.refuse(problem, key)
         arguments.doubtful.update(get_close_matches(top, known, n=1) if top not in known else [])
-    elif top not in (*known, *PLAIN) or (key == "optim" and isinstance(value, str)):
+    elif top not in (*known, *PLAIN):
         arguments.unknown.append(Unknown(key, text_of(override), word=word))
     elif key in known and value is not None and value not in known[key]:
         arguments.no_choices.append((key, str(value)))
@@ -202,7 +191,7 @@ def _meant_by_value(override: Override, choices: Mapping[str, Path], find_run: F
         return []
     value = override.value()
     text = value if isinstance(value, str) else text
-    return [] if text in choices else slips.chosen_by_value(override.key_or_group, text, choices, find_run)
+    return [] if text in choices else slips.choice_of_value(override.key_or_group, text, choices, find_run)
 
 
 def text_of(override: Override) -> str:
@@ -238,17 +227,12 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
     """Why an argument is refused; None when it is taken."""
     key, line = override.key_or_group, override.input_line or ""
     top = key.partition(".")[0]
-    ours = top in (*known, *PLAIN)
     if not top:
         return Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if override.is_sweep_override() and ours:
-        return _sweep(override)
-    unset = [name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in (*known, *PLAIN)]
-    if unset and ours:
-        got = f"${{{unset[0]}}} is not a setting, and a shell expands no variable in single quotes"
-        return Problem(key, got, "write the value itself, or use double quotes")
+    if top in (*known, *PLAIN) and (problem := _sweep(override) or _reference(key, line, known)):
+        return problem
     if override.package is not None:
         return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
@@ -258,23 +242,33 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
     return None if removes(override) else _refusal_of_value(key, override.value(), known)
 
 
+def _reference(key: str, line: str, known: Mapping[str, Sequence[str]]) -> Problem | None:
+    """`${NAME}` that is no setting of a run."""
+    tops = (*known, *PLAIN)
+    unset = next((name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in tops), None)
+    got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
+    return None if unset is None else Problem(key, got, "write the value itself, or use double quotes")
+
+
+def _sweep(override: Override) -> Problem | None:
+    """Several values, or a number with a comma, which is one of Hydra's sweeps, too."""
+    key, text = override.key_or_group, text_of(override)
+    if not override.is_sweep_override():
+        return None
+    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := slips.number_meant(text)):
+        return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
+    of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
+    return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")
+
+
 def _refusal_of_value(key: str, value: Any, known: Mapping[str, Sequence[str]]) -> Problem | None:
     if key in known and not isinstance(value, str):
         choice = next((each for each in value if each in known[key]), None) if isinstance(value, list) else None
         fix = f"use one choice: {key}={choice}" if choice else suggest("", known[key])
         return Problem(key, f"{short_repr(value)} is not a choice", fix, "unknown-choice")
-    is_group = key in ("optim", "critic", "trainer")
-    if is_group and not (isinstance(value, dict) or (key == "optim" and isinstance(value, str))):  # optim=adamw_torch
+    if key in ("optim", "critic", "trainer") and not isinstance(value, dict):
         return Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")
-    return slips.backslash(key, value) if isinstance(value, str) and "\\" in value else None
-
-
-def _sweep(override: Override) -> Problem:
-    key, text = override.key_or_group, text_of(override)
-    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := slips.number_meant(text)):
-        return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
-    of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
-    return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")
+    return None
 
 
 def names_target(value: Any) -> bool:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -153,7 +153,7 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     origin, args = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):  # Annotated[...]
         inner, *more = args  # `Field(gt=0)` holds its rules
-        rules = [found for rule in more for found in (rule.metadata if isinstance(rule, FieldInfo) else [rule])]
+        rules = chain.from_iterable(rule.metadata if isinstance(rule, FieldInfo) else [rule] for rule in more)
         return shape_of(inner, [*rules, *metadata])
     if any(isinstance(rule, ByTarget) for rule in metadata):
         return Shape(f"a choice of {GROUPS[annotation]}")

@@ -3,11 +3,10 @@ one mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,12 @@ from launcher.config.nodes import nested, walk
 from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.files import conf_dir
-from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
 ROUNDS = 16
 """Resets before it is given up: each resets at least one of the settings that people get wrong."""
-TRIALS = 32
-"""Settings that are reset one at a time to see which of them is at fault; each costs a validation of the run."""
 
 
 @dataclass
@@ -70,7 +66,7 @@ def diagnose(
     of_choices = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
     arguments.doubtful.update(answer.problem.where for answer in of_choices if not answer.certain)
     every = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
-    suggester = Suggester(composed.node, files, arguments.unknown, missing, every)
+    suggester = Suggester(composed.node, files, missing, every)
     answers = [*map(suggester.suggestion, arguments.unknown), *of_choices]
     meant = _meant(arguments, answers)
     named = {*arguments.doubtful, *meant, *dict(arguments.no_choices)}
@@ -81,20 +77,13 @@ def diagnose(
         full, plain, replacements = _with_placeholders(arguments, composed, meant, missing, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
         full, plain, replacements = composed.node, {}, {}
-    suggester = Suggester(full, files, missing_groups=not_chosen, typed=every)
+    suggester = Suggester(full, files, not_chosen, every)
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
     ignored = IgnoredArguments(arguments.doubtful, typed, suggester.holders)
-    repair = _Repair(deepcopy(full), plain, replacements, ignored)
-    run = repair.run()
-    of_answers = {key_of(word): answer for answer in answers for word in answer.overrides}
-    for problem in repair.problems:
-        answer = of_answers.get(problem.where) if problem.where not in values else None
-        if answer and answer.problem in problems:  # one line for a wrong value under a wrong name
-            problems[problems.index(answer.problem)] = _of_both(answer, problem)
-        else:
-            problems += suggester.named(problem, values)
+    run, found = _repair(deepcopy(full), plain, replacements, ignored)
+    problems += [each for problem in found for each in suggester.named(problem, values)]
     return run, list(dict.fromkeys(problems)), ignored
 
 
@@ -114,18 +103,6 @@ def _not_given(arguments: Arguments, composed: Composed, not_chosen: Mapping[str
           for group, known in not_chosen.items()),
         *(Problem(place, "has no value", f"use {place}=VALUE") for place in unset),
     ]  # fmt: skip
-
-
-def _of_both(answer: Suggestion, problem: Problem) -> Problem:
-    """A wrong value under a wrong name: its fix says the setting, too."""
-    first, fix, where = answer.problem, problem.fix, problem.where
-    value = fix.removeprefix("use ")
-    if re.fullmatch(r"[\w+-]+|[-+]?[\d.]+", value):
-        fix = f"use {where}={value}"
-    elif re.match(r"an? ([a-z]+ )?(number|list)|at |true or|'|null|text", value):
-        fix = f"use {where} with {value}"
-    name = "" if "." in where and where in fix else f" ({' '.join(answer.overrides)})"
-    return replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
 
 
 def _meant(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Override]:
@@ -164,64 +141,44 @@ def _with_placeholders(
     return found
 
 
-class _Repair:
-    """A run that does not stand, and what it takes to make it stand."""
+def _repair(
+    node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], ignored: IgnoredArguments
+) -> tuple[RunSpec | None, list[Problem]]:
+    """The run that is left when all that is wrong is reset, and what was wrong; no run where nothing helps. Fills the
+    names of `ignored`."""
+    problems, left = list[Problem](), list(ignored.typed)  # `left` are still as they were typed
+    for _ in range(ROUNDS):
+        found = _problems(node)
+        if isinstance(found, RunSpec):
+            return found, problems
+        problems += [each for each in found if not ignored.explains(each) and each not in problems]
+        at_fault, source = _to_reset(found, left, ignored.names, plain, placeholders)
+        if not at_fault:
+            break
+        for key in at_fault:
+            _reset(node, source, key)
+        left = [name for name in left if name not in at_fault]
+        below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
+        ignored.names |= at_fault | below
+    return None, problems
 
-    def __init__(
-        self, node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], ignored: IgnoredArguments
-    ) -> None:
-        self.node, self.plain, self.placeholders, self.ignored = node, plain, placeholders, ignored
-        self.problems = list[Problem]()
-        self.left = list(ignored.typed)
-        """Settings that are still as they were typed."""
 
-    def run(self) -> RunSpec | None:
-        """The run that is left when all that is wrong is reset; None where nothing helps. Fills `problems`."""
-        for _ in range(ROUNDS):
-            found = _problems(self.node)
-            if isinstance(found, RunSpec):
-                return found
-            self.problems += [each for each in found if not self.ignored.explains(each) and each not in self.problems]
-            if not (at_fault := self._typed_at_fault(found) or self._reset_others(found) or self._by_trial(found)):
-                return None
-            for key in at_fault.intersection(self.left):
-                _reset(self.node, self.plain, key)
-            self.left = [name for name in self.left if name not in at_fault]
-            below = {key for key in self.ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
-            self.ignored.names |= at_fault | below
-        return None
-
-    def _typed_at_fault(self, found: Sequence[Problem]) -> set[str]:
-        """Typed settings that the problems are about: their own, or of those that they depend on; else one of their
-        groups without which less is wrong."""
-        keys = {key for problem in found for key in _settings_of(problem, self.left)}
-        groups = {problem.where.partition(".")[0] for problem in found}
-        return keys or self._by_trial(found, groups)
-
-    def _by_trial(self, found: Sequence[Problem], groups: Collection[str] | None = None) -> set[str]:
-        """The first typed setting (of these groups) without which less is wrong."""
-        some = [key for key in self.left if groups is None or key.partition(".")[0] in groups]
-        for key in some[:TRIALS]:
-            other = deepcopy(self.node)
-            _reset(other, self.plain, key)
-            left = _problems(other)
-            if isinstance(left, RunSpec) or len(left) < len(found):
-                return {key}
-        return set()
-
-    def _reset_others(self, found: Sequence[Problem]) -> set[str]:
-        """Reset what nobody typed: settings to the values that their problems name, else whole groups to others."""
-        fixed = set()
-        for problem in found:
-            if problem.value is not None and problem.where not in self.ignored.names:
-                _reset(self.node, nested({problem.where: problem.value}), problem.where)
-                fixed.add(problem.where)
-        if fixed:
-            return fixed
-        groups = {problem.where.partition(".")[0] for problem in found} & {*self.placeholders} - self.ignored.names
-        for group in groups:
-            _reset(self.node, self.placeholders, group)
-        return groups
+def _to_reset(
+    found: Sequence[Problem], typed: Sequence[str], names: Collection[str], plain: Mapping[str, Any],
+    placeholders: Mapping[str, Any],
+) -> tuple[set[str], Mapping[str, Any]]:  # fmt: skip
+    """The names to reset, and the node with their values: typed settings that the problems are about, or of their
+    groups; else what nobody typed: values that the problems name, whole groups; else all that was typed. `names` are
+    reset already."""
+    groups = {problem.where.partition(".")[0] for problem in found}
+    known = {each.where: each.value for each in found if each.value is not None}
+    ways: list[tuple[set[str], Mapping[str, Any]]] = [
+        ({key for problem in found for key in _settings_of(problem, typed)}, plain),
+        ({key for key in typed if key.partition(".")[0] in groups}, plain),
+        (known.keys() - names, nested(known)),
+        (groups & placeholders.keys() - set(names), placeholders),
+    ]
+    return next((way for way in ways if way[0]), (set(typed), plain))
 
 
 def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.config.descriptions import fields_of
@@ -64,17 +62,6 @@ def _meant(kind: str, value: Any, text: str | None) -> Any:
     return None
 
 
-def refusal(declared: FieldInfo, value: Any, text: str) -> str:
-    """What a setting takes instead of `value`, typed as `text`; empty where it takes it."""
-    try:
-        kind: Any = Annotated[declared.annotation, *declared.metadata] if declared.metadata else declared.annotation
-        TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        errors = [each for each in error.errors(include_url=False) if _meant(each["type"], each["input"], text) is None]
-        return " or ".join(dict.fromkeys(map(_wanted, errors)))
-    return ""
-
-
 def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
     """Several branches of a union that failed at one place make one problem."""
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
@@ -109,22 +96,23 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         problems = raised.problems if isinstance(raised, InvalidSettings) else [Problem("", str(raised))]
         yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in problems)
     else:
-        wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
-        meant = number_meant(received, _unit(place)) if isinstance(received, str) and "number" in wants else ""
-        cls, key = owner(node, place)
-        declared = fields_of(cls).get(key)
-        if "number" in wants and declared and type(None) in get_args(declared.annotation):
-            wants += " or null"
-        meant = "" if "whole" in wants and not meant.lstrip("+-").isdigit() else meant
-        index = next((part for part in first["loc"] if isinstance(part, int)), None)
-        item = "" if index is None else f" as item {index + 1}"
-        fix = f"use {place}={meant}" if meant and not item else f"use {meant or wants}"
-        yield Problem(place, f"got {short_repr(received)}{item}", fix)
+        yield _wrong_value(place, errors, node)
 
 
-def _unit(place: str) -> str:
-    """`gb` of `hardware.memory_gb`; empty for a setting without a unit in its name."""
-    return place.rpartition("_")[2]
+def _wrong_value(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -> Problem:
+    first = errors[0]
+    received = first["input"]
+    wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
+    cls, key = owner(node, place)
+    declared = fields_of(cls).get(key)
+    if "number" in wants and declared and type(None) in get_args(declared.annotation):
+        wants += " or null"
+    index = next((part for part in first["loc"] if isinstance(part, int)), None)
+    if index is not None:
+        return Problem(place, f"got {short_repr(received)} as item {index + 1}", f"use {wants}")
+    meant = number_meant(received) if isinstance(received, str) and "number" in wants else ""
+    is_number = meant and ("whole" not in wants or meant.lstrip("+-").isdigit())
+    return Problem(place, f"got {short_repr(received)}", f"use {place}={meant}" if is_number else f"use {wants}")
 
 
 _WANTED = {

@@ -49,18 +49,15 @@ def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list
         except Problems:
             choices.append([word])
             continue
+        given[place] = override.key_or_group
+        if not override.is_sweep_override():
+            choices.append([word])
+            continue
+        swept[place] = override.get_key_element()
         try:
-            values = _values(override, known) if override.is_sweep_override() else None
+            choices.append(_values(override, known))
         except Problems as found:
             problems += found.problems
-            continue
-        except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
-            problems.append(Problem(short_repr(word), "is not a range", "use range(first,end,step)"))
-            continue
-        given[place] = override.key_or_group
-        if values is not None:
-            swept[place] = override.get_key_element()
-        choices.append([word] if values is None else values)
     keys = [key.lstrip("+") for key in swept.values()]
     last = {key: place for place, key in given.items()}  # of two values the last is taken
     lost = [given[place] for place in swept if last[given[place]] != place]
@@ -81,7 +78,7 @@ def _point(overrides: list[str], swept: Mapping[int, str]) -> Point:
 
 
 def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:
-    """The overrides that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
+    """The overrides that a sweep stands for, one value each. Raises `Problems`."""
     key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
     if override.is_interval_sweep():
         raise Problems(Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)"))
@@ -89,8 +86,11 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
         raise Problems(Problem(key, f"{line} is for config groups", "use a,b"))
     if isinstance(sweep, Sweep) and sweep.shuffle:
         raise Problems(Problem(key, f"{line} has another order each time", "leave shuffle out"))
-    each = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
-    values = list(map(str, islice(each, LIMIT + 1)))
+    try:
+        each = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
+        values = list(map(str, islice(each, LIMIT + 1)))
+    except (HydraException, ValueError, DecimalException) as error:  # a step of 0, or what is no number
+        raise Problems(Problem(line, "is not a range", "use range(first,end,step)")) from error
     if not values:
         fix = suggest("", known[key]) if key in known else "use a range that holds a value"
         raise Problems(Problem(key, f"{line} has no values", fix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,12 @@ from hydra.core.override_parser.types import Override
 from pydantic import ValidationError
 
 from launcher.config import guard
-from launcher.config.arguments import FindRun, read_arguments, separate_options
+from launcher.config.arguments import read_arguments, separate_options
 from launcher.config.compose import choices, compose_chosen
 from launcher.config.explain import build
 from launcher.config.nodes import flat, walk
 from launcher.config.request import RunRequest, SourcedOverride
+from launcher.config.slips import FindRun
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.spec.run import RunSpec
@@ -74,26 +76,22 @@ def resolve_request(by: RunRequest, find_run: FindRun | None = None) -> Resoluti
 
 
 def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Resolution:
-    problems, config_dir = _problems_of_folder(by.config_dir), by.config_dir
-    if problems:
-        config_dir = None
+    problems = _problems_of_folder(by.config_dir)
+    config_dir = None if problems else by.config_dir
     words, options = separate_options(by.overrides)
     accepted, refused = guard.separate([*(word.text for word in words), *(option.argument for option in options)])
     add_code_dir(config_dir)
     arguments = read_arguments([word for word in words if word.text in accepted], choices(config_dir), find_run)
     arguments.unknown[:0] = [option for option in options if option.argument in accepted]
     composed = compose_chosen(arguments, config_dir)
+    composed.node["code_dir"] = _code_dir(config_dir)
     problems += [*refused, *arguments.problems, *composed.problems]
-    node = composed.node
-    node["code_dir"] = str(config_dir.resolve()) if config_dir and _has_code(config_dir) else None
-    given = frozenset(flat(node)) - composed.derived
+    given = frozenset(flat(composed.node)) - composed.derived
     found = Resolution(None, problems, given=given, request=by, sources=tuple(arguments.sources), files=composed.files)
-    complete = {*choices(config_dir)} <= node.keys() and all(value != "???" for _, value in walk(node))
-    if complete and not (problems or arguments.unknown or arguments.no_choices):
-        try:
-            return replace(found, run=build(node, arguments.texts))
-        except ValidationError:
-            pass  # all that is wrong is found below
+    is_complete = {*choices(config_dir)} <= composed.node.keys() and "???" not in dict(walk(composed.node)).values()
+    if is_complete and not (problems or arguments.unknown or arguments.no_choices):
+        with suppress(ValidationError):  # all that is wrong is found below
+            return replace(found, run=build(composed.node, arguments.texts))
     # late: names of other projects, and every class of every choice
     from launcher.config import diagnose  # noqa: PLC0415
     from launcher.config import translate as others  # noqa: PLC0415
@@ -113,6 +111,8 @@ def _problems_of_folder(config_dir: Path | None) -> list[Problem]:
     return [Problem("--config-dir", got, fix, "not-found")]
 
 
-def _has_code(config_dir: Path) -> bool:
-    """Whether Python files stand beside its config groups."""
-    return any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
+def _code_dir(config_dir: Path | None) -> str | None:
+    """The folder of config groups, where Python files stand beside them."""
+    if config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern)):
+        return str(config_dir.resolve())
+    return None

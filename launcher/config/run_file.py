@@ -59,36 +59,37 @@ def _literal(value: Any) -> str:
 
 def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator[tuple[str, int]]:
     """The choice of each group, and the settings that neither its file nor its class has. Raises `Problems`."""
-    files, taken, problems = choices(config_dir), dict[str, Any](), list[Problem]()
-    for group in files:
-        own = {name: leaf for name, leaf in found.items() if name.startswith(f"{group}.")}
-        target = own.get(f"{group}.{TARGET}")
-        if not own:
-            continue
-        choice = _choice(group, own, files[group])
-        if choice is None:
-            got = f"no choice has the class {target.value if target else ''}"
+    taken, problems = dict[str, Any](), list[Problem]()
+    for group, files in choices(config_dir).items():
+        own = _below(group, found)
+        choice = _choice(group, own, files)
+        if choice:
+            taken |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[choice]).items()}
+            line = next(iter(own.values())).line
+            yield from ((word, line) for word in [f"{group}={choice}", *_parts(group, own, files[choice])])
+        elif own:
+            got = f"no choice has the class {own[f'{group}.{TARGET}'].value}"
             problems.append(Problem(group, got, "use --config-dir with the folder that has it", "unknown-choice"))
-            continue
-        taken |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[group][choice]).items()}
-        line = next(iter(own.values())).line
-        yield f"{group}={choice}", line
-        yield from ((word, line) for word in _parts(group, own, files[group][choice]))
     if problems:
         raise Problems(problems)
     node = nested({name: leaf.value for name, leaf in found.items()})
     for name, leaf in found.items():
-        if name.endswith(f".{TARGET}") or (_PART.match(name) is None and "reward.weights." in name):
-            continue
+        is_weight = "reward.weights." in name and not _PART.match(name)  # which `reward.parts` has
         known = leaf.value == taken[name] if name in taken else _is_default(node, name, leaf.value)
-        if name in REASONS or not known:  # the former would be fitted anew
+        if (
+            not name.endswith(f".{TARGET}") and not is_weight and (name in REASONS or not known)
+        ):  # the former are fitted
             yield f"{name}={_literal(leaf.value)}", leaf.line
+
+
+def _below(group: str, found: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    return {name: leaf for name, leaf in found.items() if name.startswith(f"{group}.")}
 
 
 def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> str | None:
     """The file with the same class that sets most of the same values and fewest others."""
     target, best = own.get(f"{group}.{TARGET}"), dict[str, tuple[int, int]]()
-    for choice, path in files.items():
+    for choice, path in files.items() if own else ():
         of_file = leaves(path)
         named = of_file.pop(TARGET, None)
         if (named.value if named else None) != (target.value if target else None):

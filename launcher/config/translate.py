@@ -8,18 +8,20 @@ The table of names says what stands for what. What is known not to work is left 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.config.arguments import PLAIN, Unknown, parse, read_arguments
+from launcher.config.arguments import PLAIN, parse, read_arguments
 from launcher.config.compose import choices, compose_chosen
 from launcher.config.known import class_of, has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off, is_unset
 from launcher.config.names.table import Translation, table
+from launcher.config.nodes import TARGET
 from launcher.config.recipe import last_choices
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.suggestions import LEAVE_OUT, Suggester, readable
 from launcher.config.yaml_lines import defaults_choices
+from launcher.core.classes import locate
 from launcher.core.files import conf_dir
 from launcher.core.overrides import key_of, literal
 from launcher.core.problems import Problem, Problems, shortened
@@ -45,10 +47,17 @@ class Taken:
     """Why it is left out, or what else is to be known."""
 
     @property
+    def ours(self) -> list[str]:
+        return [word for word in self.words if word != EXTRA]
+
+    def passed_on_as(self, argument: str) -> Taken:
+        return self if argument == self.typed.text else replace(self, note=f"as {argument}")
+
+    @property
     def message(self) -> str:
         if not self.words:
             return f"left out; {self.note}"
-        ours = " ".join(word for word in self.words if word != EXTRA)
+        ours = " ".join(self.ours)
         passed = f"passed on to {self.project}{f' {self.note}' if self.note else ''}" if EXTRA in self.words else ""
         return " and ".join(filter(None, (f"taken as {ours}" if ours else "", passed)))
 
@@ -64,16 +73,11 @@ class Translated:
     request: RunRequest
     taken: tuple[Taken, ...]
     problems: tuple[Problem, ...] = ()
-    refused: Mapping[str, Problem] = field(default_factory=dict)
-    """Keys that the engine does not have, either, and what is wrong with them."""
 
     def named(self, problem: Problem) -> Problem:
-        """The problem, with what was typed for the setting that it is about, or with what the engine says to it."""
-        if problem.where in self.refused and problem.got.startswith("no group or setting"):
-            return self.refused[problem.where]
+        """The problem, with what was typed for the setting that it is about."""
         for each in self.taken:
-            settings = [word.partition("=")[0].lstrip("+") for word in each.words if word != EXTRA]
-            if problem.where in settings and each.typed.text not in each.words:
+            if problem.where in map(key_of, each.ours) and each.typed.text not in each.words:
                 return replace(problem, got=f"{problem.got} (typed as {shortened(each.typed.text)})")
         return problem
 
@@ -109,90 +113,68 @@ class _Translator:
     chosen: Mapping[str, _Typed]
     files: Mapping[str, Mapping[str, Path]]
     names: OtherNames
-    derived_by: dict[SourcedOverride, list[str]] = field(default_factory=dict)
 
     def translate(self) -> Translated | None:
         self.holders = holders(self.files)
         self.given = {self._name(each): each.value for each in self.typed}
-        if not (unknown := self._unknown_words()):
+        foreign = self._foreign_words()
+        if not foreign:
             return None
-        shared = [each for each in self.typed if each not in unknown and "." in each.key and self._meanings(each.key)]
-        derived = self._derived([*unknown, *shared], RunContext(self.given))
-        suggester = self._suggester(unknown, derived)
-        results = {
-            each.word: self._result(each, suggester, each in unknown or self._only_engine_has(each, suggester))
-            for each in [*unknown, *shared]
-        }
-        for word, words in self.derived_by.items():
-            if result := results[word]:
-                more = [each for each in words if each not in result.words]
-                results[word] = replace(result, words=(*more, *result.words))
-        refused = {each.key: each.word.text for each in unknown if results[each.word] is None}
-        data = self._algorithm(derived).data
-        problems = self.names.pass_on([*refused.values()], data, self.given)[1]
-        made = self._together(results, data)
-        return replace(made, refused={each.where: each for each in problems if each.where in refused})
+        named = [each for each in self.typed if each in foreign or ("." in each.key and self._meanings(each.key))]
+        derived = self._derived_choices(named)
+        self.suggester = self._suggester([each.word for each in self.typed if each not in foreign], derived)
+        taken = {each.word: found for each in named if (found := self._take(each, each in foreign))}
+        for word, source in derived.values():
+            if source in taken and word not in taken[source].words:
+                taken[source] = replace(taken[source], words=(word, *taken[source].words))
+        return self._in_order(taken)
 
-    def _unknown_words(self) -> list[_Typed]:
-        """The arguments by names of the engine's project: those of the table first, then keys that it has, or that
-        begin as its keys do."""
+    def _suggester(self, ours: Sequence[SourcedOverride], derived: Mapping[str, tuple[str, object]]) -> Suggester:
+        """Of the run that our arguments and these choices make."""
+        more = [SourcedOverride(word, word) for word, _ in derived.values()]
+        node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
+        return Suggester(node, self.files, [group for group in self.files if group not in node], self.given)
+
+    def _foreign_words(self) -> list[_Typed]:
+        """The arguments by names of the engine's project: those of the table, keys that it has, or that begin as its
+        keys do."""
         ours = {*self.files, *PLAIN}
         sections = {_section(name) for each in table().meanings for name in each.names.get(self.names.project, ())}
-        unknown = [each for each in self.typed if each.key not in (*self.holders, *ours)]
-        in_table = [each for each in unknown if self._meanings(each.key) or self._meanings(_above(each.key))]
-        others = [each for each in unknown if each not in in_table]
+        others = [each for each in self.typed if each.key not in (*self.holders, *ours)]
         known = self.names.known([each.word.text for each in others], self.given)
-        has = [each for each, is_known in zip(others, known, strict=True) if is_known]
-        begin = [each for each in others if each not in has and _section(each.key) in sections - ours]
-        return [*in_table, *has, *begin]
+        return [
+            each for each, is_known in zip(others, known, strict=True)
+            if is_known or self._meaning_of(each.key) or _section(each.key) in sections - ours
+        ]  # fmt: skip
 
     def _meanings(self, key: str) -> tuple[Translation, ...]:
         return tuple(each for each in table().named.get(key, ()) if key in each.names.get(self.names.project, ()))
+
+    def _meaning_of(self, key: str) -> Translation | None:
+        """The first meaning of a key, or of the mapping that it is in."""
+        return next(iter(self._meanings(key) or self._meanings(key.rpartition(".")[0])), None)
 
     def _name(self, typed: _Typed) -> str:
         """The name to look up: today's, of a key of an older version."""
         ours = typed.key in self.holders or self._meanings(typed.key)
         return typed.key if ours else self.names.todays_name(typed.key)
 
-    def _algorithm(self, derived: Mapping[str, str]) -> type[Algorithm]:
-        word = derived.get("algorithm") or (self.chosen["algorithm"].word.text if "algorithm" in self.chosen else "")
-        file = self.files["algorithm"].get(word.partition("=")[2])
-        found = class_of("algorithm", file) if file else None
-        return found if found and issubclass(found, Algorithm) else Algorithm
-
     # ---- choices
 
-    def _derived(self, some: Sequence[_Typed], known: RunContext) -> dict[str, str]:
-        """The words for choices that these arguments make, of groups of which none is typed."""
-        found = dict[str, str]()
-        for each in some:
-            name = self._name(each)
-            for meaning in (self._meanings(name) or self._meanings(_above(name)))[:1]:
-                for word in self._words(meaning, each, known) or ():
-                    group, _, choice = word.partition("=")
-                    if group not in {**self.chosen, **found} and choice in self.files.get(group, ()):
-                        found[group] = word
-                        self.derived_by.setdefault(each.word, []).append(word)
-        return found | self._default_reward({*self.chosen, *found})
-
-    def _default_reward(self, chosen: Collection[str]) -> dict[str, str]:
-        """What scores in a launch of verl's that names no reward: verl's rule of each row's data_source."""
-        by_name = {self._name(each): each for each in self.typed}
-        ours = "reward" in chosen or any(name.startswith("reward.") and name in self.holders for name in by_name)
-        if ours or not {"algorithm.adv_estimator", "data.train_files"} <= {*by_name}:
-            return {}
-        word = "reward=auto"
-        self.derived_by.setdefault(by_name["algorithm.adv_estimator"].word, []).append(word)
-        return {"reward": word}
-
-    def _suggester(self, unknown: Sequence[_Typed], derived: Mapping[str, str]) -> Suggester:
-        """Of the run that these choices and the other arguments make."""
-        ours = [each.word for each in self.typed if each not in unknown]
-        more = [SourcedOverride(word, word) for word in derived.values()]
-        node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
-        unknown_settings = [Unknown(self._name(each), each.value) for each in unknown]
-        missing = [group for group in self.files if group not in node]
-        return Suggester(node, self.files, unknown_settings, missing, self.given)
+    def _derived_choices(self, named: Sequence[_Typed]) -> dict[str, tuple[str, SourcedOverride]]:
+        """The words for choices that these arguments make, and the argument, of each group of which none is typed."""
+        found, context = dict[str, tuple[str, SourcedOverride]](), RunContext(self.given)
+        for each in named:
+            meaning = self._meaning_of(self._name(each))
+            for word in (self._words(meaning, each, context) if meaning else None) or ():
+                group, _, choice = word.partition("=")
+                if group not in self.chosen and choice in self.files.get(group, ()):
+                    found.setdefault(group, (word, each.word))
+        estimator = next((each.word for each in named if self._name(each) == "algorithm.adv_estimator"), None)
+        has_settings = any(name.startswith("reward.") and name in self.holders for name in self.given)
+        if estimator and "data.train_files" in self.given and "reward" not in self.chosen and not has_settings:
+            found.setdefault("reward", ("reward=auto", estimator))  # as verl scores: by each row's data_source
+        return found
 
     def _makes_way(self, word: str, words: Sequence[str], typed: _Typed) -> bool:
         """Whether a choice that follows from `typed` makes way for the chosen one: the same, or a kind of it."""
@@ -200,54 +182,61 @@ class _Translator:
         chosen = self.chosen.get(group)
         if chosen is None or not {choice, chosen.value} <= {*self.files[group]}:
             return False
-        if chosen.value == choice:
-            return True
         of_recipe = chosen.word.source != "command line" and typed.word.source == "command line"
-        if of_recipe or any(each.startswith(f"{group}.") for each in words):
-            return False
+        if chosen.value == choice or of_recipe or any(each.startswith(f"{group}.") for each in words):
+            return chosen.value == choice
         return issubclass(*(class_of(group, self.files[group][each]) for each in (chosen.value, choice)))
 
     # ---- single arguments
 
-    def _result(self, typed: _Typed, suggester: Suggester, unknown: bool) -> Taken | None:
-        """What it is taken as; None where it stays as it is. `unknown`: it is no setting of ours."""
-        if unknown and not typed.removes and (below := self._of_mapping(self._name(typed), typed, suggester)):
-            return below
-        meanings, project = self._meanings(self._name(typed)), self.names.project
-        passed_on = Taken(typed.word, (EXTRA,), project) if unknown else None
-        if typed.removes or not meanings:
-            return passed_on
-        if not unknown and is_unset(typed.value):
+    def _take(self, typed: _Typed, foreign: bool) -> Taken | None:
+        """What it is taken as; None where it stays as it is."""
+        if not foreign and is_unset(typed.value):
             return None
-        meaning = next((each for each in meanings if suggester.fits(each)), meanings[0])
-        known = suggester.run_context()
-        words = self._words(meaning, typed, known)
-        known_to_engine = meaning.tells_verl(typed.value)
-        if words is None or not is_complete(words) or suggester.lacking([word for word in words if word != EXTRA]):
-            return None if known_to_engine else passed_on
-        if not words and not is_off(typed.value) and not suggester.fits(meaning):
-            return passed_on  # what says it better is passed on, too
-        words = [word for word in words if not self._makes_way(word, words, typed)]
-        if passed_on and not words and not known_to_engine and (is_unset(typed.value) or not meaning.ours):
+        if _section(typed.key) not in self.suggester.missing_groups:  # then also `algorithm.lam` of GRPO
+            foreign = foreign or not has_setting(self.suggester.node, typed.key)
+        project, meanings = self.names.project, self._meanings(self._name(typed))
+        passed_on = Taken(typed.word, (EXTRA,), project) if foreign else None
+        if typed.removes:
             return passed_on
-        if [word.lower() for word in words] == [typed.word.text.lstrip("+").lower()]:
+        if not meanings:
+            inner = self._words_in_mapping(self._name(typed), typed)
+            return Taken(typed.word, tuple(inner), project) if inner else passed_on
+        meaning = next(filter(self.suggester.fits, meanings), meanings[0])
+        words = self._words_in_run(meaning, typed)
+        if words is None:
+            return None if meaning.tells_verl(typed.value) else passed_on
+        if not words and self._is_unsaid(meaning, typed.value):
+            return passed_on
+        if not words:
+            note = _why_left_out(meaning, typed.value, self.suggester.run_context())
+            return Taken(typed.word, (), project, note)
+        is_same = " ".join(words).lower() == typed.word.text.lstrip("+").lower()
+        return None if is_same else Taken(typed.word, tuple(words), project)
+
+    def _words_in_run(self, meaning: Translation, typed: _Typed) -> list[str] | None:
+        """The words; None where they cannot be typed as they are, or set what the run has not."""
+        words = self._words(meaning, typed, self.suggester.run_context())
+        if words is None or not is_complete(words) or self.suggester.lacking([each for each in words if each != EXTRA]):
             return None
-        return Taken(typed.word, tuple(words), project, "" if words else _why_left_out(meaning, typed.value, known))
+        return [word for word in words if not self._makes_way(word, words, typed)]
 
-    def _only_engine_has(self, typed: _Typed, suggester: Suggester) -> bool:
-        """Whether a setting of other choices is one that the engine takes in this run: `algorithm.lam` of GRPO."""
-        return typed.key.partition(".")[0] not in suggester.missing_groups and not has_setting(
-            suggester.node, typed.key
-        )
+    def _is_unsaid(self, meaning: Translation, value: str) -> bool:
+        """Whether a value that has no words here says something to the engine."""
+        if meaning.tells_verl(value):
+            return False
+        return is_unset(value) or not meaning.ours or not (is_off(value) or self.suggester.fits(meaning))
 
-    def _of_mapping(self, name: str, typed: _Typed, suggester: Suggester) -> Taken | None:
-        """One value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
+    def _words_in_mapping(self, name: str, typed: _Typed) -> list[str]:
+        """The words for one value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
         above, _, inner = name.rpartition(".")
         meaning = next(iter(self._meanings(above)), None)
-        if not meaning or not meaning.ours or not has_setting(suggester.node, f"{meaning.ours[0]}.{inner}"):
-            return None
+        if not meaning or not meaning.ours:
+            return []
+        if not has_setting(self.suggester.node, f"{meaning.ours[0]}.{inner}"):
+            return []
         words = [word for word in meaning.use.split() if "{}" not in word and not self._makes_way(word, (), typed)]
-        return Taken(typed.word, (*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"), self.names.project)
+        return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]
 
     def _words(self, meaning: Translation, typed: _Typed, known: RunContext) -> list[str] | None:
         value = readable(typed.value)
@@ -261,29 +250,40 @@ class _Translator:
 
     # ---- all of them
 
-    def _together(self, results: Mapping[SourcedOverride, Taken | None], data: Kind) -> Translated:
-        passed = [word for word, result in results.items() if result and EXTRA in result.words]
-        arguments, problems = self.names.pass_on([word.text for word in passed], data, self.given)
-        now = dict(zip(passed, arguments, strict=True))
-        words, extra, taken = list[SourcedOverride](), list[str](), list[Taken]()
+    def _in_order(self, taken: Mapping[SourcedOverride, Taken]) -> Translated:
+        """The request with our words in place of theirs, and what is passed on in one setting."""
+        passed = [word for word, each in taken.items() if EXTRA in each.words]
+        arguments, problems = self.names.pass_on([word.text for word in passed], self._data(), self.given)
+        today = dict(zip(passed, arguments, strict=True))
+        words, extra, said = list[SourcedOverride](), list[str](), list[Taken]()
         for word in self.by.overrides:
-            result = results.get(word)
-            if passed and key_of(word.text) == EXTRA and (given := listed(word.text)) is not None:
-                extra += given
-            elif result is None:
-                words.append(word)
-            else:
-                texts = [text for text in result.words if text != EXTRA]
-                words = [each for each in words if each.text not in texts]  # the later one says where it is from
-                words += [replace(word, text=text) for text in texts]
-                if argument := now.get(word):
-                    extra.append(argument)
-                    result = replace(result, note="" if argument == word.text else f"as {argument}")
-                taken += [result] if argument or word not in now else []
+            if word not in taken:
+                given = listed(word.text) if passed and key_of(word.text) == EXTRA else None
+                if given is None:
+                    words.append(word)
+                else:
+                    extra += given
+                continue
+            ours = taken[word].ours
+            words = [other for other in words if other.text not in ours]  # the later one says where it is from
+            words += [replace(word, text=text) for text in ours]
+            if word not in today:
+                said.append(taken[word])
+            elif argument := today[word]:
+                extra.append(argument)
+                said.append(taken[word].passed_on_as(argument))
         if extra:
-            first, more = passed[0], ", ..." if len(passed) > 1 else ""
-            words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", f"{first.where}{more}", passed[-1].source))
-        return Translated(replace(self.by, overrides=last_choices(words)), tuple(taken), tuple(problems))
+            where = ", ".join([passed[0].where, "..."][: len(passed)])
+            words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed[-1].source))
+        return Translated(replace(self.by, overrides=last_choices(words)), tuple(said), tuple(problems))
+
+    def _data(self) -> Kind:
+        """What the chosen algorithm learns from."""
+        noun: type = Algorithm
+        target = (self.suggester.node.get("algorithm") or {}).get(TARGET)
+        found = locate(str(target), noun) if target else noun
+        assert issubclass(found, Algorithm)
+        return found.data
 
 
 def _typed(word: SourcedOverride) -> _Typed:
@@ -293,10 +293,6 @@ def _typed(word: SourcedOverride) -> _Typed:
 
 def _section(key: str) -> str:
     return key.partition(".")[0]
-
-
-def _above(key: str) -> str:
-    return key.rpartition(".")[0]
 
 
 def _why_left_out(meaning: Translation, value: str, known: RunContext) -> str:

@@ -103,7 +103,7 @@ EXACT = [
     ("sampler.n='4'", "sampler.n: got '4'; use sampler.n=4"),
     ("sampler.n=2.5", "sampler.n: got 2.5; use a whole number"),
     ("optim.lr=fast", "optim.lr: got 'fast'; use a number"),
-    ("optim=adam", "optim: is Hugging Face's name; the optimizer is AdamW; leave it out"),
+    ("optim=adam", "optim: got 'adam', and it is a group of settings; use optim.SETTING=VALUE"),
     ("trainer=null", "trainer: got None, and it is a group of settings; use trainer.SETTING=VALUE"),
     # names that would be paths
     ("trainer.experiment_name=../x", f"trainer.experiment_name: got '../x'; {NAME}"),
@@ -116,7 +116,7 @@ EXACT = [
     # what cannot be read
     ("seed", "seed: has no value; use seed=VALUE"),
     ("=5", "'=5': names no setting; use key=value"),
-    ("seed=[1,{", "seed: '[1,{' has a bracket that is not closed; use 'seed=\"[1,{\"'"),
+    ("seed=[1,{", "seed: '[1,{' has brackets that do not match; use 'seed=\"[1,{\"'"),
     ("data.prompt_key=\udc80", "data.prompt_key: '\\udc80' cannot be read; use key=value"),
     # a sweep
     ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; use -m, or one value, or for a list 'sampler.n=[2,4]'"),

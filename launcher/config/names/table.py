@@ -17,6 +17,8 @@ from launcher.core.bounded_parse import LOADER
 FILE = Path(__file__).with_name("names.yaml")
 LISTS = ("ours", "unless", "switch", "ppo", "sft")
 """Fields of an entry that hold names with spaces between them."""
+SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
+"""What may stand before a setting's name without changing its meaning."""
 OTHER = "also"
 """Names of no project in particular."""
 
@@ -83,6 +85,11 @@ class Translation:
         """Whether `with_verl` has this value."""
         return "*" in self.verl_engine or value.strip("'\" ").lower() in self.verl_engine
 
+    @property
+    def groups(self) -> list[str]:
+        """What stands before the names of its settings."""
+        return [name.rpartition(".")[0] for name in self.ours]
+
     def projects_of(self, name: str) -> list[str]:
         """Keys of the projects that have this name."""
         return [key for key, names in self.names.items() if name in names]
@@ -99,32 +106,23 @@ class Table:
     named: Mapping[str, tuple[Translation, ...]]
     """The meanings of each name."""
 
-    def with_end(self, key: str) -> tuple[str, tuple[Translation, ...]]:
-        """The name that `key` is the end of, and its meanings: verl's for `rollout.n`.
-
-        Nothing where there are several that mean different things.
-        """
+    def find(self, key: str) -> tuple[str, tuple[Translation, ...]]:
+        """The name that `key` is, ends with, or is the end of, and its meanings; or the one that it is an option of,
+        where nothing here is of that kind. No meanings where there is none, or several that differ."""
+        if key in self.named:
+            return key, self.named[key]
         ends = [name for name in self.named if name.endswith(f".{key}")]
-        means = {meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}
-        return (ends[0], self.named[ends[0]]) if len(means) == 1 else (key, ())
-
-    def above(self, key: str) -> tuple[str, tuple[Translation, ...]]:
-        """The nearest name that `key` is an option of, and its meanings where nothing here is of that kind."""
-        while key := key.rpartition(".")[0]:
-            if meanings := self.named.get(key, ()):
-                return (key, meanings) if not any(meaning.ours for meaning in meanings) else (key, ())
+        if len({meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}) == 1:
+            return ends[0], self.named[ends[0]]
+        section, _, name = key.rpartition(".")
+        meanings = self.named.get(name, ())
+        if found := tuple(each for each in meanings if section in (*SECTIONS, *each.groups)):
+            return name, found
+        while section:
+            if meanings := self.named.get(section, ()):
+                return section, () if any(meaning.ours for meaning in meanings) else meanings
+            section = section.rpartition(".")[0]
         return key, ()
-
-    def sections(self, name: str) -> set[str]:
-        """What the projects that have this name write before others of their names: axolotl's `trl`."""
-        keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
-        return {
-            each.rpartition(".")[0]
-            for meaning in self.meanings
-            for key in keys
-            for each in meaning.names.get(key, ())
-            if "." in each
-        }
 
     def owner(self, name: str) -> str:
         """Whose name it is: `TRL`; empty where it is of none in particular."""
