@@ -59,27 +59,21 @@ def back(row: RawRow | RefusedRow) -> bytes:
     [
         (b'{"a": 1', "invalid JSON at column 8: expecting ',' delimiter"),
         (b"{'a': 1}", "invalid JSON at column 2: expecting property name enclosed in double quotes"),
-        (b"nonsense", "invalid JSON at column 1: expecting value"),
         (b'{"a": 1} {"b": 2}', "invalid JSON at column 10: extra data"),  # two objects on one line
         (b'{"a": "\t"}', "invalid JSON at column 8: invalid control character at"),  # a tab must be written \t
         (b"[1, 2]", "the line is of type list; expected one object on each line"),
         (b"null", "the line is of type null; expected one object on each line"),
-        (b'"text"', "the line is of type text; expected one object on each line"),
-        (b"3", "the line is of type int; expected one object on each line"),
         (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at byte offset 10"),  # Latin-1
         (b'{"a": "\xed\xa0\x80"}', "not UTF-8: byte 0xed at byte offset 7"),  # a surrogate, encoded
         (b'{"a": "x\0y"}', "a NUL character at byte offset 8"),
-        (b"\0\0\0", "a NUL character at byte offset 0"),  # the hole that a power cut leaves
         (rb'{"a": ["x", "\u0000"]}', "a[1] holds a NUL character"),
         (rb'{"a\u0000": 1}', r"'a\x00' holds a NUL character"),  # in a key
         (rb'{"messages": [{"content": "ab\ud800"}]}', "messages[0].content holds a lone surrogate at character 2"),
-        (rb'{"a": "\udc80"}', "a holds a lone surrogate at character 0"),
         (
             b'{"a": 1, "b": {"c": 1, "c": 2}}',
             "key 'c' stands twice in one object",
         ),  # json would keep one and say nothing
         (b'{"a": NaN}', "NaN is no JSON number; use null"),
-        (b'{"a": -Infinity}', "-Infinity is no JSON number; use null"),
         (b'{"a": 1e999}', "the number '1e999' is too large; write it as text"),  # json makes it infinite
         (
             b'{"a": 18446744073709551616}',
@@ -87,7 +81,6 @@ def back(row: RawRow | RefusedRow) -> bytes:
         ),
         (b'{"a": %s}' % (b"7" * 5000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
         (b'{"a":' * 101 + b"1" + b"}" * 101, "lists and objects are nested too deeply; expected at most 100 levels"),
-        (b"[" * 100_000, "lists and objects are nested too deeply; expected at most 100 levels"),
         (
             b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
             "lists and objects are nested too deeply; expected at most 100 levels",
@@ -344,10 +337,7 @@ def test_elements_have_their_line_and_number(tmp_path: Path, content: str, place
     ("element", "reason"),
     [
         ("3", "the element is of type int; expected an object"),
-        ("[1, [2]]", "the element is of type list; expected an object"),
-        ("null", "the element is of type null; expected an object"),
         ('{"a": NaN}', "NaN is no JSON number; use null"),
-        ('{"a": %s}' % ("7" * 5_000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
         ('{"a": 1,\n "a": 2}', "key 'a' stands twice in one object"),
         (r'{"a": "x\u0000"}', "a holds a NUL character"),
         ('{"a":' * 200 + "1" + "}" * 200, "lists and objects are nested too deeply; expected at most 100 levels"),
