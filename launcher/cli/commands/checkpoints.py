@@ -63,9 +63,7 @@ def of_run(
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base, "--python": python}  # fmt: skip
     action, name = _read_words(words)
-    alien = [option for option, value in given.items() if value and option not in OPTIONS[action]]
-    if alien:
-        raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in alien])
+    _check_options(action, [option for option, value in given.items() if value])
     if verl_checkpoints.is_folder(name):
         return verl_checkpoints.answer(action, Path(name).expanduser(), step, folder, python)
     if action == "repair" or python:
@@ -79,17 +77,30 @@ def of_run(
     if action == "best":
         chosen = keeping.best(run, metric)
         return CommandAnswer(_node(chosen), lambda: typer.echo(os.fspath(chosen.path)))
-    wrong = [
-        (to != "hf", Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf")),
-        (folder is None, Problem("--out", "is missing", "use a new folder")),
-        (sum((step is not None, best, newest)) > 1,
-         Problem("--step, --best, --newest", "more than one is given", "use one")),
-        (metric and not best, Problem("--metric", "is only used with --best", "add --best, or leave it out")),
-    ]  # fmt: skip
-    if folder is None or any(found for found, _ in wrong):
-        raise Problems(problem for found, problem in wrong if found)
+    target = _check_export(to, folder, [step is not None, best, newest], metric if not best else None)
     kept = keeping.of_step(run, step) if step is not None else None
-    return _export(run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), folder, fold, base)
+    return _export(run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), target, fold, base)
+
+
+def _check_options(action: str, given: list[str]) -> None:
+    if alien := [option for option in given if option not in OPTIONS[action]]:
+        raise Problems([Problem(option, f"is not an option of {action}", "leave it out") for option in alien])
+
+
+def _check_export(to: str | None, folder: Path | None, which: list[bool], metric: str | None) -> Path:
+    """The new folder; `metric` is one that chooses nothing. Raises `Problems`."""
+    found = []
+    if to != "hf":
+        found.append(Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf"))
+    if folder is None:
+        found.append(Problem("--out", "is missing", "use a new folder"))
+    if sum(which) > 1:
+        found.append(Problem("--step, --best, --newest", "more than one is given", "use one"))
+    if metric:
+        found.append(Problem("--metric", "is only used with --best", "add --best, or leave it out"))
+    if found or folder is None:
+        raise Problems(found)
+    return folder
 
 
 def _read_words(words: list[str]) -> tuple[str, str]:
