@@ -41,7 +41,7 @@ class Page:
     """Values that are not their classes' defaults."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     memory: dict[str, Any] | None = None
-    """Phases and their parts, limit and advice, in bytes."""
+    """Phases and their parts, and the limit, in bytes."""
     notes: tuple[str, ...] = ()
     """Values of a recipe that only its shell knows, and what stands for them here."""
 

@@ -119,33 +119,33 @@ def _report(
 
 def _judge(report: DataReport, data: Dataset, batch_given: bool) -> tuple[list[str], list[str]]:
     """Reasons not to train on the data, and what else is worth knowing: what a plan fails for, and what it warns of."""
-    wrong, notes, total = list(report.cut_files), list[str](), sum(report.rows.values()) + report.refused
-    if bad := report.refused - len(report.cut_files):
-        skips = data.on_bad_row == "skip"
-        advice = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
-        (notes if skips else wrong).append(f"{bad:,} of {total:,} rows are bad; {advice}")
-    rows, batch = report.rows["train"], data.train_batch_size
-    if not rows:
-        wrong.append("there are no usable rows; use a file with rows")
-    elif rows < batch and batch_given:  # otherwise a plan chooses one that fits
-        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={batch}; use a smaller one")
-    for count, what in (
-        (report.unwritable, "rows cannot be written with the model's chat template; use another model or format"),
-        (report.unscorable, "rows can never be scored by the reward; use another reward"),
-    ):
-        if count:
-            (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {what}")
-    if report.in_both:
-        notes.append(f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model")
-    if report.repeated:
-        notes.append(f"{report.repeated:,} rows repeat an earlier one; remove those that are not meant")
+    total, batch, rows = sum(report.rows.values()) + report.refused, data.train_batch_size, report.rows["train"]
+    bad, skips = report.refused - len(report.cut_files), data.on_bad_row == "skip"
+    compared = report.kind == "prompts" and report.without_truth
+    found = [
+        (bad, not skips, f"{bad:,} of {total:,} rows are bad; "
+         f"{'are skipped' if skips else 'use data.on_bad_row=skip to skip them'}"),
+        (not rows, True, "there are no usable rows; use a file with rows"),
+        # a batch that nobody gave is chosen by a plan
+        (0 < rows < batch and batch_given, True,
+         f"{rows:,} rows do not fill data.train_batch_size={batch}; use a smaller one"),
+        (report.unwritable, not skips, f"{report.unwritable:,} rows cannot be written with the model's chat template;"
+         " use another model or format"),
+        (report.unscorable, not skips,
+         f"{report.unscorable:,} rows can never be scored by the reward; use another reward"),
+        (report.in_both, False,
+         f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model"),
+        (report.repeated, False, f"{report.repeated:,} rows repeat an earlier one; remove those that are not meant"),
+        (compared, False,
+         f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0"),
+    ]  # fmt: skip
     for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
-        if lengths and lengths.over:
+        if lengths:
             text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
-            (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
-    if report.kind == "prompts" and report.without_truth:
-        notes.append(f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0")
-    return wrong, notes
+            found.append((lengths.over, data.truncation == "error", f"{text}; data.truncation={data.truncation}"))
+    true_ones = [(is_wrong, text) for holds, is_wrong, text in found if holds]
+    wrong = [*report.cut_files, *(text for is_wrong, text in true_ones if is_wrong)]
+    return wrong, [text for is_wrong, text in true_ones if not is_wrong]
 
 
 class _Tokens:

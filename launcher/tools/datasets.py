@@ -88,22 +88,23 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     Raises `Problems`.
     """
     named, holds = _words(what, config_dir)
-    has_model = any(word.startswith("model=") for word in overrides)
+    groups_given = {word.partition("=")[0] for word in overrides}
+    has_model, has_reward = "model" in groups_given, "reward" in groups_given
     algorithm = [word for word in overrides if word.startswith("algorithm=")]
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
     if not algorithm:
-        kind = kind or holds or _by_format(overrides) or _kind_of_rows(what)
-        algorithm = [_ALGORITHMS[kind]]
-    rest = [word for word in overrides if not word.startswith("algorithm=")]
+        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or _kind_of_rows(what)]]
+    rest = [word for word in overrides if word not in algorithm]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
-    file = Path(what).name
-    bare = next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
-    name = bare if named[0] == "data=files" else what
-    has_reward = any(word.startswith("reward=") for word in overrides)
+    name = _without_ending(Path(what).name) if named[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
+
+
+def _without_ending(file: str) -> str:
+    return next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
 
 
 def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
@@ -162,16 +163,18 @@ def inspect_rows(file: str) -> Kind:
     if not found:
         reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
         raise Problems(Problem(file, f"holds no row that can be read{reason}", f"use {FORMS}"))
-    paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
-    if paired:
+    if paired := sum(_has(row, "chosen", "rejected") for row in found):
         return "pairs" if paired == len(found) else "mixed"
-    marks = ("reward_model", "ground_truth", "self_play")
-    graded = any(row.values.get(key) is not None for row in found for key in marks)
     kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
     if not kinds:
         raise Problems(Problem(found[0].where, "is neither a demonstration, a pair nor a prompt, with the keys"
                      f" {', '.join(sorted(found[0].values))}", "use prompt and response", "bad-row"))  # fmt: skip
+    graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
     return "prompts" if graded or "answers" not in kinds else "answers"
+
+
+def _has(row: RawRow, *keys: str) -> bool:
+    return any(row.values.get(key) is not None for key in keys)
 
 
 def _fitting(row: RawRow) -> Iterator[Kind]:

@@ -146,11 +146,6 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         ([*GRPO, "sampler.top_k=1"], "FAIL", "sampler.top_k"),
         ([*GRPO, "sampler.top_p=0.001"], "WARN", "sampler.top_p"),
         ([*GRPO, "sampler.temperature=0.02"], "WARN", "sampler.temperature"),
-        (
-            ["algorithm=grpo", *GPUS, "sampler=vllm", "sampler.importance_sampling=1000"],
-            "WARN",
-            "sampler.importance_sampling",
-        ),
         ([*GRPO, "algorithm.min_group_std=0.6"], "FAIL", "algorithm.min_group_std"),
         ([*GRPO, "algorithm.clip_ratio_low=0.4"], "WARN", "algorithm.clip_ratio_low"),
         ([*GRPO, "algorithm.kl_loss_coef=0.01", "algorithm.kl_loss_type=k1"], "WARN", "algorithm.kl_loss_type"),
@@ -160,7 +155,6 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=100"], "WARN", "algorithm.beta"),
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=1e-5"], "WARN", "algorithm.beta"),
         ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
-        ([*SFT, "model.lora_rank=1024", "model.lora_alpha=1024"], "WARN", "model.lora_rank"),
         (
             ["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"],
             "WARN",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks import memory
+from launcher.preflight.checks import memory, memory_fit
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -58,12 +58,12 @@ def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     assert limit
-    offer = memory.advice(run, limit)
-    assert offer and offer.fits and offer.price
+    offer = memory_fit.advise(run, limit)
+    assert offer and offer.prices
     named = {told.partition("=")[0] for told in offer.words}
     typed = [word for word in words if word.partition("=")[0] not in named]
     changed = run_of(*typed, *offer.words)
-    assert peak(changed) == offer.peak_bytes < peak(run)
+    assert peak(changed) == peak(offer.run) < peak(run)
     (result,) = memory.check_memory(changed, limit)
     assert result.level == "OK"
 
@@ -82,13 +82,13 @@ def test_what_is_cheaper_is_advised_first() -> None:
     assert "lora" not in result.fix and "offload" not in result.fix
 
 
-def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
-    """A limit that is just enough for 100 rows is not enough for 101."""
-    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512")
+def test_the_largest_micro_batch_that_fits_is_chosen() -> None:
+    """Of the powers of two: with a limit that is just enough for 100 rows, 64."""
+    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256")
     exact = run.engine.memory(replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=100)))
     assert exact
-    change = memory.largest_micro_batch(run, exact.at_most_bytes)
-    assert change == ("trainer.micro_batch_size_per_gpu", 100)
+    found = memory_fit.cheapest(run, exact.at_most_bytes, [memory_fit.MICRO])
+    assert found and found.changes == {memory_fit.MICRO: 64}
 
 
 @pytest.mark.parametrize(
@@ -100,22 +100,20 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
 )
 def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
     run = run_of(*words, "data=gsm8k")
-    offer = memory.advice(run, memory.limit(run.hardware) or 0)
-    assert offer and offer.fits and any(word.startswith(needed) for word in offer.words), offer
-
-
-def test_a_micro_batch_larger_than_the_batch_is_not_advised() -> None:
-    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=32")
-    assert memory.largest_micro_batch(run, 2**50) == ("trainer.micro_batch_size_per_gpu", 32)
+    offer = memory_fit.advise(run, memory.limit(run.hardware) or 0)
+    assert offer and any(word.startswith(needed) for word in offer.words), offer
 
 
 def test_settings_that_are_not_valid_together_are_not_advised() -> None:
     """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
-    run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8")
-    offer = memory.advice(run, GIB // 4)
+    batch = ["data.train_batch_size=512", "trainer.micro_batch_size_per_gpu=256"]
+    run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8", *batch)
+    offer = memory_fit.advise(run, peak(run))
     words = offer.words if offer else ()
     assert words
     assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
+    assert memory_fit.advise(run, 2**20) is None
+    assert memory.check_memory(run, 2**20)[0].fix == "use a smaller model or more memory"
 
 
 @pytest.mark.parametrize(

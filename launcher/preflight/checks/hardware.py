@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping
 
 from launcher.clusters.nodes.home import reach
@@ -15,7 +13,7 @@ from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.memory_fit import value_of
-from launcher.spec.hardware import computes_bfloat16
+from launcher.spec.hardware import Hardware, computes_bfloat16
 from launcher.spec.run import RunSpec
 
 CROWDED = 4  # processes of a core, each with a model of its own
@@ -25,44 +23,30 @@ IDLE = 0.9  # of its memory is free on an idle GPU
 def check(context: Context) -> Iterator[CheckResult]:
     """The GPUs, then what cluster, sampler and reward need that is not there."""
     run = context.run
-    yield from _interfaces(run)
     if address := run.cluster.remote_address:
         yield from _nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
+    elif run.taken.is_cpu:
+        yield _cores(run.taken)
     else:
-        yield from _this_machine(run, context.missing_level)
+        yield from _gpus(run, context.missing_level)
     if not context.reward_problems:
         missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements()]
         missing += [problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements()]
         yield from from_problems(missing, context.missing_level)
 
 
-def _interfaces(run: RunSpec) -> Iterator[CheckResult]:
-    """Network interfaces that the environment names, and that this machine does not have."""
-    known = [name for _, name in socket.if_nameindex()]
-    for variable, used in (("GLOO_SOCKET_IFNAME", True), ("NCCL_SOCKET_IFNAME", not run.taken.is_cpu)):
-        text = os.environ.get(variable, "").strip()
-        if not (text and used and run.taken.several) or text.startswith("^"):  # all but those
-            continue
-        asked = [name for name in text.removeprefix("=").split(",") if name]
-        exact = variable.startswith("GLOO") or text.startswith("=")  # NCCL takes beginnings of names
-        if not any(name == each or (not exact and each.startswith(name)) for name in asked for each in known):
-            level: Level = "WARN" if run.hardware.nnodes > 1 or run.cluster.remote_address else "FAIL"
-            message = f"names {text}, and this machine has {', '.join(known)}"
-            yield CheckResult(level, variable, message, f"unset {variable}, or set it to one of these")
+def _cores(asked: Hardware) -> CheckResult:
+    processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
+    cores = machine.cpu_count()
+    message = f"{processes} on {cores} CPU cores"
+    if asked.processes_per_node <= CROWDED * cores:
+        return CheckResult("OK", "hardware", message)
+    fix = f"use hardware.nproc_per_node={cores}"
+    return CheckResult("WARN", "hardware.nproc_per_node", f"{message}: they wait for each other", fix)
 
 
-def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
+def _gpus(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     asked, found = run.taken, machine.query_gpus()
-    if asked.is_cpu:
-        processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
-        cores, each = machine.cpu_count(), asked.processes_per_node
-        message = f"{processes} on {cores} CPU cores"
-        if each > CROWDED * cores:
-            fix = f"use hardware.nproc_per_node={cores}"
-            yield CheckResult("WARN", "hardware.nproc_per_node", f"{message}: they wait for each other", fix)
-        else:
-            yield CheckResult("OK", "hardware", message)
-        return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:
         message = f"the GPUs' driver does not answer: {found.trouble}"
@@ -76,14 +60,11 @@ def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
-        if not all(computes_bfloat16(gpu.name) for gpu in gpus):
-            for name, value, instead in (
-                ("model.dtype", "bfloat16", "float32"),
-                ("engine.mixed_precision", True, "false"),
-            ):
-                if value_of(run, name) == value:
-                    message = f"{written(value)}, and {names} computes bfloat16 only by emulation, slowly"
-                    yield CheckResult("WARN", name, message, f"use {name}={instead}")
+        emulates = not all(computes_bfloat16(gpu.name) for gpu in gpus)
+        for name, value, instead in (("model.dtype", "bfloat16", "float32"), ("engine.mixed_precision", True, "false")):
+            if emulates and value_of(run, name) == value:
+                message = f"{written(value)}, and {names} computes bfloat16 only by emulation, slowly"
+                yield CheckResult("WARN", name, message, f"use {name}={instead}")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
             free = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)

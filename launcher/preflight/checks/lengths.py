@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -82,14 +81,13 @@ def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
     asked = "".join(text for texts in turns for text in texts)
     answered = "".join(text for row in rows for text in (row.response, row.rejected) if text)
     for what, text in (("prompts", asked), ("answers", answered)):
-        missing = Counter(letter for letter in text if letter not in model.alphabet)
-        if missing.total() > MOSTLY * len(text):
-            share = f"{missing.total() / len(text):.0%} of the characters of the {what} are not in model.alphabet"
+        missing = sum(letter not in model.alphabet for letter in text)
+        if missing > MOSTLY * len(text):
+            share = f"{missing / len(text):.0%} of the characters of the {what} are not in model.alphabet"
             whole = model.alphabet + "".join(sorted({*asked, *answered} - {*model.alphabet}))
-            typed = (
-                shlex.quote(f'model.alphabet="{whole}"') if not {*whole} & {*"\"\\$'"} and whole.isprintable() else ""
-            )
-            fix = f"use {typed}" if typed and len(typed) < 300 else "add them to model.alphabet"
+            typed = whole.isprintable() and len(whole) < 300 and not {*whole} & {*"\"\\$'"}
+            word = f'model.alphabet="{whole}"'
+            fix = f"use {shlex.quote(word)}" if typed else "add them to model.alphabet"
             yield CheckResult("FAIL", "model.alphabet", f"{share} and become <unk>", f"{fix}, or another model")
             return
 
@@ -151,14 +149,12 @@ def _count(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> 
         if size > COUNTED:
             break
         chosen.append(place)
-    waiting, found, limits = list(dict.fromkeys(chosen)), dict[int, Count](), _limits(run)
+    waiting, found = list(dict.fromkeys(chosen)), dict[int, Count]()
     while waiting:
         part, waiting = waiting[:PART], waiting[PART:]
         counts = text.lengths([rows[place] for place in part], kind)
         found.update(zip(part, counts, strict=True))
-        if not any(
-            isinstance(count, str) or any(limit.of(count) > limit.tokens for limit in limits) for count in counts
-        ):
+        if not any(isinstance(count, str) or _is_over(run, count) for count in counts):
             break
     return dict(sorted(found.items()))
 
@@ -200,20 +196,29 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         return LengthReport([_not_written(unwritable, len(unwritable) == len(rows), data.on_bad_row == "skip")])
     found = [count for count in counts if not isinstance(count, str)]
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
-    results, over, summary = list[CheckResult](), set[int](), list[str]()
-    for limit in _limits(run):
-        tokens = [limit.of(count) for count in found]
-        long = [number for number, length in enumerate(tokens) if length > limit.tokens]
-        over.update(long)
-        if long:
-            results.append(_too_long(run, f"{of} {split}", rows[long[0]], limit, tokens, len(long)))
-        if max(tokens):
-            summary.append(f"{limit.what}s of at most {max(tokens)}")
-    filtered = len(over) if split == "train" and data.truncation == "filter" and not run.shares_length else 0
-    results = results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")]
+    results = _over_limits(run, f"{of} {split}", rows, found)
+    if not results:
+        most = ((limit.what, max(map(limit.of, found))) for limit in _limits(run))
+        summary = " and ".join(f"{what}s of at most {tokens}" for what, tokens in most if tokens)
+        results.append(CheckResult("OK", f"lengths {split}", f"{summary} tokens"))
     if several := sum(count[2] > 1 for count in found):
         results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(counts))))
-    return LengthReport(results, filtered)
+    filters = split == "train" and data.truncation == "filter" and not run.shares_length
+    return LengthReport(results, sum(_is_over(run, count) for count in found) if filters else 0)
+
+
+def _over_limits(run: RunSpec, of: str, rows: Sequence[Row], counts: Sequence[Sequence[int]]) -> list[CheckResult]:
+    """One for each limit that some rows exceed."""
+    results = []
+    for limit in _limits(run):
+        tokens = list(map(limit.of, counts))
+        if first := next((row for row, length in zip(rows, tokens, strict=True) if length > limit.tokens), None):
+            results.append(_too_long(run, of, first, limit, tokens))
+    return results
+
+
+def _is_over(run: RunSpec, count: Sequence[int]) -> bool:
+    return any(limit.of(count) > limit.tokens for limit in _limits(run))
 
 
 def _not_written(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
@@ -235,7 +240,8 @@ def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"
 
 
-def _too_long(run: RunSpec, of: str, first: Row, limit: _Limit, tokens: list[int], over: int) -> CheckResult:
+def _too_long(run: RunSpec, of: str, first: Row, limit: _Limit, tokens: list[int]) -> CheckResult:
+    over = sum(length > limit.tokens for length in tokens)
     enough, truncation = max(tokens) - limit.other, run.data.truncation
     message = f"{over:,} of {of} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
     message += ", which is the length of prompt and response together" if run.shares_length else ""

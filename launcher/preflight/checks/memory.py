@@ -10,7 +10,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.memory_fit import MemoryAdvice, advice, fits, largest_micro_batch
+from launcher.preflight.checks.memory_fit import advise, fits
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -53,16 +53,10 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     message = f"{taken} of {_gib(limit_bytes)} for each process"
     if fits(memory, limit_bytes):
         return [CheckResult("OK", "memory", message)]
-    helps = advice(run, limit_bytes)
-    fix = _fix(helps) if helps else "use a smaller model or more memory"
+    fix = "use a smaller model or more memory"
+    if (helps := advise(run, limit_bytes)) and (needs := run.engine.memory(helps.run)):
+        fix = f"use {shlex.join(helps.words)}: {_gib(needs.peak_bytes)}, {', '.join(helps.prices)}"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
-
-
-def _fix(advice: MemoryAdvice) -> str:
-    words = shlex.join(advice.words)
-    if advice.fits:
-        return f"use {words}: {_gib(advice.peak_bytes)}, {advice.price}"
-    return f"even with {words} it takes {_gib(advice.peak_bytes)}; use more GPUs or a smaller model"
 
 
 def _gib(count: int) -> str:
@@ -70,15 +64,6 @@ def _gib(count: int) -> str:
 
 
 def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
-    """Phases, parts, limit and advice as plain data, in bytes; None where nothing is known."""
+    """Phases, parts and limit as plain data, in bytes; None where nothing is known."""
     memory = run.engine.memory(run)
-    if memory is None:
-        return None
-    node = memory.to_node() | {"limit_bytes": limit_bytes}
-    if limit_bytes is not None:
-        micro = largest_micro_batch(run, limit_bytes)
-        node |= {"fits": fits(memory, limit_bytes), "largest_micro_batch": micro and f"{micro[0]}={micro[1]}"}
-        if not node["fits"]:
-            helps = advice(run, limit_bytes)
-            node["advice"] = [{**vars(helps), "words": list(helps.words)}] if helps else []
-    return node
+    return None if memory is None else memory.to_node() | {"limit_bytes": limit_bytes}

@@ -62,16 +62,6 @@ SMALLER = "the same result, in smaller parts"
 
 
 @dataclass(frozen=True)
-class MemoryAdvice:
-    """Arguments to use instead, and the memory they lead to."""
-
-    words: tuple[str, ...]
-    peak_bytes: int
-    fits: bool
-    price: str
-
-
-@dataclass(frozen=True)
 class Fit:
     """A run that fits, and what was changed for it."""
 
@@ -79,6 +69,11 @@ class Fit:
     changes: dict[str, Any]
     prices: tuple[str, ...]
     cost: float
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The changes as arguments."""
+        return tuple(f"{name}={written(value)}".replace(", ", ",") for name, value in self.changes.items())
 
 
 def fits(memory: Memory, limit_bytes: int) -> bool:
@@ -109,22 +104,23 @@ def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None
 
 def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[Switch, ...]]:
     """Switches that make a difference, put together, the cheapest first."""
-    on_gpu, bfloat16 = not run.hardware.is_cpu, has_bfloat16(run.hardware)
-    several = run.hardware.processes > 1
+    on_gpu, several = not run.hardware.is_cpu, run.hardware.processes > 1
+    rounds = on_gpu and run.model.dtype == "float32" and has_bfloat16(run.hardware)
     roles = [Switch((("engine.offload", (role,)),), 1.2, f"the {role} is moved in every step", same=False)
              for role in ("reference", "critic", "reward")]  # fmt: skip
-    ways = [[MIXED] if on_gpu and bfloat16 and run.model.dtype == "float32" else [], [RECOMPUTED]]
-    ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
-    rounded = [FROZEN] if on_gpu and bfloat16 and run.model.dtype == "float32" else []
-    ways += [[*([ADAPTERS] if not run.model.lora_rank else []), *rounded]]
-    ways += [[UNTESTED] if not run.algorithm.sampled else [], *([switch] for switch in UNSHARED)]
+    ways = [
+        {MIXED: rounds}, {RECOMPUTED: True},
+        {SHARDED: several, MOVED: several and on_gpu, **dict.fromkeys(roles, on_gpu)},
+        {ADAPTERS: not run.model.lora_rank, FROZEN: rounds},
+        {UNTESTED: not run.algorithm.sampled}, *({switch: True} for switch in UNSHARED),
+    ]  # fmt: skip
 
-    def useful(switch: Switch) -> bool:
-        allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))
+    def is_useful(switch: Switch) -> bool:
+        allowed = free is None or (switch.same and {name for name, _ in switch.changes} <= {*free})
         return allowed and any(value_of(run, name) != value for name, value in switch.changes)
 
-    chosen = product(*([NOTHING, *filter(useful, switches)] for switches in ways))
-    yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=_cost)
+    useful = [[NOTHING, *(switch for switch in way if way[switch] and is_useful(switch))] for way in ways]
+    yield from sorted((chosen for chosen in product(*useful) if not {MIXED, FROZEN} <= {*chosen}), key=_cost)
 
 
 def _cost(switches: Iterable[Switch]) -> float:
@@ -149,7 +145,7 @@ def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> t
     """The run with the largest parts that fit, and those that are smaller than before; None where none fit."""
     if _good(run, limit_bytes):
         return run, {}
-    ranges = [_micro_batch_range(run), (DECODED, run.sampler.n, run.sampler.max_num_seqs),
+    ranges = [_micro_batches(run), (DECODED, run.sampler.n, run.sampler.max_num_seqs),
               (JUDGED, 1, run.data.val_batch_size)]  # fmt: skip
     ranges = [(name, min(least, most), most) for name, least, most in ranges if free is None or name in free]
     smallest = with_settings(run, tuple((name, least) for name, least, _ in ranges))
@@ -178,18 +174,7 @@ def _slowness(run: RunSpec) -> float:
     return slow
 
 
-def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
-    """The setting of the largest micro-batch that fits; None where even the smallest does not.
-
-    A larger one than an update has rows would change nothing.
-    """
-    name, least, most = _micro_batch_range(run)
-    rows = max(run.sequences_per_update, 1)
-    value = _largest(run, name, least, rows if name == MICRO else max(most, rows * least), limit_bytes)
-    return None if value is None else (name, value)
-
-
-def _micro_batch_range(run: RunSpec) -> tuple[str, int, int]:
+def _micro_batches(run: RunSpec) -> tuple[str, int, int]:
     """The setting of the micro-batches, its least value and its value now."""
     if run.trainer.max_tokens_per_gpu:
         pairs = 2 if run.algorithm.data == "pairs" else 1
@@ -219,42 +204,16 @@ def _good(run: RunSpec, limit_bytes: int) -> bool:
     return memory is not None and fits(memory, limit_bytes)
 
 
-def advice(run: RunSpec, limit_bytes: int) -> MemoryAdvice | None:
-    """The arguments of the cheapest run that fits; where none does, of the one that needs least."""
-    before = run.engine.memory(run)
-    if before is None:
-        return None
-    found, fewer = cheapest(run, limit_bytes), dict[str, Any]()
-    if not found and run.algorithm.sampled and run.sampler.n > FEW:
-        fewer = {"sampler.n": FEW}
-        smaller = with_settings(run, tuple(fewer.items()))
-        found = cheapest(smaller, limit_bytes) if smaller else None
-    if found:
-        prices = [*(["fewer answers are compared"] if fewer else []), *found.prices]
-        return _advice(found.run, fewer | found.changes, prices, fits=True)
-    tried = []
-    for switches in _combinations(run, None):
-        changes = {name: value for switch in switches for name, value in switch.changes} | _smallest(run)
-        if made := with_settings(run, tuple(changes.items())):
-            tried.append(_advice(made, changes, [*(switch.price for switch in switches), SMALLER], fits=False))
-    least = min(tried, key=lambda advice: advice.peak_bytes, default=None)
-    return least if least and least.peak_bytes < before.peak_bytes else None
-
-
-def _smallest(run: RunSpec) -> dict[str, Any]:
-    """The smallest parts that a step can be computed in."""
-    name, least, _ = _micro_batch_range(run)
-    return {name: least, DECODED: run.sampler.n, JUDGED: 1}
-
-
-def _advice(run: RunSpec, changes: dict[str, Any], prices: Iterable[str], *, fits: bool) -> MemoryAdvice:
-    memory = run.engine.memory(run)
-    assert memory
-    return MemoryAdvice(_words(changes), memory.peak_bytes, fits, ", ".join(dict.fromkeys(filter(None, prices))))
-
-
-def _words(changes: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{name}={written(value)}".replace(", ", ",") for name, value in changes.items())
+def advise(run: RunSpec, limit_bytes: int) -> Fit | None:
+    """The cheapest run that fits, with fewer answers to a prompt where there is no other; None where none does."""
+    found = cheapest(run, limit_bytes)
+    if found or not run.algorithm.sampled or run.sampler.n <= FEW:
+        return found
+    fewer = {"sampler.n": FEW}
+    smaller = with_settings(run, tuple(fewer.items()))
+    found = cheapest(smaller, limit_bytes) if smaller else None
+    prices = ("fewer answers are compared", *found.prices) if found else ()
+    return found and replace(found, changes=fewer | found.changes, prices=prices)
 
 
 def with_settings(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:

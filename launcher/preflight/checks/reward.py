@@ -66,9 +66,12 @@ def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether right answers to the first rows score above others."""
     reward, name = run.reward, type(run.reward).__name__
     servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
-    asked = MAX_ASKED if servers and not any(leaf.missing_requirements() for leaf in servers) else 0
+    asked = MAX_ASKED if servers and not [leaf for leaf in servers if leaf.missing_requirements()] else 0
     found = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_unread(reward, rows))
-    if not found and not asked and not any(reward.cheap_for(make_answer(row)) for row in rows):
+    if not found and isinstance(reward, Exact) and any(map(_is_solution, rows)):
+        message = "Exact compares with whole solutions, which no model repeats literally"
+        found = [CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")]
+    if not found and not asked and not any(map(reward.cheap_for, map(make_answer, rows))):
         found = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
     right = "scores right answers to the first rows above empty ones"
     finding = right if reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
@@ -90,10 +93,9 @@ def _too_long(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
 
 
 def _unread(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Whether the reward reads right answers in the form that the prompts ask for, and what it compares with is a final
-    answer."""
+    """Whether the reward reads right answers in the form that the prompts ask for."""
     reward = deepcopy(reward)  # processes that it starts end with the copy
-    final = [row for row in rows if not _SOLUTION.search(row.ground_truth or "\n")]
+    final = [row for row in rows if row.ground_truth and not _is_solution(row)]
     for mark, (form, name) in _ASKED.items():
         asking = [row for row in final if mark in _last_text(row)]
         given = list(islice(rows_to_try(reward, asking), MAX_GUESSED))
@@ -105,9 +107,10 @@ def _unread(reward: Reward, rows: Sequence[Row]) -> Iterator[CheckResult]:
             message = f"the prompts ask for the result with {mark} ({asking[0].where} is the first), and {got}"
             yield CheckResult("WARN", "reward", message, f"use reward={name}, or prompts that ask for another form")
             return
-    if isinstance(reward, Exact) and any(_SOLUTION.search(row.ground_truth or "") for row in rows):
-        message = "Exact compares with whole solutions, which no model repeats literally"
-        yield CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
+
+
+def _is_solution(row: Row) -> bool:
+    return bool(_SOLUTION.search(row.ground_truth or ""))
 
 
 def _last_text(row: Row) -> str:

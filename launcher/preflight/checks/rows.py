@@ -97,22 +97,30 @@ def _all_alike(train: SplitRows) -> Iterator[CheckResult]:
 def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
     """What helps against bad rows."""
     seen, data = context.train if split == "train" else context.val, context.run.data
-    broken = [row for row in bad if row.reason.startswith("not UTF-8")]
-    if broken:
-        name = broken[0].where.rpartition(":")[0]
-        encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
-        unknown = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
-        return to_utf8(name, encoding) if encoding else unknown
+    if broken := [row for row in bad if row.reason.startswith("not UTF-8")]:
+        return _fix_of_encoding(broken)
     if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
         return "use skip"
-    keys = data.prompt_and_answer_keys(split) if isinstance(data, Files) and "is missing" in bad[0].reason else ()
-    if keys and context.run.algorithm.data in ("answers", "prompts"):
-        quoted = [key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"') for key in keys]
-        words = (f"data.{name}_key={key}" for name, key in zip(("prompt", "response"), quoted, strict=False))
-        return f"name the fields of prompt and answer: {' '.join(words)}"
-    if bad[0].reason.startswith("invalid JSON"):
-        return _fix_of_json(bad[0])
-    return "use rows in a supported format"
+    if (
+        "is missing" in bad[0].reason
+        and isinstance(data, Files)
+        and context.run.algorithm.data in ("answers", "prompts")
+    ):
+        keys = zip(("prompt", "response"), data.prompt_and_answer_keys(split), strict=False)
+        if words := [f"data.{name}_key={_typed(key)}" for name, key in keys]:
+            return f"name the fields of prompt and answer: {' '.join(words)}"
+    return _fix_of_json(bad[0]) if bad[0].reason.startswith("invalid JSON") else "use rows in a supported format"
+
+
+def _typed(key: str) -> str:
+    return key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"')
+
+
+def _fix_of_encoding(broken: Sequence[RefusedRow]) -> str:
+    name = broken[0].where.rpartition(":")[0]
+    encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
+    unknown = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
+    return to_utf8(name, encoding) if encoding else unknown
 
 
 def _fix_of_json(row: RefusedRow) -> str:

@@ -47,19 +47,25 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
         if frequency > steps:
             message = f"every {frequency} steps, and the run has {steps}: {what} at the end only"
             yield CheckResult("WARN", f"trainer.{name}", message, f"use {max(steps // 4, 1)}")
-    if found.val_rows and 0 < save <= steps and test > 0 and save % test and best and trainer.keep_best:
+    if found.val_rows == 0:
+        yield from _unvalidated(run)
+    elif found.val_rows and 0 < save <= steps and test > 0 and save % test and best and trainer.keep_best:
         message = f"every {test} steps, and every {save} are saved: only what was validated can be the best checkpoint"
         yield CheckResult("WARN", "trainer.test_freq", message, f"use {save}")
-    if found.val_rows == 0 and test > 0:
+
+
+def _unvalidated(run: RunSpec) -> Iterator[CheckResult]:
+    """Settings that are read by validation alone, where no rows are held out."""
+    if run.trainer.test_freq > 0:
         message = "nothing is held out, so nothing is validated"
         yield CheckResult("WARN", "trainer.test_freq", message, "set data.val_files, or use -1")
-    for name in UNTESTED if found.val_rows == 0 else ():
+    for name in UNTESTED:
         group, _, setting = name.partition(".")
         held = getattr(run, group)
         if (value := getattr(held, setting)) != fields_of(type(held))[setting].default:
             message = f"{written(value)} has no effect, as nothing is held out"
             yield CheckResult("WARN", name, message, "set data.val_files, or leave it out")
-    if found.val_rows == 0 and best:
+    if best := run.trainer.best_metric:
         message = f"{best} is never measured, as there are no held-out rows"
         yield CheckResult("WARN", "trainer.best_metric", message, "set data.val_files")
 

@@ -1,4 +1,4 @@
-"""What the environment and the GPU leave a run: threads, interfaces, mirrors, and vLLM's memory."""
+"""What the environment and the GPU leave a run: threads, mirrors, and vLLM's memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ def test_threads_are_those_of_the_environment(
 @pytest.mark.parametrize(
     ("variable", "value", "words", "level"),
     [
-        ("GLOO_SOCKET_IFNAME", "nope0", ["model=tiny", "hardware.nproc_per_node=2"], "FAIL"),
-        ("GLOO_SOCKET_IFNAME", "lo", ["model=tiny", "hardware.nproc_per_node=2"], None),
-        ("GLOO_SOCKET_IFNAME", "nope0", ["model=tiny"], None),  # one process
         ("HF_ENDPOINT", "hf-mirror.example", ["model=hf", "model.path=o/m"], "WARN"),
         ("HF_ENDPOINT", "http://127.0.0.1:9", ["model=hf", "model.path=o/m"], "WARN"),
     ],
