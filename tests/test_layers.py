@@ -78,7 +78,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "torch": ("engines/torch/", "tools/merge/"),
     "transformers": ("engines/torch/", "text/", "tools/merge/"),
     "tokenizers": ("engines/torch/", "text/"),
-    "safetensors": ("engines/torch/", "tools/merge/"),
+    "safetensors": ("engines/torch/", "models/weights.py", "tools/merge/"),
     "hydra": (
         "core/composition.py",
         "config/",
