@@ -146,13 +146,15 @@ def _repair(
 ) -> tuple[RunSpec | None, list[Problem]]:
     """The run that is left when all that is wrong is reset, and what was wrong; no run where nothing helps. Fills the
     names of `ignored`."""
+    fixed = set[str]()
     problems, left = list[Problem](), list(ignored.typed)  # `left` are still as they were typed
     for _ in range(ROUNDS):
         found = _problems(node)
         if isinstance(found, RunSpec):
             return found, problems
         problems += [each for each in found if not ignored.explains(each) and each not in problems]
-        at_fault, source = _to_reset(found, left, ignored.names, plain, placeholders)
+        at_fault, source = _to_reset(found, left, ignored.names, fixed, plain, placeholders)
+        fixed |= at_fault if source is not plain else set()
         if not at_fault:
             break
         for key in at_fault:
@@ -164,19 +166,19 @@ def _repair(
 
 
 def _to_reset(
-    found: Sequence[Problem], typed: Sequence[str], names: Collection[str], plain: Mapping[str, Any],
+    found: Sequence[Problem], typed: Sequence[str], names: set[str], fixed: set[str], plain: Mapping[str, Any],
     placeholders: Mapping[str, Any],
 ) -> tuple[set[str], Mapping[str, Any]]:  # fmt: skip
-    """The names to reset, and the node with their values: typed settings that the problems are about, or of their
-    groups; else what nobody typed: values that the problems name, whole groups; else all that was typed. `names` are
-    reset already."""
+    """The names to reset, and the node with their values: typed settings that the problems are about; else values that
+    the problems name, whole groups, or all that was typed. `names` are reset already, `fixed` to values that problems
+    named."""
     groups = {problem.where.partition(".")[0] for problem in found}
-    known = {each.where: each.value for each in found if each.value is not None}
+    known = {each.where: each.value for each in found if each.value is not None and each.where not in fixed}
     ways: list[tuple[set[str], Mapping[str, Any]]] = [
         ({key for problem in found for key in _settings_of(problem, typed)}, plain),
+        (set(known), nested(known)),
+        (groups & placeholders.keys() - names, placeholders),
         ({key for key in typed if key.partition(".")[0] in groups}, plain),
-        (known.keys() - names, nested(known)),
-        (groups & placeholders.keys() - set(names), placeholders),
     ]
     return next((way for way in ways if way[0]), (set(typed), plain))
 

@@ -24,7 +24,7 @@ from launcher.spec.run import RunSpec
 
 LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value that is shown in a suggestion
-ALIKE = 0.7
+ALIKE = 0.65
 """Least likeness of a name that is suggested."""
 CHOICE_OF_SETTING = {
     "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
@@ -296,10 +296,11 @@ def _likeness(typed: str, name: str) -> float:
     (place, _, leaf), (own_place, _, own) = typed.rpartition("."), name.rpartition(".")
     if not place and "." not in name:
         return _ratio(typed, name)
-    of_leaf = 0.9 if place == own_place and len(leaf) > 2 and own.startswith(leaf) else _ratio(leaf, own)
+    begins = place == own_place and len(leaf) > 2 and own.startswith(leaf)
+    of_leaf = max(0.9 if begins else 0, _ratio(leaf, own))
     if not place or own_place == place or own_place.startswith(f"{place}."):
         return of_leaf
-    return max(0.95 * of_leaf, _ratio(typed, name))
+    return 0.95 * max(of_leaf, _ratio(typed, name))
 
 
 def _ratio(one: str, other: str) -> float:
