@@ -86,7 +86,7 @@ def test_who_does_not_catch_the_signal_is_not_asked(begun: Callable[..., LocalJo
     assert job.exit_code() is None, "it would have ended"
 
 
-def test_a_process_that_was_stopped_is_known_by_its_state(
+def test_a_process_that_was_stopped_or_has_ended_is_known_by_its_state(
     begun: Callable[..., LocalJob], until: Callable[..., None]
 ) -> None:
     job = begun(SLEEPS, SLEEPS)
@@ -97,13 +97,9 @@ def test_a_process_that_was_stopped_is_known_by_its_state(
     assert "in here" in first.text and (second.state, second.text) == ("T", "") and took < LIMIT_S
     os.kill(pid, signal.SIGCONT)
     assert all("in here" in stack.text for stack in job.stacks(LIMIT_S)), "it was not asked meanwhile"
-
-
-def test_a_process_that_has_ended_is_told(begun: Callable[..., LocalJob], until: Callable[..., None]) -> None:
-    job = begun(SLEEPS, HEAD + READY)
+    os.kill(pid, signal.SIGKILL)
     until(lambda: job.stacks(LIMIT_S)[1].state == "X")
-    _, second = job.stacks(LIMIT_S)
-    assert (second.rank, second.text) == (1, "")
+    assert (job.stacks(LIMIT_S)[1].rank, job.stacks(LIMIT_S)[1].text) == (1, "")
 
 
 def test_no_answer_is_waited_for_longer_than_asked(begun: Callable[..., LocalJob]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 
 from launcher.clusters.nodes.home import Home
-from launcher.clusters.ray.job import NAME
 
 pytest.importorskip("ray")
 pytestmark = [
@@ -100,33 +98,6 @@ def test_two_users_of_one_machine_do_not_meet(users: list[User]) -> None:
     # what one ends is its own
     one.run("down")
     assert not Path(nodes[0].temp).exists() and two.status()["nodes"][0]["alive"] is True
-
-
-def test_nobody_else_enters_the_ray_of_a_run(users: list[User], small: list[str], until: Callable[..., None]) -> None:
-    """The folder that a run of `cluster=ray` keeps its own Ray in, in the temporary folder that all users share."""
-    one, two = users
-    words = ["train", *small, "cluster=ray", "algorithm=grpo", "trainer.total_training_steps=100000"]
-
-    def trains() -> bool:
-        return any('"Step"' in path.read_text() for path in one.home.glob("runs/*/*/events.jsonl"))
-
-    with (one.home.parent / "output").open("w") as output, subprocess.Popen(
-        one.argv(*words), env=one.env, cwd=one.home, stdout=output, stderr=output
-    ) as process:  # fmt: skip
-        try:
-            until(lambda: trains() or process.poll() is not None)
-            assert process.poll() is None, (one.home.parent / "output").read_text()
-            [folder] = Path("/tmp").glob(f"{NAME}-{process.pid}-*")
-            [session] = folder.glob("r/session_2*")
-            for path in (folder, folder / "r", session):
-                state = path.stat()
-                assert (stat.S_IMODE(state.st_mode), state.st_uid) == (0o700, one.uid), path
-            read = subprocess.run([*two.become, "ls", str(folder)], capture_output=True, text=True, check=False)
-            assert "Permission denied" in read.stderr
-        finally:
-            process.terminate()
-            process.wait(60)
-    assert not folder.exists()
 
 
 def test_a_killed_head_comes_back_with_its_node(until: Callable[..., None]) -> None:
