@@ -6,14 +6,11 @@ POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info",
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, field, replace
-from functools import partial
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,9 +21,6 @@ from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
-Post = Callable[[bytes], Awaitable[bytes]]
-"""Sends a request's body and returns the reply's. Raises `RequestFailed`."""
-MOST_WAIT_S = 30.0
 PRINTABLE = "use printable ASCII characters"
 KEPT = "would be kept with the run"
 TRIAL_S = 5.0
@@ -125,41 +119,26 @@ class Remote(DetailedReward):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""
-        results = asyncio.run(self._score_all(answers))
-        faults = [fault for scores, fault in results for _ in scores]
-        return Scores([score for scores, _ in results for score in scores], {}, faults)
-
-    async def _score_all(self, answers: Sequence[Answer]) -> list[tuple[list[Any], str]]:
-        """Of each batch the scores, and why it has none."""
         from launcher.rewards import http_post  # noqa: PLC0415  late: httpx2 is needed where a server is asked
 
-        places, failed = asyncio.Semaphore(self.max_parallel), 0
-
-        async def score_batch(batch: Sequence[Answer]) -> tuple[list[Any], str]:
-            nonlocal failed
-            async with places:
-                if failed >= self.max_parallel:
-                    return [math.nan] * len(batch), f"not asked: {self.max_parallel} requests before it failed"
-                try:
-                    scores = await self._score(post, batch)
-                except RequestFailed as error:
-                    failed += 1
-                    return [math.nan] * len(batch), str(error)
-                failed = 0
-                return scores, ""
-
         batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
+        results = http_post.score_all(self, batches)
+        total = [score for scores, _ in results for score in scores]
+        return Scores(total, {}, [fault for scores, fault in results for _ in scores])
+
+    def body(self, batch: Sequence[Answer]) -> bytes:
+        """Of a request."""
+        sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
+        return json.dumps({"answers": sent}, default=str).encode()
+
+    def all_headers(self) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if self.token_env:
             headers["Authorization"] = f"Bearer {self._token}"
-        async with http_post.open_client() as client:
-            post = partial(http_post.post, client, self.url, headers | self.headers)
-            return await asyncio.gather(*map(score_batch, batches))
+        return headers | self.headers
 
-    async def _score(self, post: Post, batch: Sequence[Answer]) -> list[Any]:
-        """Raises `RequestFailed`."""
-        sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
-        reply = await self._reply(post, json.dumps({"answers": sent}, default=str).encode())
+    def read_scores(self, reply: bytes, count: int) -> list[Any]:
+        """As the server gave them, for so many answers. Raises `RequestFailed`."""
         try:
             node = parse_json(reply)
         except ValueError as error:
@@ -167,23 +146,9 @@ class Remote(DetailedReward):
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
             raise RequestFailed(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
-        if len(scores) != len(batch):
-            raise RequestFailed(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
+        if len(scores) != count:
+            raise RequestFailed(f"the server gave {len(scores)} scores for {count} answers; expected one for each")
         return scores
-
-    async def _reply(self, post: Post, body: bytes) -> bytes:
-        for again in range(self.retries + 1):
-            try:
-                async with asyncio.timeout(self.timeout_s):
-                    return await post(body)
-            except TimeoutError:
-                failure = RequestFailed(f"the server took longer than {self.timeout_s:g} s", passing=True)
-            except RequestFailed as error:
-                failure = error
-            if not failure.passing or again == self.retries:
-                break
-            await asyncio.sleep(min(max(self.backoff_s * 2**again, failure.wait_s), MOST_WAIT_S))
-        raise failure
 
 
 class RequestFailed(Exception):

@@ -191,20 +191,30 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         return LengthReport([])
     data, asked = run.data, split == "val" and run.algorithm.sampled
     counted = _count(run, text, "prompts" if asked else run.algorithm.data, every)
-    rows, counts = [every[place] for place in counted], list(counted.values())
-    if unwritable := [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]:
-        return LengthReport([_not_written(unwritable, len(unwritable) == len(rows), data.on_bad_row == "skip")])
-    found = [count for count in counts if not isinstance(count, str)]
+    rows, found = (
+        [every[place] for place in counted],
+        [count for count in counted.values() if not isinstance(count, str)],
+    )
+    if unwritable := [(every[place], count) for place, count in counted.items() if isinstance(count, str)]:
+        return LengthReport([_not_written(unwritable, not found, data.on_bad_row == "skip")])
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
     results = _over_limits(run, f"{of} {split}", rows, found)
     if not results:
-        most = ((limit.what, max(map(limit.of, found))) for limit in _limits(run))
-        summary = " and ".join(f"{what}s of at most {tokens}" for what, tokens in most if tokens)
-        results.append(CheckResult("OK", f"lengths {split}", f"{summary} tokens"))
+        results.append(CheckResult("OK", f"lengths {split}", f"{_summary(run, found)} tokens"))
     if several := sum(count[2] > 1 for count in found):
-        results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(counts))))
-    filters = split == "train" and data.truncation == "filter" and not run.shares_length
-    return LengthReport(results, sum(_is_over(run, count) for count in found) if filters else 0)
+        results.append(CheckResult("OK", f"sequences {split}", several_sequences(several, len(found))))
+    return LengthReport(results, _filtered(run, found) if split == "train" else 0)
+
+
+def _filtered(run: RunSpec, counts: Sequence[Sequence[int]]) -> int:
+    """Rows that are left out for their length."""
+    filters = run.data.truncation == "filter" and not run.shares_length
+    return sum(_is_over(run, count) for count in counts) if filters else 0
+
+
+def _summary(run: RunSpec, counts: Sequence[Sequence[int]]) -> str:
+    most = [(limit.what, max(map(limit.of, counts))) for limit in _limits(run)]
+    return " and ".join(f"{what}s of at most {tokens}" for what, tokens in most if tokens)
 
 
 def _over_limits(run: RunSpec, of: str, rows: Sequence[Row], counts: Sequence[Sequence[int]]) -> list[CheckResult]:

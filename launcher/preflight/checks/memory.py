@@ -53,7 +53,7 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     message = f"{taken} of {_gib(limit_bytes)} for each process"
     if fits(memory, limit_bytes):
         return [CheckResult("OK", "memory", message)]
-    fix = "use a smaller model or more memory"
+    fix = "use more GPUs with engine.strategy=fsdp2, adapters (model.lora_rank=32) or a smaller model"
     if (helps := advise(run, limit_bytes)) and (needs := run.engine.memory(helps.run)):
         fix = f"use {shlex.join(helps.words)}: {_gib(needs.peak_bytes)}, {', '.join(helps.prices)}"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]

@@ -65,8 +65,7 @@ def _unscorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
 def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether right answers to the first rows score above others."""
     reward, name = run.reward, type(run.reward).__name__
-    servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
-    asked = MAX_ASKED if servers and not [leaf for leaf in servers if leaf.missing_requirements()] else 0
+    asked = MAX_ASKED if _has_servers(reward) else 0
     found = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_unread(reward, rows))
     if not found and isinstance(reward, Exact) and any(map(_is_solution, rows)):
         message = "Exact compares with whole solutions, which no model repeats literally"
@@ -74,8 +73,15 @@ def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     if not found and not asked and not any(map(reward.cheap_for, map(make_answer, rows))):
         found = [CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")]
     right = "scores right answers to the first rows above empty ones"
-    finding = right if reward.uses_ground_truth else "can score the first rows, and uses no ground truth"
-    yield from found or [CheckResult("OK", "reward", f"{name} {finding}")]
+    if not reward.uses_ground_truth:
+        right = "can score the first rows, and uses no ground truth"
+    yield from found or [CheckResult("OK", "reward", f"{name} {right}")]
+
+
+def _has_servers(reward: Reward) -> bool:
+    """Whether it asks servers, and all of them are there."""
+    servers = [leaf for leaf in reward.leaves() if isinstance(leaf, Remote)]
+    return bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
 
 
 def _too_long(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:

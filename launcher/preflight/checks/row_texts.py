@@ -18,12 +18,12 @@ FEW = 8
 """Rows that may be alike."""
 _MISSING = {"nan", "NaN", "<NA>", "NaT"}
 """What pandas writes for a value that is not there; None and null are labels, too."""
-_LATIN = re.compile("Ã[\x80-\xbf]|Â[\xa0-\xbf]|â€[\x80-\xbf‘’“”„†‡•…‹›€™œžŸšŒŽŠ˜]")
-"""What bytes of UTF-8 beyond ASCII become when they are read as Latin-1 or cp1252, beside texts that were read well."""
-_BYTES = {ord(sign): byte for byte in range(0x80, 0xA0) if (sign := bytes([byte]).decode("cp1252", "ignore"))}
-_BYTES[0xFFFD] = 0x9D  # cp1252 does not have it, and no other byte of those stands so often in UTF-8
-_AFTER_LETTER = re.compile("[^Â-Å][…“”‘’»›–—\xa0]")
-"""A last letter and a sign behind it that are UTF-8 by chance, as in German and in capitals."""
+_LATER = "\x80-\xbf\ufffd" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
+"""What the later bytes of a character's UTF-8 become; cp1252 does not have 0x9D."""
+_SIGN = f"(?![…“”‘’»›–—\xa0])[{_LATER}]"
+"""Without the signs that stand behind a letter, as at the end of a quotation."""
+_MISREAD = re.compile(f"â€[{_LATER}]|Â[\xa0-\xbf]|[Ã-Þ]{_SIGN}|[ã-í][{_LATER}]{_SIGN}|ð[{_LATER}]{{3}}")
+"""What UTF-8 beyond ASCII becomes when it is read as Latin-1 or cp1252."""
 _END = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
@@ -101,19 +101,8 @@ def _missing(row: Row) -> str:
 
 
 def _misread(row: Row) -> str:
-    return next((found for text in _texts(row) if not text.isascii() and (found := _misread_in(text))), "")
-
-
-def _misread_in(text: str) -> str:
-    """A part of it that was misread: all that is not ASCII is hardly UTF-8 by chance."""
-    if found := _LATIN.search(text):
-        return found[0]
-    try:
-        text.translate(_BYTES).encode("latin-1").decode()
-    except UnicodeError:
-        return ""
-    parts = re.findall(r"[^\x00-\x7f]+", text)
-    return next((part for part in parts if not _AFTER_LETTER.fullmatch(part)), "")
+    found = (_MISREAD.search(text) for text in _texts(row) if not text.isascii())
+    return next((part[0] for part in found if part), "")
 
 
 def _unread(row: Row) -> str:
