@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from launcher.cli.log_view import LogState
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.cli.plot import plot
 from launcher.core.events import LogProgress, Step, to_line
 from launcher.core.problems import Problems
 from launcher.views.read import find
@@ -71,11 +70,6 @@ def test_s0_03_and_s0_36_the_last_steps_with_chosen_metrics(log):
     assert rows[-1] == ["20", "20", "0.5", "60"]
     code, text = rlrun("metrics", log, "--keys", "val/test_score/*", "--csv")
     assert code == 0 and text == "step,val/test_score/openai/gsm8k\n20,0.567\n"
-
-
-def test_one_key_is_drawn_as_a_plot_with_nan_marked(log):
-    code, text = rlrun("metrics", log, "--keys", "actor/entropy")
-    assert code == 0 and "1 not finite" in text and "×" in text and "┤" in text
 
 
 def test_metrics_name_the_trainer_whose_steps_are_left_out(tmp_path):
@@ -182,14 +176,6 @@ def _read_until(terminal: int, wanted: str, patience_s: float = 120.0) -> str:
     while wanted not in text and select.select([terminal], [], [], patience_s)[0]:
         text += os.read(terminal, 65536).decode(errors="replace")
     return text
-
-
-@pytest.mark.parametrize("points", [
-    [], [(1.0, 2.0)], [(1.0, float("nan"))], [(1.0, 5.0), (2.0, 5.0)], [(0.0, -1e308), (1.0, 1e308)],
-])  # fmt: skip
-def test_a_plot_of_anything(points):
-    lines = plot(points, 40, 5)
-    assert all(len(line) <= 41 for line in lines) and (not points or len(lines) == 7)
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
@@ -81,30 +79,16 @@ def _say_sections(sections: list[Section]) -> None:
             out.print(Text(printable(section.description), "dim"))
         if section.also and section.settings:
             out.print(Text(f"as {' and '.join(section.also)}, and", "dim"))
-        if out.is_terminal:
-            for each in section.settings:
-                _say_setting(each, section.sets.get(each.name, ""))
-        elif section.settings:
-            say_table(_settings(section))
+        for each in section.settings:
+            _say_setting(each, section.sets.get(each.name, ""))
 
 
 def _say_setting(of: Setting, chosen: str) -> None:
     """On lines of its own, so that the consequence has the whole width."""
     facts = [of.shape.kind, of.shape.range, of.shown_default if of.required else f"default {of.shown_default}"]
     line = Text.assemble((of.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
-    out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"))
-    out.print(Padding(Text(printable(of.description)), (0, 0, 0, 4)))
-
-
-def _settings(section: Section) -> Table:
-    """One line for each, so that a program reads it."""
-    head = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
-    rows = list[list[Cell]]()
-    for of in section.settings:
-        chosen: list[Cell] = [(section.sets.get(of.name, ""), "bold")] if section.sets else []
-        row: list[Cell] = [(of.name, "bold"), of.shape.kind, of.shown_default]
-        rows.append([*row, *chosen, of.shape.range, of.description])
-    return make_table(head, rows, whole=["setting"])
+    out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"), soft_wrap=True)
+    say_table(make_table(["", ""], [("  ", of.description)], whole=()))
 
 
 def _section_node(section: Section) -> dict[str, Any]:

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.arguments import LogOrRunName, Root
-from launcher.cli.output import CommandAnswer, out, say
-from launcher.cli.plot import plot
+from launcher.cli.output import CommandAnswer, say
+from launcher.cli.plot import sparkline
 from launcher.core.events import Alert
 from launcher.health.profiles import profile_names, read_profile
 from launcher.runs import store
 from launcher.views import findings, series
 from launcher.views.findings import Findings
 from launcher.views.read import LogOrRun, find
+from launcher.views.trace import shortened
 
 if TYPE_CHECKING:
     from launcher.spec.run import RunSpec
 
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
-HEIGHT = 5
+SPARKS = 12
 
 
 def diagnose(
@@ -66,9 +67,8 @@ def _show(source: LogOrRun, found: Findings) -> None:
             say(line, style)
         evidence = curves.get(alert.metric, [])
         if len(evidence) > 1:
-            marks = [alert.step if alert.since is None else alert.since]
-            for line in plot(evidence, min(out.width, 80) - 2 if out.is_terminal else 78, HEIGHT, marks):
-                say(f"  {line}", "cyan")
+            curve = sparkline(shortened([value for _, value in evidence], SPARKS))
+            say(f"  {curve}  steps {evidence[0][0]:g} to {evidence[-1][0]:g}", "cyan")
 
 
 def _lines(alert: Alert) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import AsJson, Cell, json_safe, make_table, out, say, say_table, tell, write_csv
-from launcher.cli.plot import plot, sparkline
+from launcher.cli.plot import sparkline
 from launcher.core.events import Step, writable
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
@@ -25,7 +25,6 @@ from launcher.views.read import LogOrRun, find
 from launcher.views.series import MetricSeries
 from launcher.views.trace import shortened
 
-PLOTTED = 3  # most metrics that are drawn as a plot
 SPARKS = 12
 
 
@@ -125,15 +124,6 @@ def _show_all(steps: _Steps, keys: Sequence[str]) -> None:
         shown = series.overview(steps, sorted(found.names)[: series.TELLING]).series
     count = f"{len(found.names)} metrics" + (f", {len(shown)} shown" if len(found.names) > len(shown) else "")
     say(f"{steps.source.title}  ·  {steps.source.kind}  ·  to step {found.last_step}  ·  {count}", "dim")
-    if keys and len(shown) <= PLOTTED:
-        for each in shown:
-            best = f", best {compact(each.best[0])} at step {each.best[1]}" if each.best else ""
-            ends = f"first {compact(each.trace.first)}, last {compact(each.trace.latest)}"
-            lost = f", {each.trace.not_finite} not finite" if each.trace.not_finite else ""
-            say(f"{each.name}: {ends}{best}{lost}")
-            for line in plot(each.trace.curve, min(out.width, 100) if out.is_terminal else 100):
-                say(line, "cyan")
-        return
     numbers = ("first", "last", "best", "at")
     say_table(make_table(["metric", *numbers, ""], map(_row, shown), right=numbers, whole=[*numbers, ""]))
 
