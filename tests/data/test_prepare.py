@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,8 @@ def nothing(_: DataProgress) -> None:
     pass
 
 
-def test_it_is_made_once(tmp_path: Path) -> None:
-    files = rows(tmp_path / "a.jsonl")
+def test_it_is_made_once_and_read_like_any_other_file(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl", max_prompt_length=99)
     folder = prepare(files, "prompts", "sums", nothing)
     made = prepared(folder)
     assert made
@@ -50,90 +49,67 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert prepare(files, "prompts", "sums", nothing) == folder
     assert (folder / "train.parquet").stat().st_mtime_ns == before
     assert [path for path, _ in every()] == [folder]
-
-
-def test_rows_that_another_version_prepared_are_not_used(tmp_path: Path) -> None:
-    folder = prepare(rows(tmp_path / "a.jsonl"), "prompts", "sums", nothing)
-    made = json.loads((folder / "manifest.json").read_text())
-    assert made["version"] == VERSION
-    del made["version"]  # as the first version wrote it
-    (folder / "manifest.json").write_text(json.dumps(made))
-    assert prepared(folder) is None and not list(every())
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda files: rows(Path(files.train_files[0]), 4),  # another content
-        lambda files: Files(train_files=files.train_files, format="gsm8k", data_source="mine"),
-        lambda files: Files(train_files=files.train_files, format="gsm8k", instruction=""),
-        lambda files: Files(train_files=files.train_files * 2, format="gsm8k"),
-        lambda files: Files(train_files=files.train_files, val_files=files.train_files, format="gsm8k"),
-    ],
-)
-def test_whatever_goes_in_is_part_of_the_name(tmp_path: Path, change: Callable[[Files], Files]) -> None:
-    files = rows(tmp_path / "a.jsonl")
-    before = prepare(files, "prompts", "sums", nothing)
-    assert prepare(change(files), "prompts", "sums", nothing) != before
-    assert prepare(rows(tmp_path / "elsewhere.jsonl"), "answers", "sums", nothing) != before
-
-
-def test_names_of_files_are_no_part_of_it(tmp_path: Path) -> None:
-    before = prepare(rows(tmp_path / "a.jsonl"), "prompts", "sums", nothing)
-    assert prepare(rows(tmp_path / "b.jsonl"), "prompts", "sums", nothing) == before
-
-
-def test_it_is_read_like_any_other_file(tmp_path: Path) -> None:
-    files = rows(tmp_path / "a.jsonl", max_prompt_length=99)
-    read = read_from(files, prepare(files, "prompts", "sums", nothing))
-    found = list(read.read("train", "prompts"))
-    assert all(isinstance(row, Row) for row in found)
-    assert [row.ground_truth for row in found if isinstance(row, Row)] == ["0", "1", "2"]
+    read = read_from(files, folder)
+    assert [row.ground_truth for row in read.read("train", "prompts") if isinstance(row, Row)] == ["0", "1", "2"]
     assert (read.max_prompt_length, read.format, read.val_files) == (99, "auto", ())
     assert read.problems() == []
 
 
-def test_bad_rows_stop_it_and_are_kept(tmp_path: Path, root: Path) -> None:
-    files = rows(tmp_path / "a.jsonl", 40)
-    Path(files.train_files[0]).write_text(json.dumps(GSM8K) + "\n{\n" + "null\n" * 30)
+def test_whatever_goes_in_is_part_of_the_name_and_names_of_files_are_not(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    same = rows(tmp_path / "b.jsonl")
+    others = [
+        rows(tmp_path / "c.jsonl", 4),
+        replace(files, data_source="mine"),
+        replace(files, instruction=""),
+        replace(files, train_files=files.train_files * 2),
+        replace(files, val_files=files.train_files),
+    ]
+    before = prepare(files, "prompts", "sums", nothing)
+    assert prepare(same, "prompts", "sums", nothing) == before
+    assert len({before, *(prepare(other, "prompts", "sums", nothing) for other in others)}) == 6
+    assert prepare(files, "answers", "sums", nothing) != before
+
+
+def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, root: Path) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    Path(files.train_files[0]).write_text(json.dumps(GSM8K) + "\n{\n")
     with pytest.raises(Problems) as caught:
         prepare(files, "prompts", "sums", nothing)
-    assert caught.value.lines[0].startswith(f"{tmp_path}/a.jsonl:2: invalid JSON")
-    assert len(caught.value.lines) == 22  # 20 rows, how many more, and the fix
-    [kept] = root.glob("*-refused.jsonl")
-    assert caught.value.lines[-1] == f"data.on_bad_row: 31 of 32 rows are bad, kept in {kept}; use skip"
-    assert len(kept.read_text().splitlines()) == 31
     assert list(every()) == []
-
-
-def test_skipped_rows_lie_beside_and_are_named_again(tmp_path: Path) -> None:
-    files = rows(tmp_path / "a.jsonl", on_bad_row="skip")
-    Path(files.train_files[0]).write_text(json.dumps(GSM8K) + "\n{\n")
-    folder = prepare(files, "prompts", "sums", nothing)
+    [kept] = root.glob("*-refused.jsonl")
+    assert caught.value.lines[0].startswith(f"{tmp_path}/a.jsonl:2: invalid JSON")
+    assert caught.value.lines[1:] == [f"data.on_bad_row: 1 of 2 rows are bad, kept in {kept}; use skip"]
+    folder = prepare(replace(files, on_bad_row="skip"), "prompts", "sums", nothing)
     made = prepared(folder)
-    assert made
-    assert (made.rows, made.refused) == ({"train": 1}, 1)
-    assert json.loads((folder / "refused.jsonl").read_text())["where"] == f"{tmp_path}/a.jsonl:2"
-    strict = Files(train_files=files.train_files, format="gsm8k")
-    with pytest.raises(Problems, match="1 of 2 rows are bad"):
-        prepare(strict, "prompts", "sums", nothing)
+    assert made and (made.rows, made.refused) == ({"train": 1}, 1)
+    for path in (kept, folder / "refused.jsonl"):
+        assert json.loads(path.read_text())["where"] == f"{tmp_path}/a.jsonl:2"
+    with pytest.raises(Problems, match="1 of 2 rows are bad"):  # though its rows are prepared
+        prepare(files, "prompts", "sums", nothing)
 
 
-@pytest.mark.parametrize("harm", ["train.parquet", "manifest.json"])
-def test_what_is_damaged_is_made_again(tmp_path: Path, harm: str) -> None:
+def test_what_is_damaged_or_of_another_version_is_made_again(tmp_path: Path) -> None:
     files = rows(tmp_path / "a.jsonl")
     folder = prepare(files, "prompts", "sums", nothing)
-    (folder / harm).unlink()
-    assert prepared(folder) is None
-    assert prepare(files, "prompts", "sums", nothing) == folder
-    assert pq.read_table(folder / "train.parquet").num_rows == 3
+
+    def forget_version() -> None:
+        made = json.loads((folder / "manifest.json").read_text())
+        assert made.pop("version") == VERSION
+        (folder / "manifest.json").write_text(json.dumps(made))  # as the first version wrote it
+
+    for harm in ((folder / "train.parquet").unlink, (folder / "manifest.json").unlink, forget_version):
+        harm()
+        assert prepared(folder) is None and not list(every())
+        assert prepare(files, "prompts", "sums", nothing) == folder
+        assert pq.read_table(folder / "train.parquet").num_rows == 3
 
 
 def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     files = rows(tmp_path / "a.jsonl")
     mine = tmp_path / "mine"
-    assert prepare(files, "prompts", "sums", nothing, into=mine) == mine
-    assert prepare(files, "prompts", "sums", nothing, into=mine) == mine
+    for _ in range(2):
+        assert prepare(files, "prompts", "sums", nothing, into=mine) == mine
     with pytest.raises(Problems, match="is there already, and holds something else"):
         prepare(rows(tmp_path / "b.jsonl", 5), "prompts", "sums", nothing, into=mine)
     assert pq.read_table(mine / "train.parquet").num_rows == 3
