@@ -1,7 +1,6 @@
 """RUN/code: copies of a run's own Python files, so that it can be read, resumed and repeated after they have changed.
 
 code/reward/   the file of `reward=python` and what it imports from its folder: the run reads these copies
-code/config/   the classes of --config-dir and the YAML files that name them: a record, as the run reads that folder
 Copies of other folders' files stand beside them: reward-2, ...
 """
 
@@ -9,8 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +15,6 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from launcher.config.nodes import TARGET
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
 from launcher.core.redaction import redact
@@ -30,10 +26,9 @@ from launcher.spec.run import RunSpec
 
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
 """Of one copy."""
-_TARGET = re.compile(rf"^{TARGET}:\s*['\"]?([\w.]+)", re.MULTILINE)
 
 
-def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, list[str]]:
+def keep(reward: Reward, folder: Folder) -> tuple[Reward, list[str]]:
     """The reward that reads its copies in `folder`, with paths relative to it, and why a file has none."""
     notes = list[str]()
 
@@ -42,11 +37,9 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
         files = list(_fit(imported(path.parent, [path]), notes))
         if path not in files:
             return leaf
-        copy = _copied(path.parent, files, folder, "reward").relative_to(folder.path)
+        copy = _copied(path.parent, files, folder).relative_to(folder.path)
         return replace(leaf, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    if code_dir:
-        _copied(Path(code_dir), list(_fit(_sources(Path(code_dir)), notes)), folder, "config")
     return _mapped(reward, kept), notes
 
 
@@ -62,10 +55,6 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
         return leaf
 
     _mapped(run.reward, look)
-    config = folder.code / "config"
-    if run.code_dir and config.is_dir() and (files := _changed(config, Path(run.code_dir))):
-        back = f"cp -r {shlex.quote(str(config))}/. {shlex.quote(run.code_dir)} brings the old version back"
-        notes.append(f"{files} since the run began, and is read as it is now; {back}")
     return notes
 
 
@@ -102,17 +91,6 @@ def _places(folder: Path, name: list[str]) -> Iterator[Path]:
         yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
 
 
-def _sources(code_dir: Path) -> list[Path]:
-    """Its config files that name classes, and the Python files of those classes."""
-    configs, starts = list[Path](), list[Path]()
-    for path in sorted(code_dir.glob("*/*.yaml")):
-        with suppress(OSError):
-            if names := _TARGET.findall(read_file(path, MOST_BYTES).decode("utf-8", "replace")):
-                configs.append(path)
-                starts += [place for name in names for place in _places(code_dir, name.split("."))]
-    return [*configs, *imported(code_dir, starts)]
-
-
 def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
     """Those that may be copied: no secrets, and no more than MOST_FILES and MOST_BYTES."""
     number = size = 0
@@ -133,10 +111,10 @@ def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
             yield path
 
 
-def _copied(source: Path, files: Sequence[Path], folder: Folder, name: str) -> Path:
+def _copied(source: Path, files: Sequence[Path], folder: Folder) -> Path:
     """The folder with copies of these files of `source`; one that is there already where it is equal."""
     for number in count(1):
-        copy = folder.code / (name if number == 1 else f"{name}-{number}")
+        copy = folder.code / ("reward" if number == 1 else f"reward-{number}")
         if not os.path.lexists(copy):
             for path in files:
                 target = copy / path.relative_to(source)

@@ -168,13 +168,14 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
 
 
 def same_files(recorded: object, now: object) -> bool:
-    """Whether two origins have equal bytes. One that was not recorded is taken to be equal."""
-    if isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
-        return all(same_files(one, other) for one, other in zip(recorded, now, strict=True))
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        imports = recorded.get("imports", now.get("imports"))  # older versions recorded none
-        return recorded.get("files") == now.get("files") and imports == now.get("imports")
-    return recorded is None or recorded == now
+    """Whether two origins have equal bytes, wherever they lie. One that was not recorded is taken to be equal."""
+    return recorded is None or _digests(recorded) == _digests(now)
+
+
+def _digests(origin: object) -> object:
+    if isinstance(origin, list):
+        return [_digests(each) for each in origin]
+    return (origin.get("files"), origin.get("imports")) if isinstance(origin, dict) else origin
 
 
 def folder_origin(folder: Path) -> dict[str, str] | None:

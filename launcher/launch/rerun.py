@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,11 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 UNSET = "nothing"
+DECISIVE = ("data", "model", "reward")
+"""Sections of a lock without which the result cannot be the same."""
+COMPARED = (*DECISIVE, "code", "python", "system", "installed", "hardware", "environment")
 _PLACE = ("trainer.run_root", "trainer.project_name", "trainer.experiment_name")  # do not change the result
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
 @dataclass(frozen=True)
@@ -118,51 +123,36 @@ def _changed(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
 
 
 def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What two locks say differently, what matters most first. What is missing in the old one is taken to be equal."""
-    for what in ("data", "model", "reward"):
-        if not provenance.same_files(old.get(what), new[what]):
-            yield Difference(what, _origin(old[what]), _origin(new[what]), decides=True)
-    for where, name in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
-        if "code" in old and (before := (old["code"] or {}).get(where)) != new["code"][where]:
-            yield Difference(name, _source(before), _source(new["code"][where]))
-    for section in ("python", "system", "installed", "hardware", "environment"):
-        if section in old:
-            yield from _changes(_entries(section, old[section]), _entries(section, new[section]))
+    """What two locks say differently, what matters most first. A section that the old one lacks is taken to be
+    equal."""
+    for section in COMPARED:
+        decides = section in DECISIVE
+        if section in old and not (decides and provenance.same_files(old[section], new[section])):
+            before, now = _entries(section, old[section]), _entries(section, new[section])
+            yield from _changes(before, now, decides=decides)
 
 
 def _entries(section: str, value: Any) -> dict[str, Any]:
-    """Of a section of a lock, by the names that are shown."""
+    """A section of a lock, by the names that are shown."""
     if section == "installed":
-        return {name: version for name, _, version in (line.partition("==") for line in value)}
-    if section == "hardware":
-        return {f"hardware.{key}": each for key, each in value.items()}
-    return value if isinstance(value, dict) else {section: value}
+        value = dict(line.partition("==")[::2] for line in value)
+    if section in DECISIVE or not isinstance(value, dict):
+        return {section: value}
+    return {f"{section}.{key}": each for key, each in value.items()}
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], asked: bool = False) -> Iterator[Difference]:
+def _changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, decides: bool = False, asked: bool = False
+) -> Iterator[Difference]:
     for key in [*old, *(key for key in new if key not in old)]:
         if key not in _PLACE and old.get(key) != new.get(key):
-            yield Difference(key, _text(old.get(key)), _text(new.get(key)), asked=asked)
-
-
-def _origin(value: Any) -> str:
-    """Short, and enough to tell two apart."""
-    if isinstance(value, list):
-        return ", ".join(map(_origin, value))
-    if isinstance(value, dict):
-        where = value.get("repo") or value.get("checkpoint") or value.get("folder") or value.get("file")
-        return f"{where} {str(value.get('files'))[:12]}"
-    return UNSET if value is None else str(value)[:12]
-
-
-def _source(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "no repository"
-    diff = value.get("diff")
-    return str(value.get("commit"))[:12] + (f" and changes {diff[:12]}" if diff else "")
+            yield Difference(key, _text(old.get(key)), _text(new.get(key)), decides, asked)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(each, dict) for each in value):
-        return ", ".join(" ".join(map(str, each.values())) for each in value) or "none"
-    return UNSET if value in (None, "") else str(value)
+    """Short, and enough to tell two apart."""
+    if isinstance(value, dict):
+        return " ".join(map(_text, value.values()))
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or UNSET
+    return UNSET if value in (None, "") else _DIGEST.sub(r"\1", str(value))

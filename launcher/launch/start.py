@@ -63,7 +63,7 @@ def start(
             lines = [f"plan: {line}" for line in [*refits, *(warning.line for warning in check_fetched(run))]]
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
-        reward, notes = code_copy.keep(found.reward, run.code_dir, folder)
+        reward, notes = code_copy.keep(found.reward, folder)
         found = replace(found, reward=reward)
         write_all(sinks, RunState(status="running"), [], notes)
         run, spec = found.within(folder.path).applied_to(asked), to_yaml(asked)

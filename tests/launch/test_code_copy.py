@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, events_of
-from launcher.launch import code_copy, provenance, rerun, start
+from launcher.launch import code_copy
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.python import Python
@@ -50,7 +47,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def kept(reward: Reward, folder: Folder) -> Reward:
     """As the run's processes read it."""
-    found, notes = code_copy.keep(reward, None, folder)
+    found, notes = code_copy.keep(reward, folder)
     assert notes == []
     return found.within(folder.path)
 
@@ -96,66 +93,9 @@ def test_an_equal_copy_is_made_once(mine: Path, folder: Folder) -> None:
 def test_secrets_and_large_files_are_not_copied(mine: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     python = Python(path=str(mine / "my.py"), name="f")
     (mine / "late.py").write_text(f"ZERO = 0\nKEY = 'hf_{'a1B2' * 8}'\n")
-    reward, notes = code_copy.keep(python, None, folder)
+    reward, notes = code_copy.keep(python, folder)
     assert "late.py" not in " ".join(names(folder.code)) and len(notes) == 1
     assert f"{mine}/late.py seems to hold a secret" in notes[0]
     assert score_safely(reward.within(folder.path), [WORDS]).total == [6.0]  # it is read where it is
     monkeypatch.setattr(code_copy, "MOST_BYTES", 10)
-    assert code_copy.keep(python, None, folder)[0] == python
-
-
-@pytest.fixture(scope="module")
-def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
-    home = tmp_path_factory.mktemp("home")
-    for name, text in {
-        "mine/my.py": "from helpers import right\n\ndef compute_score(data_source, solution_str, ground_truth,"
-        " extra_info=None):\n    return right(solution_str, ground_truth)\n",
-        "mine/helpers.py": "def right(text, truth):\n    return len(set(text) & set(truth)) / 10\n",
-        "own/mute.py": "from launcher.algorithms.grpo import GRPO\nfrom launcher.core.settings import settings\n\n\n"
-        "@settings\nclass Mute(GRPO):\n    pass\n",
-        "own/algorithm/mute.yaml": "_target_: mute.Mute\n",
-    }.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_text(text)
-    return commands(home)
-
-
-@pytest.fixture(scope="module")
-def words(small: list[str]) -> list[str]:
-    return ["--config-dir", "own", "algorithm=mute", *small, "sampler.n=4", "reward=mine/my.py",
-            "trainer.total_training_steps=2", "trainer.save_freq=1"]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_its_copies(
-    rlrun: Any, words: list[str], result: Callable[[Path, int], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = rlrun("train", *words, "trainer.experiment_name=done")
-    assert ran.returncode == 0, ran.stderr
-    done = rlrun.run("done")
-    home = done.parents[2]
-    assert names(done / "code") == ["config/algorithm/mute.yaml", "config/mute.py", "reward/helpers.py", "reward/my.py"]
-    assert not any("changed" in line for line in start.to_resume(Folder(done), []).notes)
-    again = Path(shutil.copytree(done, done.with_name("again")))
-    shutil.rmtree(again / "checkpoints" / "step_000002")
-    (home / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
-    with (home / "own" / "mute.py").open("a") as file:
-        file.write("# newer\n")
-
-    ran = rlrun("train", "--resume", "again")
-    assert ran.returncode == 0, ran.stderr
-    (events, *weights), (before, *others) = result(again, 2), result(done, 2)
-    assert [line for line in events if '"Alert"' not in line] == before and weights == others
-    alerts = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
-    (text,) = [text for text in alerts if "mine/helpers.py has changed or gone since the run began; " in text]
-    assert text.endswith("it goes on with its copy, which you may change: code/reward/my.py")
-    assert any(
-        "own/mute.py has changed or gone since the run began, and is read as it is now; cp -r" in text
-        for text in alerts
-    )
-
-    monkeypatch.chdir(home)
-    repeated = rerun.prepare_rerun(Folder(done), [])
-    assert repeated.refused == [] and any("mine/helpers.py" in each.line for each in repeated.differences)
-    assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(done / "code/reward/my.py")
-    assert provenance.same_files(provenance.read(Folder(done))["reward"], provenance.reward_origin(repeated.run.reward))
+    assert code_copy.keep(python, folder)[0] == python

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from launcher.config.resolve import resolve
+from launcher.core.events import Alert, events_of
 from launcher.core.problems import Problems
 from launcher.launch import provenance, rerun
+from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
 
@@ -54,12 +56,12 @@ def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
 @pytest.mark.parametrize(
     ("key", "change", "line"),
     [
-        ("installed", None, "torch: 1.0 -> "),
+        ("installed", None, "installed.torch: 1.0 -> "),
         ("system", "BeOS", "system: BeOS -> "),
-        ("hardware", None, "hardware.gpus: H100 5 -> none"),
-        ("environment", {"OMP_NUM_THREADS": "7"}, "OMP_NUM_THREADS: 7 -> nothing"),
+        ("hardware", None, "hardware.gpus: H100 5 -> nothing"),
+        ("environment", {"OMP_NUM_THREADS": "7"}, "environment.OMP_NUM_THREADS: 7 -> nothing"),
         ("code", {"rlrun": {"commit": "a" * 40, "diff": "b" * 64}, "folder": None},
-         "rlrun's source: aaaaaaaaaaaa and changes bbbbbbbbbbbb -> "),
+         "code.rlrun: aaaaaaaaaaaa bbbbbbbbbbbb -> "),
     ],
 )  # fmt: skip
 def test_each_difference_has_a_line(run: Folder, key: str, change: object, line: str) -> None:
@@ -133,19 +135,31 @@ def test_a_spec_that_was_changed_by_hand_is_told(run: Folder) -> None:
 # ---- the real command line
 
 
+MINE = {
+    "my.py": "from helpers import right\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    "    return right(solution_str, ground_truth)\n",
+    "helpers.py": "def right(text, truth):\n    return len(set(text) & set(truth)) / 10\n",
+}
+
+
 @pytest.mark.slow
-def test_a_rerun_is_equal_to_the_last_digit(
-    commands: Any, small: list[str], tmp_path: Path, result: Callable[..., Any]
+def test_a_run_is_repeated_and_resumed_with_copies_of_its_own_code(
+    commands: Any, small: list[str], tmp_path: Path, result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rlrun = commands(tmp_path)
-    words = [*small, "algorithm=grpo", "trainer.total_training_steps=3", "trainer.experiment_name=first"]
-    assert rlrun("train", *words).returncode == 0
+    (tmp_path / "mine").mkdir()
+    for name, text in MINE.items():
+        (tmp_path / "mine" / name).write_text(text)
+    steps = ["trainer.total_training_steps=3", "trainer.save_freq=1", "trainer.experiment_name=first"]
+    ran = rlrun("train", *small, "algorithm=grpo", "reward=mine/my.py", *steps)
+    assert ran.returncode == 0, ran.stderr
     first, again = rlrun.run("first"), rlrun.run("first-rerun-1")
+    assert sorted(path.name for path in (first / "code" / "reward").glob("*.py")) == ["helpers.py", "my.py"]
     output = rlrun("rerun", "first", "--dry-run")
     assert (output.returncode, output.stdout, again.exists()) == (0, "nothing differs\n", False)
     ran = rlrun("rerun", "first")
     assert ran.returncode == 0 and ran.stdout.startswith("nothing differs\n"), ran.stderr
-    assert result(again, 3) == result(first, 3)
+    assert result(again, 3) == result(first, 3), "equal to the last digit"
     assert (again / "words.txt").read_text() == "rlrun rerun rlrun/first\n"
     assert json.loads((again / "lock.json").read_text())["words"] == "rlrun rerun rlrun/first"
 
@@ -155,6 +169,20 @@ def test_a_rerun_is_equal_to_the_last_digit(
     node = json.loads(ran.stdout)
     assert (ran.returncode, node["new"], node["status"]) == (0, "p/moved-rerun-1", None)
     assert [each["what"] for each in node["differences"]] == ["seed"]
+
+    (tmp_path / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
+    shutil.rmtree(again / "checkpoints" / "step_000003")
+    ran = rlrun("train", "--resume", "first-rerun-1")
+    assert ran.returncode == 0, ran.stderr
+    (events, *weights), (before, *others) = result(again, 3), result(first, 3)
+    assert [line for line in events if '"Alert"' not in line] == before and weights == others
+    alerts = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
+    (text,) = [text for text in alerts if "mine/helpers.py has changed or gone since the run began; " in text]
+    assert text.endswith("it goes on with its copy, which you may change: code/reward/my.py")
+    monkeypatch.chdir(tmp_path)
+    repeated = rerun.prepare_rerun(Folder(first), [])
+    assert repeated.refused == [] and any("mine/helpers.py" in each.line for each in repeated.differences)
+    assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(first / "code/reward/my.py")
 
 
 def test_a_name_of_verls_is_answered_with_ours(run: Folder) -> None:
