@@ -30,7 +30,7 @@ BELOW = {
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec engines.torch.model",
-    "runs": "core spec clusters.slurm",
+    "runs": "core spec monitor clusters.slurm",
     "views": "core spec health logs logs.forms monitor runs",
     "config": "core spec config.names sandbox",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.problems import Problem, Problems, short_repr, suggest
-from launcher.core.state import RunState, Sink, after, fold
+from launcher.core.state import RunState, Sink, after, fold, write_all
+from launcher.monitor.console import console_lines
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder, writer_here
 from launcher.runs.summary import state_of
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from launcher.clusters.slurm import SlurmJob
 
 LOOK_S = 0.3  # between two pictures of a watched run
+ASK_S = 5.0  # between two questions to a queue, which all its users ask
+GONE = "its processes are gone; --resume continues it"
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,17 @@ def see(folder: Folder) -> Run:
 
 
 def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
-    if lives or state.status in ("finished", "failed"):
+    if lives or state.status == "finished":
         return state
     if waits := queued(folder):
         return replace(state, status="waiting", phase="", why=waits)
-    if state.status == "stopped":
+    if state.status in ("failed", "stopped"):
         return state
-    return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume continues it")
+    job = _queued_job(folder)
+    if job and job.stopped:  # before it began, or without time to say so
+        return replace(state, status="stopped", phase="")
+    gone = f"{job.name} has left the queue before the run ended; see {job.log}" if job else GONE
+    return replace(state, status="failed", phase="", why=state.why or gone)
 
 
 class RunReader:
@@ -83,16 +90,23 @@ class RunReader:
             yield logged
 
 
-def watch(folder: Folder, view: Sink) -> None:
-    """Show a run until it has ended and is not queued."""
-    reader = RunReader(folder.events)
+def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
+    """Show a run until it has ended and is not queued; returns its last state."""
+    reader, told = RunReader(folder.events), ""
     while True:
         lives = holder(folder) is not None  # before reading, as in `see`
-        state = _actual(folder, reader.look(), lives)
-        view.write(state, [], [])
+        events, lines = list[LoggedEvent](), list[str]()
+        for logged in reader.new():
+            events.append(logged)
+            lines += console_lines(logged.event, reader.state)
+        state = _actual(folder, reader.state, lives)
+        waits = state.why if state.status == "waiting" else ""
+        lines += [waits] if waits and waits != told else []
+        told = waits
+        write_all(sinks, state, events, lines)
         if not lives and state.status != "waiting":
-            return
-        time.sleep(LOOK_S)
+            return state
+        time.sleep(ASK_S if waits else LOOK_S)
 
 
 def queued(folder: Folder) -> str:

@@ -92,20 +92,6 @@ class Queued(Protocol):
     def name(self) -> str:
         """Such as `slurm job 12`."""
 
-    @property
-    def log(self) -> Path:
-        """The queue's own log of the job, beside the run's logs."""
-
-    def queue_status(self) -> str:
-        """`pending (Resources)`, `running on node-1`; empty once it has left. Raises `Problems`, which may pass."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the job has been asked to stop."""
-
-    def stop(self, now: bool) -> None:
-        """Ask it to save and end; `now`: end without saving."""
-
 
 @settings
 class Cluster(ABC):

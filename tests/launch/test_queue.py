@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
-from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
-from launcher.launch import job, queue
-from launcher.launch.queue import QueueWatcher
+from launcher.launch import job
 from launcher.runs import store
 from launcher.runs.folder import Folder
 
@@ -23,39 +20,26 @@ ONE, TWO = (Step(at=1.0 + n, step=n, metrics={"train/loss": 1.0}) for n in (1, 2
 SAVED = Saved(at=2.5, step=1, path="checkpoints/step_000001")
 
 
-@dataclass
-class SlurmQueue:
-    """Says one thing after the other; then the run has left."""
-
-    answers: list[str]
-    asked: int = 0
-    stopped: bool = False
-    name: str = "slurm job 12"
-    log: Path = Path("job.log")
-
-    def queue_status(self) -> str:
-        self.asked += 1
-        if not self.answers:
-            return ""
-        output = self.answers.pop(0)
-        if output == "!":
-            raise Problems(Problem("squeue", "did not answer"))
-        return output
-
-    def stop(self, now: bool) -> None:
-        raise AssertionError("watching stops nothing")
-
-
 class Shown:
-    def __init__(self) -> None:
+    """What is shown; each wait that is told makes the queue say the next of `standings`, after the last it has left."""
+
+    def __init__(self, standing: Path, standings: Sequence[str]) -> None:
+        self.standing, self.coming = standing, iter(standings)
         self.events: list[Event] = []
         self.lines: list[str] = []
         self.state = RunState()
+        self.go_on()
+
+    def go_on(self) -> None:
+        said = next(self.coming, None)
+        self.standing.write_text(said) if said else self.standing.unlink(missing_ok=True)
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         self.events += [logged.event for logged in events]
         self.lines += lines
         self.state = state
+        if any(line.startswith("slurm job 12, ") for line in lines):
+            self.go_on()
 
     def close(self) -> None:
         raise AssertionError("it belongs to who made it")
@@ -63,37 +47,49 @@ class Shown:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "LOOK_S", 0.01)
-    monkeypatch.setattr(queue, "ASK_S", 0.02)
+    monkeypatch.setattr(store, "LOOK_S", 0.01)
+    monkeypatch.setattr(store, "ASK_S", 0.02)
 
 
 def write(folder: Folder, *events: Event) -> None:
     folder.events.write_text("".join(to_line(event) + "\n" for event in events))
 
 
-def watched(tmp_path: Path, waiting: SlurmQueue, *events: Event) -> tuple[int, Shown]:
-    folder, shown = Folder(tmp_path), Shown()
-    if events:
-        write(folder, *events)
-    return QueueWatcher(folder, waiting, [shown]).wait_until_left_queue().exit_code, shown
-
-
 @pytest.mark.parametrize(
-    ("last", "stopped", "code", "status"),
+    ("last", "stopped", "status", "why"),
     [
-        ([Ended(at=9.0, how="finished")], False, 0, "finished"),
-        ([Ended(at=9.0, how="failed", why="x")], False, 1, "failed"),
-        ([Ended(at=9.0, how="stopped")], False, 143, "stopped"),
-        ([], False, 1, "failed"),  # its node died, and Slurm took it for done
-        ([], True, 143, "stopped"),  # it was cancelled before it could say so
+        ([Ended(at=9.0, how="failed", why="x")], False, "failed", "x"),
+        ([Ended(at=9.0, how="stopped", why="y")], False, "stopped", "y"),
+        ([], False, "failed", "has left the queue before the run ended; see"),  # its node died
+        ([], True, "stopped", ""),  # it was cancelled before it could say so
     ],
 )
-def test_how_it_ended(tmp_path: Path, last: list[Event], stopped: bool, code: int, status: str) -> None:
-    queue = SlurmQueue(["pending (Resources)", "!", "running on n"], stopped=stopped)
-    found, shown = watched(tmp_path, queue, BEGUN, ONE, *last)
-    assert found == code and [type(event) for event in shown.events] == [Started, Step, *map(type, last)]
-    assert shown.lines[0] == "slurm job 12: pending (Resources)", "a wait is told"
-    assert "squeue: did not answer" in shown.lines or status == "finished"
+def test_a_run_is_watched_until_it_has_left_the_queue(
+    tmp_path: Path, fake_slurm: Path, last: list[Event], stopped: bool, status: str, why: str
+) -> None:
+    folder = run_of(tmp_path, BEGUN, ONE, *last)
+    if stopped:
+        (folder.path / "slurm" / "stop").touch()
+    shown = Shown(fake_slurm / "standing", ["PENDING|Resources|", "RUNNING|None|n"])
+    state = store.watch(folder, [shown])
+    assert (state.status, shown.state) == (status, state) and why in state.why
+    assert [type(event) for event in shown.events] == [Started, Step, *map(type, last)]
+    waits = [line for line in shown.lines if line.startswith("slurm job")]
+    assert waits == ["slurm job 12, pending (Resources)", "slurm job 12, running on n"]
+
+
+def test_a_queue_that_does_not_answer_is_asked_again(tmp_path: Path, fake_slurm: Path) -> None:
+    standing = fake_slurm / "standing"
+    standing.mkdir()  # which no script can print
+
+    class Mending(Shown):
+        def go_on(self) -> None:
+            if self.lines:
+                standing.rmdir()
+
+    shown = Mending(standing, [])
+    assert store.watch(run_of(tmp_path), [shown]).status == "failed"
+    assert shown.lines == ["slurm job 12, in a queue that does not answer"]
 
 
 def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
@@ -104,20 +100,19 @@ def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
     assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
 
 
-def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callable[..., None]) -> None:
+def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, fake_slurm: Path, until: Callable[..., None]) -> None:
     """A run that goes back to its checkpoint says so in its log."""
-    folder, shown, queue = Folder(tmp_path), Shown(), SlurmQueue(["running on n"] * 10_000)
-    write(folder, BEGUN, ONE, SAVED, TWO)
-    thread = threading.Thread(target=QueueWatcher(folder, queue, [shown]).wait_until_left_queue)
+    folder = run_of(tmp_path, BEGUN, ONE, SAVED, TWO)
+    shown = Shown(fake_slurm / "standing", ["RUNNING|None|n"] * 2)
+    thread = threading.Thread(target=store.watch, args=(folder, [shown]))
     thread.start()
-    until(lambda: shown.state.step == 2, 5)
+    until(lambda: shown.state.step == 2)
     with folder.events.open("a") as log:
         log.write(to_line(Resumed(step=1, attempt=2)) + "\n")
         log.flush()
-        until(lambda: shown.state.step == 1, 5)
+        until(lambda: shown.state.step == 1)
         log.write(to_line(TWO) + "\n" + to_line(Ended(at=9.0, how="finished")) + "\n")
-    thread.join(10)
-    assert not thread.is_alive(), "a run that is finished is not waited for in the queue"
+    until(lambda: not thread.is_alive())  # a run that is finished is not waited for in the queue
     assert shown.state.status == "finished" and shown.state.step == 2
 
 

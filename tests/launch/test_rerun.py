@@ -136,7 +136,8 @@ def test_a_spec_that_was_changed_by_hand_is_told(run: Folder) -> None:
 
 
 MINE = {
-    "my.py": "from helpers import right\n\ndef compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
+    "my.py": "from helpers import right\n\n"
+    "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
     "    return right(solution_str, ground_truth)\n",
     "helpers.py": "def right(text, truth):\n    return len(set(text) & set(truth)) / 10\n",
 }

@@ -125,7 +125,7 @@ def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> 
             watch_log(log)
         elif folder:
             with watching() as picturing:
-                store.watch(folder, picturing)
+                store.watch(folder, [picturing])
     return None
 
 
