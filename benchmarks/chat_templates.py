@@ -190,14 +190,14 @@ def target(opened: str, whole: str, asked: str, turn: dict[str, Any]) -> str:
         return whole.rpartition(tail)[2]
     content = turn["content"] or ""
     inline = re.match(r"\s*<think>\s*(.*?)\s*</think>\s*", content, re.DOTALL)
-    thought, said = (inline[1], content[inline.end() :]) if inline else ("", content)
+    thought, answer = (inline[1], content[inline.end() :]) if inline else ("", content)
     if begun := re.search(r"<think>\s*\Z", opened):
         rest = whole[begun.start() :]
         if rest.startswith("<think>"):  # as the template writes it, empty or not
             return rest.removeprefix("<think>").lstrip()
         return f"{turn.get('reasoning_content', thought)}\n</think>\n\n{rest.lstrip()}"
     if opened.rstrip().endswith("</think>"):
-        content = said
+        content = answer
     return whole[whole.rindex(content.strip()) :] if content.strip() else _after_common(opened, whole)
 
 

@@ -62,7 +62,7 @@ class Suggester:
     def suggestion(self, one: Unknown) -> Suggestion:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
-        ways = (self._of_others, self._elsewhere, self._nearest)
+        ways = (self._of_others, self._other_group, self._nearest)
         found = next((answer for way in ways if (answer := way(one))), None)
         return found or self._answer(one, self._all(one))
 
@@ -183,7 +183,7 @@ class Suggester:
 
     # ---- names of ours
 
-    def _elsewhere(self, one: Unknown) -> Suggestion | None:
+    def _other_group(self, one: Unknown) -> Suggestion | None:
         """A setting with the same last name: of this run, where only its group is missing or wrong; or of another
         choice."""
         place, _, leaf = one.plain.rpartition(".")

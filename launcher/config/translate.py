@@ -117,13 +117,13 @@ class _Translator:
     def translate(self) -> Translated | None:
         self.holders = holders(self.files)
         self.given = {self._name(each): each.value for each in self.typed}
-        foreign = self._foreign_words()
-        if not foreign:
+        of_others = self._foreign_words()
+        if not of_others:
             return None
-        named = [each for each in self.typed if each in foreign or ("." in each.key and self._meanings(each.key))]
+        named = [each for each in self.typed if each in of_others or ("." in each.key and self._meanings(each.key))]
         derived = self._derived_choices(named)
-        self.suggester = self._suggester([each.word for each in self.typed if each not in foreign], derived)
-        taken = {each.word: found for each in named if (found := self._take(each, each in foreign))}
+        self.suggester = self._suggester([each.word for each in self.typed if each not in of_others], derived)
+        taken = {each.word: found for each in named if (found := self._take(each, each in of_others))}
         for word, source in derived.values():
             if source in taken and word not in taken[source].words:
                 taken[source] = replace(taken[source], words=(word, *taken[source].words))
@@ -189,14 +189,14 @@ class _Translator:
 
     # ---- single arguments
 
-    def _take(self, typed: _Typed, foreign: bool) -> Taken | None:
+    def _take(self, typed: _Typed, of_others: bool) -> Taken | None:
         """What it is taken as; None where it stays as it is."""
-        if not foreign and is_unset(typed.value):
+        if not of_others and is_unset(typed.value):
             return None
         if _section(typed.key) not in self.suggester.missing_groups:  # then also `algorithm.lam` of GRPO
-            foreign = foreign or not has_setting(self.suggester.node, typed.key)
+            of_others = of_others or not has_setting(self.suggester.node, typed.key)
         project, meanings = self.names.project, self._meanings(self._name(typed))
-        passed_on = Taken(typed.word, (EXTRA,), project) if foreign else None
+        passed_on = Taken(typed.word, (EXTRA,), project) if of_others else None
         if typed.removes:
             return passed_on
         if not meanings:
@@ -251,11 +251,11 @@ class _Translator:
     # ---- all of them
 
     def _in_order(self, taken: Mapping[SourcedOverride, Taken]) -> Translated:
-        """The request with our words in place of theirs, and what is passed on in one setting."""
+        """The request with our words in place of of_others, and what is passed on in one setting."""
         passed = [word for word, each in taken.items() if EXTRA in each.words]
         arguments, problems = self.names.pass_on([word.text for word in passed], self._data(), self.given)
         today = dict(zip(passed, arguments, strict=True))
-        words, extra, said = list[SourcedOverride](), list[str](), list[Taken]()
+        words, extra, reported = list[SourcedOverride](), list[str](), list[Taken]()
         for word in self.by.overrides:
             if word not in taken:
                 given = listed(word.text) if passed and key_of(word.text) == EXTRA else None
@@ -268,14 +268,14 @@ class _Translator:
             words = [other for other in words if other.text not in ours]  # the later one says where it is from
             words += [replace(word, text=text) for text in ours]
             if word not in today:
-                said.append(taken[word])
+                reported.append(taken[word])
             elif argument := today[word]:
                 extra.append(argument)
-                said.append(taken[word].passed_on_as(argument))
+                reported.append(taken[word].passed_on_as(argument))
         if extra:
             where = ", ".join([passed[0].where, "..."][: len(passed)])
             words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed[-1].source))
-        return Translated(replace(self.by, overrides=last_choices(words)), tuple(said), tuple(problems))
+        return Translated(replace(self.by, overrides=last_choices(words)), tuple(reported), tuple(problems))
 
     def _data(self) -> Kind:
         """What the chosen algorithm learns from."""

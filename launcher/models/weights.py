@@ -8,8 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError, safe_open
-
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import open_file, read_file
 from launcher.core.problems import Problem, error_message, short_repr, shortened
@@ -76,6 +74,8 @@ def folder_faults(folder: Path) -> list[Problem]:
 
 def cut_faults(folder: Path, files: Sequence[str] | None = None) -> list[Problem]:
     """Which files of a folder without `folder_faults`, or of `files`, do not hold what their headers name."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 - most plans read no weights
+
     found = []
     for path in (folder / name for name in files or read_by_a_loader(folder)):
         got, fix = "", "use the whole file"
@@ -139,7 +139,7 @@ def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple
     return {name: (of.dtype, of.shape) for path in paths for name, of in read_header(path).items()}
 
 
-class StoredTensor(NamedTuple):
+class TensorHeader(NamedTuple):
     dtype: str
     """Number format, such as `BF16`."""
     shape: tuple[int, ...]
@@ -148,13 +148,13 @@ class StoredTensor(NamedTuple):
     end: int
 
 
-def read_header(path: Path) -> Mapping[str, StoredTensor]:
+def read_header(path: Path) -> Mapping[str, TensorHeader]:
     """The tensors of a safetensors file. Raises `OSError`, or `ValueError` where it begins with no header."""
     return _read_header(path, _state(path))
 
 
 @lru_cache(maxsize=512)
-def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, StoredTensor]:
+def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, TensorHeader]:
     """Eight bytes of length, then JSON with dtype, shape and place of each tensor."""
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -164,7 +164,7 @@ def _read_header(path: Path, state: tuple[int, ...]) -> Mapping[str, StoredTenso
     try:
         of_tensors = {name: of for name, of in node.items() if name != "__metadata__"}
         return {
-            name: StoredTensor(str(of["dtype"]), tuple(map(int, of["shape"])), 8 + length + begin, 8 + length + end)
+            name: TensorHeader(str(of["dtype"]), tuple(map(int, of["shape"])), 8 + length + begin, 8 + length + end)
             for name, of in of_tensors.items() for begin, end in [of["data_offsets"]]
         }  # fmt: skip
     except (AttributeError, KeyError, TypeError, OverflowError, ValueError) as error:

@@ -334,13 +334,13 @@ class _Template:
         answers = [(row, _contents([answer], "assistant"), self._learned(row, before, answer))
                    for row, before, answer in self._answers()]  # fmt: skip
         fix = f"write the assistant's content whole in {self.file} (chat_template), or use data.chat_template=never"
-        yield from self._left_out(answers, "most of the answers", ", so that is not learnt", fix)
+        yield from self._find_omissions(answers, "most of the answers", ", so that is not learnt", fix)
         for role in ("system", "user"):
             of_role = [(row, _contents(turns, role), text) for row, turns, text in self.written]
             fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
-            yield from self._left_out(of_role, f"{role} turns", "", fix)
+            yield from self._find_omissions(of_role, f"{role} turns", "", fix)
 
-    def _left_out(
+    def _find_omissions(
         self, written: Sequence[tuple[Row, list[str], str | None]], what: str, so: str, fix: str
     ) -> Iterator[CheckResult]:
         """Of rows, texts of them and what is written of these: whether most words of one are not written."""
