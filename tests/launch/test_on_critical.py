@@ -54,8 +54,3 @@ def test_stop_ends_at_once_without_a_checkpoint(rlrun: Any, small: list[str]) ->
     assert ran.returncode == 1 and "stopped by no-signal at step" in ran.stderr
     (ended,) = of_kind(folder, Ended)
     assert ended.how == "failed" and not newest_first(folder.checkpoints)
-
-
-def test_a_profile_that_cannot_be_read_is_refused_before_anything_starts(rlrun: Any, small: list[str]) -> None:
-    ran = rlrun("plan", *small, *WORDS, "health.rules.no-signal.when='open(reward)'")
-    assert ran.returncode == 2 and "health.rules.no-signal" in ran.stdout + ran.stderr
