@@ -95,9 +95,9 @@ def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None 
     return _submit(folder, ["--resume", str(folder.path), *at, *overrides], cluster.remote_address)
 
 
-def resume_sweep(path: Path, parallel: str | None = None) -> Submitted:
+def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
     """Go on with a sweep. Raises `Problems` where it is running."""
-    at_a_time = ["--parallel", parallel] if parallel else []
+    at_a_time = [] if parallel is None else ["--parallel", str(parallel)]
     process = _start_here(Folder(path), ["--resume", str(path), *at_a_time])
     return Submitted(Folder(path), lambda locked: locked, process)
 

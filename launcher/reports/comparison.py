@@ -22,12 +22,12 @@ from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better, label, shown_in
 from launcher.core.problems import Problem, Problems
 from launcher.monitor.console import clock, compact
-from launcher.reports import render
 from launcher.reports.goal import significance
 from launcher.reports.items import common_items
 from launcher.reports.measures import score_trace
 from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
+from launcher.reports.render import render
 from launcher.reports.text import setting_text
 from launcher.runs import store
 from launcher.views.read import read_record
@@ -292,5 +292,5 @@ def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
 def write_comparison(found: Comparison, out: Path) -> Path:
     """The page. Raises `OSError`."""
     page = out.with_suffix(".html")
-    write_atomic(page, render.page("compare.html.j2", c=found))
+    write_atomic(page, render("compare.html.j2", c=found))
     return page

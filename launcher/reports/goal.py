@@ -73,17 +73,19 @@ def parse_goal(text: str) -> Goal:
 def judge_goal(record: RunRecord, goal: Goal | None) -> GoalResult:
     """Raises `Problems` where the run has no metric of the goal's name, but others."""
     change = change_since_start(record)
-    if goal is None:
-        return GoalResult("not measured", None, record.final, _change_lines(record, change), change)
-    measured = _measured(record, goal)
+    measured = record.final if goal is None else _measured(record, goal)
     if measured is None:
         return GoalResult("not measured", goal, None, (UNKNOWN,), change)
+    finding = f"{label(measured.name)} is {measured.shown} at step {measured.step}"
+    if goal is None:
+        since = _change_text(record, change) if change else "there is one validation, so no change is known"
+        return GoalResult("not measured", None, measured, (finding, since), change)
     if not goal.metric and better(measured.name) == "down":
         goal = Goal(goal.value, goal.metric, at_most=True)
     reached = goal.met_by(measured.value)
     lines = [
-        f"{label(measured.name)} is {measured.shown} at step {measured.step}; the goal is {goal.text}",
-        *_certainty(goal, measured, reached),
+        f"{finding}; the goal is {goal.text}",
+        _certainty(goal, measured, reached),
         *([] if reached else _questions(record)),
         *([] if change is None else [_change_text(record, change)]),
     ]
@@ -116,17 +118,13 @@ def interval_of(record: RunRecord, name: str) -> tuple[float | None, float | Non
     return None, None
 
 
-def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> list[str]:
+def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> str:
     if measured.low is None or measured.high is None:
-        return ["no interval is known, so how certain that is cannot be said"]
-    worst, best = (measured.high, measured.low) if goal.at_most else (measured.low, measured.high)
-    if reached and goal.met_by(worst):
-        return ["the whole 95 % interval meets the goal"]
-    if reached:
-        return ["the 95 % interval also holds values that miss the goal: more held-out prompts would decide it"]
-    if goal.met_by(best):
-        return ["the 95 % interval also holds values that meet the goal: more held-out prompts would decide it"]
-    return ["the whole 95 % interval misses the goal"]
+        return "no interval is known, so how certain that is cannot be said"
+    if goal.met_by(measured.low) == goal.met_by(measured.high):
+        return f"the whole 95 % interval {'meets' if reached else 'misses'} the goal"
+    other = "miss" if reached else "meet"
+    return f"the 95 % interval also holds values that {other} the goal: more held-out prompts would decide it"
 
 
 def _questions(record: RunRecord) -> list[str]:
@@ -195,16 +193,6 @@ def change_since_start(record: RunRecord) -> ScoreDifference | None:
     return compare_unpaired(first, last)
 
 
-def _change_lines(record: RunRecord, change: ScoreDifference | None) -> tuple[str, ...]:
-    final = record.final
-    if final is None:
-        return (UNKNOWN,)
-    first = f"{label(final.name)} is {final.shown} at step {final.step}"
-    if change is None:
-        return (first, "there is one validation, so no change is known")
-    return (first, _change_text(record, change))
-
-
 def _change_text(record: RunRecord, change: ScoreDifference) -> str:
     first = record.validations[0]
     where = f"since step {first.step} ({first.shown})"
@@ -217,8 +205,5 @@ def significance(found: ScoreDifference, p: float | None) -> str:
         return "not tested, as no interval is known"
     how = f"{found.method} on {found.items} items" if found.paired else "not paired: from two intervals"
     result = "significant" if p < ALPHA else "not significant"
-    return f"{result} (95 % interval {found.low:+.3g} to {found.high:+.3g}, p {p_text(p)}, {how})"
-
-
-def p_text(p: float) -> str:
-    return f"= {p:.2g}" if p >= 1e-4 else "< 0.0001"
+    p_text = f"= {p:.2g}" if p >= 1e-4 else "< 0.0001"
+    return f"{result} (95 % interval {found.low:+.3g} to {found.high:+.3g}, p {p_text}, {how})"

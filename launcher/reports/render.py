@@ -14,12 +14,10 @@ from launcher.monitor.console import clock, compact
 from launcher.reports import text
 
 
-def page(template: str, **values: Any) -> str:
-    return _environment(html=True).get_template(template).render(version=__version__, **values)
-
-
-def markdown(template: str, **values: Any) -> str:
-    return _environment(html=False).get_template(template).render(version=__version__, **values)
+def render(template: str, **values: Any) -> str:
+    """A page of a template that ends with .html.j2; Markdown of another."""
+    environment = _environment(html=template.endswith(".html.j2"))
+    return environment.get_template(template).render(version=__version__, **values)
 
 
 @cache

@@ -18,7 +18,6 @@ from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
-from launcher.reports import render
 from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
 from launcher.reports.goal import Goal, GoalResult, interval_of, judge_goal
 from launcher.reports.measures import (
@@ -31,6 +30,7 @@ from launcher.reports.measures import (
     stability,
 )
 from launcher.reports.plots import line_of, line_of_validations, plot
+from launcher.reports.render import render
 from launcher.reports.text import one_line, setting_text
 from launcher.runs.folder import Folder
 from launcher.views.read import read_record
@@ -118,8 +118,8 @@ def make_report(folder: Folder, goal: Goal | None = None) -> Report:
 def write_report(report: Report, out: Path) -> tuple[Path, Path]:
     """The page and the Markdown beside it; `out` names either. Raises `OSError`."""
     page, text = out.with_suffix(".html"), out.with_suffix(".md")
-    write_atomic(page, render.page("report.html.j2", r=report))
-    write_atomic(text, render.markdown("report.md.j2", r=report))
+    write_atomic(page, render("report.html.j2", r=report))
+    write_atomic(text, render("report.md.j2", r=report))
     return page, text
 
 

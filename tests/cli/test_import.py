@@ -197,12 +197,3 @@ def test_what_is_no_script_ends_with_2(folder: Path) -> None:
     assert result.exit_code == 1 and "main_generation is none of the programs of verl" in result.output
     assert recipe_paths(Path("a/b.sh"), 0) == []
     assert recipe_paths(Path("a/b.sh"), 2) == [Path("a/b.sh"), Path("a/b-2.sh")]
-
-
-def test_the_temperature_of_validation_stands_without_a_switch(folder: Path) -> None:
-    """verl's servers read no do_sample, so its default must not make validation greedy."""
-    validation = "actor_rollout_ref.rollout.val_kwargs.temperature=0.9 actor_rollout_ref.rollout.val_kwargs.n=8"
-    made = of_text(folder, GRPO.replace("$@", f"{validation} $@")).launches[0]
-    assert not made.problems
-    assert made.run is not None
-    assert (made.run.sampler.val_temperature, made.run.sampler.val_n) == (0.9, 8)

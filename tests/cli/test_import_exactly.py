@@ -44,6 +44,8 @@ SCRIPTS = {
              f"{A}.strategy=fsdp2",
     "validation": f"{RL} {GRPO} {R}.val_kwargs.do_sample=True {R}.val_kwargs.temperature=0.6 "
                   f"{R}.val_kwargs.n=4 {R}.val_kwargs.top_p=0.7 trainer.val_before_train=False trainer.test_freq=5",
+    # verl's servers read no do_sample, so its default must not make validation greedy
+    "temperature of validation": f"{RL} {GRPO} {R}.val_kwargs.temperature=0.9 {R}.val_kwargs.n=8",
     "reward model": f"{RL} {GRPO} reward.reward_model.enable=True reward.reward_model.model_path=r/m "
                     "reward.reward_model.rollout.name=sglang reward.reward_model.rollout.gpu_memory_utilization=0.4",
     "older keys": f"{RL} {GRPO} custom_reward_function.path=my.py reward_model.reward_manager=naive "

@@ -96,7 +96,6 @@ def _span(run: Path) -> tuple[float, float]:
     ("words", "lines"),
     [
         (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; use a number"]),
-        (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; use auto or a number >= 1"]),
         (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; use -m alone to start one"]),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,7 @@ def test_a_real_run(trained: Any) -> None:
     folder = trained.run("one")
     page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
     assert Tags(page).tags.count("svg") >= 8
+    assert not re.search(r"(?:src|href)=\"(?!data:)|@import|url\(|<script", page), "it asks for nothing"
     headings = "Checklist|Health findings|Curves|Stability|Efficiency|Reward parts|Samples|Lock|Settings"
     for heading in headings.split("|"):
         assert f">{heading}</h2>" in page and f"## {heading}" in text
@@ -196,14 +198,8 @@ def test_hostile_text_stays_text(make_run: Any, logged: Any, tmp_path: Path) -> 
 
 def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
     token = "hf_" + "abcDEF0123456789" * 2
-    folder = make_run(
-        logged.begin(), spec=f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
-    )
-    lines = [
-        LoggedEvent(n, 1, each).line
-        for n, each in enumerate([*logged.begin(), *logged.answers(4, [0.0], response=token)])
-    ]
-    folder.events.write_text("\n".join(lines) + "\n")
+    spec = f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
+    folder = make_run([*logged.begin(), *logged.answers(4, [0.0], response=token)], spec=spec)
     for text in written(make_report(folder), tmp_path):
         assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
 

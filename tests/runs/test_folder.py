@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,17 @@ import pytest
 from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
 from launcher.core.problems import Problems
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, holder, take, writer_lives
+from launcher.runs.folder import (
+    Attempt,
+    AttemptEnd,
+    Folder,
+    Lock,
+    free_name,
+    holder,
+    read_attempts,
+    take,
+    writer_lives,
+)
 
 HOST = socket.gethostname()
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
@@ -185,6 +196,32 @@ def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
         path.rmdir()
     assert [path.name for path in folder.attempts()] == ["attempt_11"]
     assert folder.new_attempt().name == "attempt_12"
+
+
+KILLED = AttemptEnd("killed", "rank 1: killed by SIGKILL", 1, 41, 1700000000.5)
+STOPPED = AttemptEnd("stopped", "SIGTERM; nothing is saved yet", None, 0, 1700000100.0)
+
+
+def test_an_end_comes_back_as_it_was(folder: Folder) -> None:
+    for end in (KILLED, STOPPED):
+        logs = folder.new_attempt()
+        end.write(logs)
+        assert stat.S_IMODE((logs / "ended.json").stat().st_mode) == 0o600
+    folder.new_attempt()
+    assert read_attempts(folder) == [
+        Attempt("attempt_1", KILLED), Attempt("attempt_2", STOPPED), Attempt("attempt_3", None)
+    ]  # fmt: skip
+
+
+GOOD = json.dumps({"cause": "x", "why": "", "rank": None, "step": 1, "at": 1.0})
+CHANGED = [("null", '"y"'), ('"step": 1', '"step": Infinity'), ("1.0", "1e300"), ("1.0", "NaN"), ("1.0", "-1.0")]
+LEFT = ["", "{", "[]", "5", "{}", "[" * 5000, *(GOOD.replace(*change) for change in CHANGED)]
+
+
+@pytest.mark.parametrize("left", LEFT, ids=range(len(LEFT)))
+def test_what_cannot_be_read_is_no_end(folder: Folder, left: str) -> None:
+    (folder.new_attempt() / "ended.json").write_text(left)
+    assert read_attempts(folder) == [Attempt("attempt_1", None)]
 
 
 # ---- finding and seeing runs

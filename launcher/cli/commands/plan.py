@@ -50,10 +50,9 @@ def plan(
         if as_yaml or recipe or source:
             got = "cannot be combined with --yaml, --recipe or --source"
             raise Problems(Problem("--multirun", got, "use --json"))
-        by = run_request(overrides or [], config_dir)
         from launcher.cli.commands import sweep  # noqa: PLC0415  # late: it loads what starts and follows runs
 
-        return sweep.plan(by.texts, by.config_dir)
+        return sweep.plan(run_request(overrides or [], config_dir))
     return answer_plan(planned(overrides or [], config_dir, recipe=recipe), as_yaml=as_yaml, source=source)
 
 

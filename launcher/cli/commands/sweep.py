@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from launcher.cli.live_view import COLOURS, Drawing
 from launcher.cli.output import Cell, CommandAnswer, make_table, out, say, say_problems, say_table, tell
+from launcher.config.request import RunRequest
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
@@ -31,50 +32,33 @@ from launcher.preflight.plan import problems
 from launcher.runs.stop_requests import handle_signals
 
 Parallel = Annotated[
-    str | None,
-    typer.Option("--parallel", metavar="N|auto", help="Points of a sweep at a time; auto: as many as there is room."),
+    int | None,
+    typer.Option("--parallel", metavar="N", min=0, help="Points of a sweep at a time; 0: as many as there is room."),
 ]
 ROWS = 20  # of a table that is drawn again and again
 
 
-def asked(
-    overrides: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
-) -> points.Sweep | None:
-    """The sweep that is to be run; None where one run is."""
-    path = points.find(resume, root) if resume is not None else None
-    if path is None and not multirun:
-        if parallel is not None:
-            raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
-        return None
-    at_a_time = _number(parallel)
-    if resume is None:
-        return _begun(overrides, config_dir, at_a_time)
+def begin(by: RunRequest, parallel: int | None) -> points.Sweep:
+    """A new sweep of these arguments. Raises `Problems`."""
+    with _counting() as watch:
+        planned = points.plan(by.texts, by.config_dir, watch=watch)
+    return points.begin(by.texts, by.config_dir, planned, parallel or None)
+
+
+def find_sweep(resume: str, by: RunRequest, root: Path, multirun: bool, parallel: int | None) -> points.Sweep | None:
+    """The sweep that `resume` names; None where it may name a run. Raises `Problems`."""
+    path = points.find(resume, root)
     if path is None:
-        raise Problems(
-            Problem("--resume", f"no sweep {short_repr(resume)} in {root}", "use -m alone to start one", "not-found")
-        )
+        if multirun:
+            got = f"no sweep {short_repr(resume)} in {root}"
+            raise Problems(Problem("--resume", got, "use -m alone to start one", "not-found"))
+        return None
     found = points.read(path)
-    if overrides and overrides != found.words:
+    if by.overrides and by.texts != found.words:
         began = shlex.join(found.words)
         got = f"{found.name} was started with other arguments"
         raise Problems(Problem("--resume", got, f"use none, or {began}", "changed"))
-    if parallel is not None:
-        found.parallel = at_a_time
-    return found
-
-
-def _number(parallel: str | None) -> int | None:
-    if parallel in (None, "auto"):
-        return None
-    if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
-        raise Problems(Problem("--parallel", f"got {short_repr(parallel)}", "use auto or a number >= 1"))
-    return int(parallel)
-
-
-def _begun(overrides: list[str], config_dir: Path | None, parallel: int | None) -> points.Sweep:
-    with _counting() as watch:
-        planned = points.plan(overrides, config_dir, watch=watch)
-    return points.begin(overrides, config_dir, planned, parallel)
+    return found if parallel is None else replace(found, parallel=parallel or None)
 
 
 def run(found: points.Sweep) -> int:
@@ -104,10 +88,10 @@ def answer_sweep(path: Path) -> CommandAnswer:
     return CommandAnswer(nodes, lambda: say_table(table(views)))
 
 
-def plan(overrides: list[str], config_dir: Path | None, *, here: bool = False) -> CommandAnswer:
+def plan(by: RunRequest, *, here: bool = False) -> CommandAnswer:
     """The points of a sweep, and what would fail; exit code 1 where anything would."""
     with _counting() as watch:
-        planned = points.plan(overrides, config_dir, partial(problems, here=here), watch)
+        planned = points.plan(by.texts, by.config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
     nodes = [
         {

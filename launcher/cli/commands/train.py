@@ -69,19 +69,20 @@ def train(
     as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     watch_lifeline()
-    typed = overrides or []
     if dry_run and detached:
         raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
     if resume is None and from_step is not None:
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
-    by = run_request(typed, config_dir, recipe) if resume is None else RunRequest([], config_dir)
-    words = by.texts if resume is None else typed
-    if dry_run and multirun:
-        return sweep.plan(words, by.config_dir, here=True)
-    asked = TrainRequest(typed, words, by.config_dir, config_dir, recipe, resume, Path(root), from_step)
+    asked = TrainRequest(overrides or [], config_dir, recipe, resume, Path(root), from_step)
     if dry_run:
-        return answer_plan(asked.page())
-    swept = sweep.asked(words, by.config_dir, resume, Path(root), multirun, parallel)
+        return sweep.plan(asked.by, here=True) if multirun else answer_plan(asked.page())
+    swept = None
+    if resume is not None:
+        swept = sweep.find_sweep(resume, asked.by, asked.root, multirun, parallel)
+    elif multirun:
+        swept = sweep.begin(asked.by, parallel)
+    if swept is None and parallel is not None:
+        raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
     if detached:
         _say_detached(job.resume_sweep(swept.path, parallel) if swept else asked.submit(), bool(swept))
         return None
@@ -97,15 +98,16 @@ class TrainRequest:
     """One run that is asked for: begun, or resumed where `resume` names it."""
 
     typed: list[str]
-    words: list[str]
-    """The arguments with those of the recipe or file; as they were typed for a run that is resumed."""
-    words_config_dir: Path | None
-    """Where these look for config files: a recipe may name a folder."""
     config_dir: Path | None
     recipe: str | None
     resume: str | None
     root: Path
     from_step: int | None
+
+    @property
+    def by(self) -> RunRequest:
+        """The arguments with those of the recipe or file, and where these look for config files."""
+        return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
 
     def page(self) -> Page:
         """What would run here, and what would fail. Raises `Problems`."""
@@ -121,7 +123,7 @@ class TrainRequest:
     def submit(self) -> job.Submitted:
         """Hand it to a process of its own. Raises `Problems`."""
         if self.resume is None:
-            return job.submit(job.StartRequest(tuple(self.words), self.words_config_dir))
+            return job.submit(job.StartRequest(tuple(self.by.texts), self.by.config_dir))
         return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
 
     def run(self) -> Outcome:
@@ -136,7 +138,7 @@ class TrainRequest:
         for warning in checked.warnings:
             tell(f"! {warning.line}", "yellow")
         with watching() as view:
-            return start.start(checked, ["train", *self.words], [view], handle_signals)[1]
+            return start.start(checked, ["train", *self.by.texts], [view], handle_signals)[1]
 
 
 def _say_detached(begun: job.Submitted, is_sweep: bool) -> None:
