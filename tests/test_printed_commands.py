@@ -2,7 +2,7 @@
 
 All are collected by `printed` and parsed by the commands themselves. Those that describe a run are planned: rows and
 models that a hub or a person would have are small files here, GPUs are simulated. Those that only read are run.
-`console` blocks run in test_readme.py, `bash` blocks with models and data in hubs/test_readme.py.
+`console` blocks run in test_readme.py, `bash` blocks with models and data in hubs/test_commands.py.
 """
 
 from __future__ import annotations

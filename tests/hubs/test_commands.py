@@ -1,9 +1,10 @@
-"""`rlrun model` as a person calls it, against a hub on this machine."""
+"""`rlrun model`, and the commands of the pages, as a person calls them, against a hub on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import launch_model
+import numpy as np
 import pytest
 from click.testing import Result
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
@@ -66,32 +70,20 @@ def test_download_show_and_size(look: Look, hub: Any, files: Any, source: str, t
 BAD = [
     # words, exit code, what is said
     (["download", "o/none", "--source", "huggingface"], 2, "o/none: not on huggingface"),
-    (["download", "o/gated"], 2, "o/gated: gated on huggingface"),
-    (["download", "o/m", "--revision", "../v9"], 2, "revision: got '../v9'"),
     (["download", "../m"], 2, "'../m': is neither a model of the catalogue nor owner/name"),
     (["download", "qwen3-06b"], 2, "did you mean qwen3-0.6b?"),
-    (["download", "o/pickle", "--source", "modelscope"], 2, "o/pickle on modelscope: has its weights as"),
     (["show", "o/m"], 2, "'o/m': is not here and not in the catalogue"),
     (["show", "."], 2, ".: holds no config.json; use a model's folder"),
     (["show", "~nobody42/x"], 2, "~nobody42/x: nobody here has such a home folder"),
-    (["download", "o/cut", "--source", "huggingface"], 1, "huggingface answered 500"),
+    (["download", "o/m", "--source", "huggingface"], 1, "huggingface answered 500"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "code", "output"), BAD, ids=[" ".join(row[0]) for row in BAD])
 def test_what_goes_wrong_is_said(
-    words: list[str],
-    code: int,
-    output: str,
-    look: Look,
-    hub: Any,
-    files: Any,
-    act: Any,
+    words: list[str], code: int, output: str, look: Look, hub: Any, files: Any, act: Any
 ) -> None:
-    hub.add("o/gated", files, gated=True)
-    hub.add("o/pickle", {"config.json": b"{}", "pytorch_model.bin": b"p"})
-    hub.add("o/cut", {"config.json": b"{}", "tokenizer.json": b"{}", NAME: b"weights"})
-    hub.misbehave(NAME, *[act("500")] * (12 if "o/cut" in words else 0))
+    hub.misbehave(NAME, *[act("500")] * 12)
     found = look(*words)
     assert (found.exit_code, found.stdout) == (code, "")
     assert output in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
@@ -128,3 +120,47 @@ def test_help_loads_no_hub(tmp_path: Path) -> None:
     )  # fmt: skip
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert ran.stdout.splitlines()[-1] == "[]", ran.stderr
+
+
+# ---- commands of README.md and docs/ that need a hub or a model
+
+
+def test_a_command_of_a_page_does_what_it_says(
+    page: Any, file_command: str, files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in page.files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in ("BASE", "ONE", "OTHER"):
+        Path(name).mkdir()
+        save_file({"w": np.full((4, 8), len(name), np.float32)}, Path(name, NAME), metadata={"format": "pt"})
+        Path(name, "config.json").write_text(json.dumps(CONFIG))
+    ran = CliRunner().invoke(app, shlex.split(file_command)[1:])
+    assert ran.exit_code == 0, ran.output
+    if "download" in file_command:
+        assert (tmp_path / "store/Qwen/Qwen3-0.6B" / NAME).read_bytes() == files[NAME]
+    if "--out MERGED" in file_command:
+        assert (tmp_path / "MERGED" / NAME).is_file()
+
+
+@pytest.mark.slow
+def test_own_data_to_a_model_one_can_talk_to(all_pages: Any, hub: Any, tmp_path: Path) -> None:
+    """README's path: its files as they stand there, its commands in their order, a small model under the name of the
+    large one."""
+    (readme,) = (page for page in all_pages if page.sequences)  # another page would need a test of its own
+    assert readme.path.name == "README.md"
+    launch_model.Model().save(tmp_path / "small")
+    hub.add("Qwen/Qwen3-0.6B", {file.name: file.read_bytes() for file in (tmp_path / "small").iterdir()})
+    home = tmp_path / "home"
+    home.mkdir()
+    for name, text in readme.files.items():
+        (home / name).write_text(text)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    assert len(readme.sequences) == 2
+    for block in readme.sequences:
+        shell = ["bash", "-e", "-c", block]
+        ran = subprocess.run(shell, cwd=home, env=env, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (home / "sums-model" / "model.safetensors").is_file()
+    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000051").is_dir()

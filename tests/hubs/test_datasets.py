@@ -24,19 +24,6 @@ from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
-MATH = [
-    {"problem": f"{n}+1?", "level": "Level 1", "type": "Algebra", "solution": f"So $\\boxed{{{n + 1}}}$."}
-    for n in range(3)
-]
-HH = [{"prompt": "\n\nHuman: Hi\n\nAssistant:", "chosen": " Yes.", "rejected": " No.", "response": " Yes."}] * 2
-ULTRA = [
-    {
-        "prompt": "Hi?", "prompt_id": "x", "score_chosen": 8.0, "score_rejected": 2.0,
-        "chosen": [{"content": "Hi?", "role": "user"}, {"content": "Yes.", "role": "assistant"}],
-        "rejected": [{"content": "Hi?", "role": "user"}, {"content": "No.", "role": "assistant"}],
-        "messages": [{"content": "Hi?", "role": "user"}, {"content": "Yes.", "role": "assistant"}],
-    }
-]  # fmt: skip
 
 
 def parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -51,7 +38,7 @@ def jsonl(rows: list[dict[str, Any]]) -> bytes:
 
 @pytest.fixture(autouse=True)
 def place(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The four datasets as the hub holds them, with files that nobody should take."""
+    """GSM8K as the hub holds it, with files that nobody should take."""
     monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "data"))
     hub.add(
         "openai/gsm8k",
@@ -59,26 +46,6 @@ def place(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
          "socratic/train-00000-of-00001.parquet": parquet(GSM8K * 9), "README.md": b"#"},
         kind="dataset",
     )  # fmt: skip
-    hub.add(
-        "DigitalLearningGmbH/MATH-lighteval",
-        {"data/train-00000-of-00001.parquet": parquet(MATH), "data/test-00000-of-00001.parquet": parquet(MATH[:1]),
-         "algebra/train-00000-of-00001.parquet": parquet(MATH * 2)},
-        kind="dataset",
-    )  # fmt: skip
-    hub.add(
-        "Dahoas/full-hh-rlhf",
-        {"data/train-00000-of-00001-8349d0765e6718df.parquet": parquet(HH),
-         "data/test-00000-of-00001-ec71e9262143a91c.parquet": parquet(HH[:1])},
-        kind="dataset",
-    )  # fmt: skip
-    hub.add(
-        "HuggingFaceH4/ultrafeedback_binarized",
-        {
-            f"data/{split}-00000-of-00001.parquet": parquet(ULTRA)
-            for split in ("train_prefs", "test_prefs", "train_sft")
-        },
-        kind="dataset",
-    )
     return hub
 
 

@@ -28,8 +28,7 @@ def files(noise: Callable[..., bytes], hub: Any) -> dict[str, bytes]:
     return made
 
 
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-@pytest.mark.parametrize("kind", ["model", "dataset"])
+@pytest.mark.parametrize(("source", "kind"), [("huggingface", "model"), ("modelscope", "dataset")])
 def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: Any, holds: Any) -> None:
     download(source=source, kind=kind)
     assert holds(download.folder, files)
@@ -56,15 +55,12 @@ def test_xet(hub: Any, download: Any, files: Any, holds: Any, monkeypatch: pytes
     assert not any("secret" in str(asked.headers) for asked in at_storage)
 
 
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
-def test_a_new_commit_takes_the_old_ones_place(
-    source: str, hub: Any, download: Any, files: Any, noise: Any, holds: Any
-) -> None:
+def test_a_new_commit_takes_the_old_ones_place(hub: Any, download: Any, files: Any, noise: Any, holds: Any) -> None:
     """A loader prefers one file to many shards: the old one must not stay beside the new ones."""
-    download(source=source)
+    download()
     new = {"config.json": b"{ }", "model-00001-of-00001.safetensors": noise(10)}
     hub.add("o/m", new, commit="d" * 40)
-    download(source=source)
+    download()
     assert holds(download.folder, new)
 
 
@@ -123,13 +119,11 @@ def test_two_at_once_fetch_it_once(hub: Any, download: Any, files: Any, holds: A
     assert any(f"waiting for process {os.getpid()}, which is downloading to it" in note for note in notes)
 
 
-@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
 def test_ctrl_c_keeps_what_is_complete(
-    source: str, hub: Any, download: Any, files: Any, holds: Any, act: Any, monkeypatch: pytest.MonkeyPatch
+    hub: Any, download: Any, files: Any, holds: Any, act: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One file is complete, one comes slowly and one not at all: only the first is not downloaded again."""
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 60)
-    monkeypatch.setattr("modelscope_hub._legacy_api.DOWNLOAD_TIMEOUT", 60)
     hub.bytes_per_s = 1e6
     hub.misbehave("deep/er/part.safetensors", act("stall", 50_000))
 
@@ -147,7 +141,7 @@ def test_ctrl_c_keeps_what_is_complete(
     assert not (download.folder / NAME).exists() and manifest.read(download.folder) is None
     hub.bytes_per_s = None
     hub.resume.set()  # the thread that waits in vain holds the client's lock of its file
-    download(source=source)
+    download()
     assert holds(download.folder, files)
     assert hub.sent["config.json"] == len(files["config.json"])
 
