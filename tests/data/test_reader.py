@@ -58,13 +58,10 @@ def back(row: RawRow | RefusedRow) -> bytes:
     ("line", "reason"),
     [
         (b'{"a": 1', "invalid JSON at column 8: expecting ',' delimiter"),
-        (b"{'a': 1}", "invalid JSON at column 2: expecting property name enclosed in double quotes"),
         (b'{"a": 1} {"b": 2}', "invalid JSON at column 10: extra data"),  # two objects on one line
         (b'{"a": "\t"}', "invalid JSON at column 8: invalid control character at"),  # a tab must be written \t
         (b"[1, 2]", "the line is of type list; expected one object on each line"),
-        (b"null", "the line is of type null; expected one object on each line"),
         (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at byte offset 10"),  # Latin-1
-        (b'{"a": "\xed\xa0\x80"}', "not UTF-8: byte 0xed at byte offset 7"),  # a surrogate, encoded
         (b'{"a": "x\0y"}', "a NUL character at byte offset 8"),
         (rb'{"a": ["x", "\u0000"]}', "a[1] holds a NUL character"),
         (rb'{"a\u0000": 1}', r"'a\x00' holds a NUL character"),  # in a key
@@ -81,10 +78,6 @@ def back(row: RawRow | RefusedRow) -> bytes:
         ),
         (b'{"a": %s}' % (b"7" * 5000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
         (b'{"a":' * 101 + b"1" + b"}" * 101, "lists and objects are nested too deeply; expected at most 100 levels"),
-        (
-            b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-            "lists and objects are nested too deeply; expected at most 100 levels",
-        ),
     ],
 )
 def test_a_bad_line_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, line: bytes, reason: str) -> None:
@@ -282,9 +275,13 @@ def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> Non
     assert b"".join(map(back, found)).translate(None, blanks) == content.translate(None, blanks)
 
 
-@pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
 @pytest.mark.parametrize(
-    "turns", ["[{'role': 'user', 'content': 'q'}]", '[ {"from": "human"}]', "{'role': 'assistant'}"]
+    ("name", "turns"),
+    [
+        ("x.csv", "[{'role': 'user', 'content': 'q'}]"),
+        ("x.tsv", '[ {"from": "human"}]'),
+        ("x.csv", "{'role': 'assistant'}"),
+    ],
 )
 def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, name: str, turns: str) -> None:
     def rows(values: dict[str, str], kind: Any, **settings: Any) -> list[Any]:
@@ -337,10 +334,7 @@ def test_elements_have_their_line_and_number(tmp_path: Path, content: str, place
     ("element", "reason"),
     [
         ("3", "the element is of type int; expected an object"),
-        ('{"a": NaN}', "NaN is no JSON number; use null"),
-        ('{"a": 1,\n "a": 2}', "key 'a' stands twice in one object"),
-        (r'{"a": "x\u0000"}', "a holds a NUL character"),
-        ('{"a":' * 200 + "1" + "}" * 200, "lists and objects are nested too deeply; expected at most 100 levels"),
+        ('{"a": 1,\n "a": 2}', "key 'a' stands twice in one object"),  # as on a line
     ],
 )
 def test_a_bad_element_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, element: str, reason: str) -> None:
@@ -448,21 +442,15 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert done.stdout == "0\n"
 
 
-def test_a_cut_parquet_file_gives_no_row_and_says_so(tmp_path: Path) -> None:
+def test_a_parquet_file_cut_or_damaged_anywhere_never_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    whole = write_parquet(path, {"prompt": ["a", "b"]})
-    for cut in range(1, len(whole), 5):
-        (found,) = read(path, whole[:cut])
+    whole = write_parquet(path, {"prompt": [[{"role": "user"}]] * 3, "text": ["a", "b", "c"]}, compression="none")
+    for place in range(1, len(whole), 11):
+        assert read(path, whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        (found,) = read(path, whole[:place])
         assert isinstance(found, RefusedRow)
         assert (found.where, found.raw) == (str(path), "")
         assert found.reason.startswith("the parquet file is cut short or damaged, no row from here on: ")
-
-
-def test_a_parquet_file_damaged_anywhere_never_raises(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
-    whole = write_parquet(path, {"prompt": [[{"role": "user"}]] * 3, "text": ["a", "b", "c"]}, compression="none")
-    for place in range(0, len(whole), 11):
-        assert read(path, whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
 
 
 def test_a_parquet_file_damaged_in_the_middle_gives_the_rows_before(tmp_path: Path) -> None:

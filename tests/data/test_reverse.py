@@ -18,26 +18,18 @@ def rows(split: Split, kind: Kind, **values: Any) -> list[Row]:
     return [row for row in found if isinstance(row, Row)]
 
 
-def test_prompts_are_distinct_and_held_out_ones_are_none_of_them() -> None:
-    train, val = rows("train", "prompts"), rows("val", "prompts")
+def test_prompts_are_distinct_strings_and_held_out_ones_are_none_of_them() -> None:
+    train, val = rows("train", "prompts"), rows("val", "answers")
     prompts = {row.prompt for row in train}
     assert (len(train), len(prompts), len(val)) == (6000, 6000, 256)
     assert not prompts & {row.prompt for row in val}
-
-
-def test_every_row_is_the_string_and_its_reverse() -> None:
-    for row in rows("train", "prompts") + rows("val", "answers"):
+    for row in train + val:
         assert isinstance(row.prompt, str)
         string = row.prompt.removesuffix(">")
-        assert row.prompt == f"{string}>"
-        assert 4 <= len(string) <= 8 and set(string) <= set("abcdefghij")
-        assert row.ground_truth == string[::-1]
-        assert (row.data_source, row.ability) == ("reverse", "copying")
-
-
-def test_lengths_are_equally_likely() -> None:
-    lengths = [len(row.prompt) - 1 for row in rows("train", "prompts")]
-    assert all(1000 < lengths.count(length) < 1400 for length in range(4, 9))
+        assert row.prompt == f"{string}>" and 4 <= len(string) <= 8 and set(string) <= set("abcdefghij")
+        assert (row.ground_truth, row.data_source, row.ability) == (string[::-1], "reverse", "copying")
+    lengths = [len(row.prompt) - 1 for row in train]
+    assert all(1000 < lengths.count(length) < 1400 for length in range(4, 9))  # equally likely
 
 
 def test_half_of_the_demonstrations_copy() -> None:
@@ -103,31 +95,21 @@ def test_mixed_rows_are_pairs_and_prompts_by_turns() -> None:
     assert len(held_out) == 256 and all(row.rejected is None and row.response is None for row in held_out)
 
 
+SIZES = "held-out prompts are more than the 111110000 strings; use"
+
+
 @pytest.mark.parametrize(
-    ("values", "lines"),
+    ("values", "got"),
     [
-        ({}, []),
-        (
-            {"n_prompts": DISTINCT},
-            [
-                "data.n_prompts: 111110000 training and 256 held-out prompts are more than the 111110000 strings; "
-                "use at most 111109744"
-            ],
-        ),
-        (
-            {"n_val": DISTINCT},
-            [
-                "data.n_prompts: 6000 training and 111110000 held-out prompts are more than the 111110000 strings; "
-                "use smaller sizes"
-            ],
-        ),
+        ({"n_prompts": DISTINCT}, f"111110000 training and 256 {SIZES} at most 111109744"),
+        ({"n_val": DISTINCT}, f"6000 training and 111110000 {SIZES} smaller sizes"),
     ],
 )
-def test_sizes_that_cannot_be(values: dict[str, Any], lines: list[str]) -> None:
-    assert list(map(str, Reverse(**values).problems())) == lines
-    if lines:
-        with pytest.raises(Problems):  # and not a search without end
-            next(Reverse(**values).read("train", "prompts"))
+def test_sizes_that_cannot_be(values: dict[str, Any], got: str) -> None:
+    assert list(map(str, Reverse(**values).problems())) == [f"data.n_prompts: {got}"]
+    with pytest.raises(Problems):  # and not a search without end
+        next(Reverse(**values).read("train", "prompts"))
+    assert Reverse().problems() == []
 
 
 def test_values_are_checked() -> None:
