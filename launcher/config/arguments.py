@@ -20,7 +20,7 @@ from launcher.config.slips import FindRun
 from launcher.core.composition import parse_override
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, short_repr, shortened, suggest
-from launcher.core.redaction import is_secret_setting
+from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
 PLAIN = ("optim", "critic", "trainer", "seed")
@@ -101,7 +101,7 @@ def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOver
         name, value = option["name"], option["value"]
         if value is None:
             # what follows the name of a secret is its value, whatever it looks like: it must not be shown
-            is_secret, values = is_secret_setting(name), list[str]()
+            is_secret, values = is_secret_name(name), list[str]()
             while left and ((is_secret and not values) or _is_value(left[0].text)) and (is_secret or not values):
                 values.append(left.popleft().text)
             value = " ".join(values) or "true"

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.nodes import walk
 from launcher.core.bounded_parse import DEPTH, DIGITS
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.core.redaction import is_secret_setting, passwords_in_urls, redact, register_secret
+from launcher.core.redaction import is_secret_name, passwords_in_urls, redact, register_secret
 
 WORDS = 256
 LONGEST = 2**14  # characters of a word
@@ -71,11 +71,11 @@ def _register_secrets(word: str) -> None:
     for password in passwords_in_urls(word):
         register_secret(password)
     key, _, value = word.partition("=")
-    if is_secret_setting(key.rpartition(".")[2]):  # also where the value cannot be parsed
+    if is_secret_name(key.rpartition(".")[2]):  # also where the value cannot be parsed
         for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
             register_secret(text)
     for match in _PAIR.finditer(word):
-        if is_secret_setting(match[1].rpartition(".")[2]):
+        if is_secret_name(match[1].rpartition(".")[2]):
             register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
@@ -98,7 +98,7 @@ def secrets_in_run(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    return bool(is_secret_setting(name) and value) or redact(value) != value
+    return bool(is_secret_name(name) and value) or redact(value) != value
 
 
 def _above(place: str) -> Iterator[str]:

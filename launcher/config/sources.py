@@ -27,7 +27,7 @@ from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
 from launcher.core.composition import LOCK
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.core.redaction import is_secret_variable
+from launcher.core.redaction import is_secret_name
 
 READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
 BEGINNINGS = ("RLRUN_", "SLURM_")
@@ -48,7 +48,7 @@ def check_file(file: Path) -> None:
 def environment(name: str, *default: Any) -> str | None:
     """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
     where = f"${{oc.env:{name}}}"
-    if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
+    if is_secret_name(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
         raise Problems(Problem(where, "is not a variable that a config may read", f"use {known}", "not-permitted"))
     if name in os.environ:

@@ -19,67 +19,51 @@ MARK = "[secret]"
 MIN_LENGTH = 8  # characters of a value that is redacted wherever it stands; a shorter one would redact words, too
 _SHORTEST = 6  # ... of one that is registered
 
-_SURE = {"token", "secret", "auth", "authorization", "cookie", "password", "passwd", "passphrase", "apikey"}
-_OF_KEY = {"api", "access", "private", "secret", "signing"}  # any other key may be that of a dict
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of `X-Api-Key`, `api_key` and `apiKey`
-_POINTS = {"env", "path", "file", "dir", "sock", "name", "id", "type", "url", "endpoint", "count", "limit"}
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of `X-Api-Key`, `api_key`, `apiKey` and `API_KEY`
+_SECRET = re.compile(
+    r"(?:token|secret|password|passwd|passphrase|apikey|cookie)(?:_|$)|"  # also as the end of a word: PGPASSWORD
+    r"\b(?:pwd_|(?:\w+_)?(?:pass|sshpass|pat)$)|_pwd(?:_|$)|"  # `PASS_RATE` and `PWD` are none
+    r"(?:\b|_)(?:auth|authorization|secrets|passwords|creds|credentials?|cookies|jwt|sas|dsn|webhook|connection_string)(?:_|$)"
+)
+"""What the words of a name say, in small letters with `_` between them."""
+_OWNERS = {
+    "api", "access", "private", "secret", "encryption", "signing", "master", "deploy", "ssh", "openai",
+    "anthropic", "azure", "aws", "gcp", "google", "gemini", "hf", "huggingface", "wandb", "swanlab", "comet",
+    "neptune", "kaggle", "modelscope", "dashscope", "deepseek", "mistral", "cohere", "groq", "xai", "together",
+    "fireworks", "replicate", "openrouter", "perplexity", "moonshot", "zhipu", "nvidia", "ngc", "langsmith",
+    "langfuse", "tavily", "serper", "pinecone", "stripe", "slack", "datadog", "sentry",
+}  # fmt: skip
+"""Of whom or what `key` and `tokens` are secrets; any other key may be that of a dict."""
+_POINTS = {"env", "path", "file", "dir", "sock", "name", "id", "type", "endpoint", "count", "limit", "budget", "length"}
 """A name that ends so names where the secret is, or something about it."""
+_OF_TEXT = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop",
+            "max", "min", "num", "total", "per"}  # fmt: skip
+"""Tokens beside these are those that a model reads."""
 
 
 def is_secret_name(name: str, *, key: bool = False) -> bool:
-    """Whether a value of this name is likely a secret; `key` where every key is."""
+    """Whether what has this name, a setting, a variable, a field or a header, is likely a secret and not only its
+    place: HF_TOKEN, WANDB_API_KEY, `X-Api-Key`, but not `token_env`. `key` where every key is one."""
     words = [word.lower() for word in _WORD.findall(name)]
-    return bool(_SURE.intersection(words)) or ("key" in words and (key or bool(_OF_KEY.intersection(words))))
+    if not words or (words[-1] in _POINTS and words[-2:] != ["key", "id"]):
+        return False
+    if _OF_TEXT.intersection(words):
+        words = [word for word in words if word not in ("token", "tokens")]
+    if _SECRET.search("_".join(words)):
+        return True
+    owned = bool(_OWNERS.intersection(words)) and "public" not in words
+    return ("key" in words and (key or owned)) or ("tokens" in words and owned)
 
-
-def is_secret_setting(name: str) -> bool:
-    """Whether a setting of this name holds a secret, and not only its place: `token_env` is a name, `eos_token` a word
-    of a model."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    return is_secret_name(name) and words[-1] not in _POINTS and not _OF_MODELS.intersection(words)
-
-
-_OF_MODELS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop"}
-_MODEL_PARTS = {word.upper() for word in _OF_MODELS}
 
 # ---- the environment
 
-_ANYWHERE = {"TOKENS", "SECRETS", "PASSWORDS", "CREDS", "CREDENTIAL", "CREDENTIALS", "SAS", "JWT", "COOKIES", "DSN",
-             "WEBHOOK"}  # fmt: skip
-_AT_END = {"PASS", "SSHPASS", "PAT", "AUTH", "AUTHORIZATION"}  # `AUTH_SOCK` and `PASS_RATE` are none
-_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY", "COOKIE")  # of a segment, as in PGPASSWORD
-_KEY_OF = {
-    "API", "ACCESS", "PRIVATE", "SECRET", "ENCRYPTION", "SIGNING", "MASTER", "DEPLOY", "SSH", "OPENAI",
-    "ANTHROPIC", "AZURE", "AWS", "GCP", "GOOGLE", "GEMINI", "HF", "HUGGINGFACE", "WANDB", "SWANLAB", "COMET",
-    "NEPTUNE", "KAGGLE", "MODELSCOPE", "DASHSCOPE", "DEEPSEEK", "MISTRAL", "COHERE", "GROQ", "XAI", "TOGETHER",
-    "FIREWORKS", "REPLICATE", "OPENROUTER", "PERPLEXITY", "MOONSHOT", "ZHIPU", "NVIDIA", "NGC", "LANGSMITH",
-    "LANGFUSE", "TAVILY", "SERPER", "PINECONE", "STRIPE", "SLACK", "DATADOG", "SENTRY",
-}  # fmt: skip
-_COUNTED = {"MAX", "MIN", "NUM", "NEW", "TOTAL", "PER"}  # of tokens that a model reads
-_ASIDE = {"NAME", "FILE", "PATH", "DIR", "SOCK", "ENV", "TYPE", "ENDPOINT", "LIMIT", "COUNT", "BUDGET", "LENGTH"}
-"""A variable whose last segment is one of these says where the secret is, or something about it."""
-_PART = re.compile("[^_]*[^_0-9]")
-"""A segment of a variable's name, without a number at its end."""
 _LOGIN = re.compile(r"://([^\s/?#]*)@")
-
-
-def is_secret_variable(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-    parts = _PART.findall(name.upper())
-    if not parts or parts[-1] in _ASIDE:
-        return False
-    whole = set(parts)
-    if whole & _ANYWHERE or (parts[-1] in _AT_END) or "CONNECTION_STRING" in name.upper():
-        return not ("TOKENS" in whole and whole & _COUNTED)
-    if ("PWD" in whole and len(parts) > 1) or ("KEY" in whole and whole & _KEY_OF and "PUBLIC" not in whole):
-        return True
-    return any(part.endswith(_ENDINGS) for part in parts) and not whole & _MODEL_PARTS
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, value) of each secret: variables that are named so, and logins in the URLs of the others (proxies)."""
     for name, value in environment.items():
-        if is_secret_variable(name):
+        if is_secret_name(name):
             yield name, value.strip()
         yield from ((name, word) for word in passwords_in_urls(value))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from launcher.core.redaction import MARK, is_secret_setting, printable
+from launcher.core.redaction import MARK, is_secret_name, printable
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~&$@]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|^[-+=](?=\s|$))")
 _NUMBERED = re.compile(r"^([0-9]+)([.)])(?=\s|$)")  # would begin a list
@@ -30,7 +30,7 @@ def one_line(text: object, most: int = 300) -> str:
 
 def setting_text(name: str, value: Any, most: int = 200) -> str:
     """A setting's value; a secret's is hidden."""
-    if value is not None and is_secret_setting(name):
+    if value is not None and is_secret_name(name):
         return MARK
     return one_line("null" if value is None else value if isinstance(value, str) else repr(value), most)
 

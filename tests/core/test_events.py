@@ -6,6 +6,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,11 @@ def test_the_page_of_the_run_folder_names_every_event() -> None:
 # ---- one event, one line
 
 
-@pytest.mark.parametrize("event", LIFE, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back_as_it_was(event: Event) -> None:
-    line = to_line(event)
-    assert "\n" not in line and strictly(line)["kind"] == type(event).__name__
-    assert to_line(from_line(line)) == line
-    if not any(math.isnan(x) for x in getattr(event, "metrics", {}).values()):  # NaN is not even equal to itself
-        assert from_line(line) == event
+def test_an_event_comes_back_as_it_was() -> None:
+    for event in LIFE:
+        line = to_line(event)
+        assert "\n" not in line and strictly(line)["kind"] == type(event).__name__
+        assert repr(from_line(line)) == repr(event)  # NaN is not even equal to itself
 
 
 @given(st.dictionaries(st.text(), st.floats(), max_size=5), st.text(), st.floats(0, 2e9))
@@ -112,15 +111,9 @@ def test_any_number_and_any_text_comes_back(metrics: dict[str, float], text: str
         assert repr(from_line(line.encode())) == repr(event)
 
 
-def test_what_json_has_no_word_for_is_written_as_text() -> None:
-    line = to_line(Step(at=0.0, step=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf}))
-    assert strictly(line)["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity"}
-    assert repr(from_line(line)) == "Step(at=0.0, step=1, metrics={'a': nan, 'b': inf, 'c': -inf})"
-
-
-def test_a_lone_surrogate_is_written_so_that_every_reader_can_read_it() -> None:
-    event = Step(at=0.0, step=1, metrics={"val-core/\udce9/reward/mean@1": 1.0})
-    assert from_line(to_line(event).encode()) == replace(event, metrics={"val-core/\\udce9/reward/mean@1": 1.0})
+def test_what_json_or_utf8_has_no_word_for_is_written_as_text() -> None:
+    line = to_line(Step(at=0.0, step=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf, "\udce9": 1.0}))
+    assert strictly(line)["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "\\udce9": 1.0}
     assert from_line(to_line(Alert(at=0.0, step=1, text="\ud800"))) == Alert(at=0.0, step=1, text="\\ud800")
 
 
@@ -132,20 +125,13 @@ def test_a_newer_writer_is_understood_as_far_as_it_goes() -> None:
 # ---- the file
 
 
-def test_a_line_holds_its_place(tmp_path: Path) -> None:
+def test_a_line_holds_its_place_and_a_reader_goes_on_after_any(tmp_path: Path) -> None:
     logged = LoggedEvent(7, 2, Saved(at=1.0, step=2, path="p"))
     assert logged.line == '{"seq":7,"attempt":2,"kind":"Saved","at":1.0,"step":2,"path":"p"}'
     lines = [LoggedEvent(place, 1 + place // 2, event).line for place, event in enumerate(LIFE)]
     (tmp_path / "events.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    assert [logged.line for logged in LogReader(tmp_path / "events.jsonl").new()] == lines
-
-
-def test_a_reader_goes_on_after_any_event(tmp_path: Path) -> None:
-    path = log(tmp_path / "events.jsonl", LIFE)
-    for after_seq in range(-1, len(LIFE) + 1):
-        found = list(LogReader(path, after_seq).new())
-        assert repr([logged.event for logged in found]) == repr(LIFE[after_seq + 1 :])
-        assert [logged.seq for logged in found] == list(range(after_seq + 1, len(LIFE)))
+    for last in (-1, 0, 7, len(LIFE)):
+        assert [logged.line for logged in LogReader(tmp_path / "events.jsonl", last).new()] == lines[last + 1 :]
 
 
 def test_a_half_written_line_waits(tmp_path: Path) -> None:
@@ -170,37 +156,29 @@ def test_a_log_that_is_not_written_yet_has_no_events(tmp_path: Path) -> None:
 DAMAGE = [
     b"",  # an empty line
     b"{",
-    b"not json",
-    b"[]",
-    b"5",
     b"null",
     b"{}",  # no kind
     b'{"kind":["Step"]}',
     b'{"kind":"Step","at":1.0}',  # fields are missing
-    b'{"kind":"Step","at":1.0,"step":1,"metrics":[1]}',
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
-    b'{"kind":"Crashed","at":1.0,"lines":5,"cause":"error"}',
-    b'{"kind":"Usage","at":1.0,"rank":0,"host":"h","cpu_percent":"x"}',
-    b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
-    b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
-    b'{"kind":"Loaded","at":1.0,"rows":"x","refused":0,"val_rows":0,"val_refused":0,"steps_per_epoch":1,"steps":1}',
-    b'{"kind":"Saved","at":1e300,"step":1,"path":"p"}',  # no clock shows it
+    b'{"kind":"Step","at":1e300,"step":1,"metrics":{}}',  # no clock shows it
+    b'{"kind":"Step","at":1.0,"step":9223372036854775808,"metrics":{}}',
     b'{"kind":"Saved","at":NaN,"step":1,"path":"p"}',
-    b'{"kind":"Saved","at":1.0,"step":1e999,"path":"p"}',
     b'{"kind":"Saved","at":1.0,"step":%d,"path":"p"}' % 10**400,  # more than a float holds
+    b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a","b"],"scores":[1.0]}',
-    b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a"],"scores":["x"]}',
     b"\0" * 64,  # what a power cut leaves in a file
     b'{"kind":"Saved","at":1.0,"st{"kind":"Saved","at":1.0,"step":1,"path":"p"}',  # two writers
 ]
 
 
-@pytest.mark.parametrize("line", DAMAGE, ids=[repr(line)[2:30] for line in DAMAGE])
-def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, tmp_path: Path) -> None:
+def test_damaged_lines_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     first, last = (to_line(event).encode() for event in (STARTED, LOADED))
-    (tmp_path / "events.jsonl").write_bytes(b"\n".join([first, line, last, b""]))
-    where = f"events.jsonl: the line at byte {len(first) + 1} is damaged"
-    assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, Alert(at=0.0, step=0, text=where), LOADED]
+    lines = [first, *DAMAGE, last]
+    (tmp_path / "events.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    places = list(accumulate(len(line) + 1 for line in lines))[: len(DAMAGE)]
+    told = [Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {place} is damaged") for place in places]
+    assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, *told, LOADED]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -272,11 +250,6 @@ def test_what_was_undone_is_left_out_of_every_view(written: list[Event], stands:
 # ---- the state
 
 
-def test_events_make_one_state_however_they_are_cut_into_readings() -> None:
-    for cut in range(len(LIFE) + 1):
-        assert repr(fold(LIFE[cut:], fold(LIFE[:cut]))) == repr(fold(LIFE))
-
-
 STEP = Step(at=5.0, step=3, metrics={"train/loss": 2.0, "val/loss": 3.0})
 TOLD = [
     (STARTED, {"run": "p/é", "algorithm": "GRPO", "processes": 2, "status": "running", "started_at": 10.0}),
@@ -302,13 +275,6 @@ TOLD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "end", [Ended(how="failed"), Restarted(step=1, attempt=2, cause="killed", why="w")], ids=["ended", "restarted"]
-)
-def test_processes_that_have_ended_use_nothing(end: Event) -> None:
-    assert after(replace(RunState(), usage={1: USAGE}), end).usage == {}
-
-
 @pytest.mark.parametrize(("event", "changed"), TOLD, ids=[type(event).__name__ for event, _ in TOLD])
 def test_what_an_event_changes(event: Event, changed: dict[str, Any]) -> None:
     assert repr(after(RunState(), event)) == repr(replace(RunState(), last_at=event.at, **changed))
@@ -329,25 +295,22 @@ STALLED = Stalled(step=1, rank=None, why="nothing for 20 s", stack="")
 
 @pytest.mark.parametrize("event", [WentOn(step=1, after_s=3.0), Ended(how="failed"),
                                    Restarted(step=0, attempt=2, cause="killed", why="w")])  # fmt: skip
-def test_it_stands_still_until_something_goes_on(event: Event) -> None:
-    assert fold([STARTED, STALLED]).stalled == STALLED.why
-    assert fold([STARTED, STALLED, event]).stalled == ""
+def test_it_stands_still_until_something_goes_on_and_processes_that_ended_use_nothing(event: Event) -> None:
+    state = fold([STARTED, USAGE, STALLED, event])
+    assert (state.stalled, state.usage) == ("", {1: USAGE} if isinstance(event, WentOn) else {})
 
 
-@pytest.mark.parametrize(
-    ("marks", "pace"),
-    [
-        ((), None),
-        (((1, 5.0),), None),  # one step tells no speed
-        (((1, 5.0), (2, 9.0)), 4.0),
-        (((1, 9.0), (2, 5.0)), 0.0),  # a clock that was set back
-        (((4, 1.0), (4, 2.0)), 1.0),  # the same step once more
-    ],
-)
-def test_speed(marks: tuple[tuple[int, float], ...], pace: float | None) -> None:
-    state = RunState(marks=marks, step=2, steps=4)
-    assert state.seconds_per_step == pace
-    assert state.eta_s == (None if pace is None else 2 * pace)
+def test_speed() -> None:
+    paces = {
+        (): None,
+        ((1, 5.0),): None,  # one step tells no speed
+        ((1, 5.0), (2, 9.0)): 4.0,
+        ((1, 9.0), (2, 5.0)): 0.0,  # a clock that was set back
+        ((4, 1.0), (4, 2.0)): 1.0,  # the same step once more
+    }
+    for marks, pace in paces.items():
+        state = RunState(marks=marks, step=2, steps=4)
+        assert (state.seconds_per_step, state.eta_s) == (pace, None if pace is None else 2 * pace)
 
 
 def test_only_the_latest_steps_tell_the_speed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import string
 import time
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core import redaction
-from launcher.core.events import Sample, Step, from_line, to_line
+from launcher.core.events import Sample, from_line, to_line
 from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.core.problems import error_message, short_repr
 from launcher.core.redaction import MARK, redact
@@ -57,23 +56,21 @@ def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, pla
     assert VALUE[:6] not in told and "w+rd" not in told and "dyZvcmQ" not in told
 
 
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        ("HF_TOKEN", True), ("HUGGING_FACE_HUB_TOKEN", True), ("WANDB_API_KEY", True), ("SWANLAB_API_KEY", True),
-        ("AWS_SECRET_ACCESS_KEY", True), ("AWS_ACCESS_KEY_ID", True), ("PGPASSWORD", True), ("KAGGLE_KEY", True),
-        ("CLIENT_SECRET", True), ("SENTRY_DSN", True), ("SMTP_PASS", True), ("MY_SECRET_1", True),
-        ("AWS_REGION", False), ("AWS_PROFILE", False),  # where and who, not what
-        ("HF_TOKEN_PATH", False), ("TOKENIZERS_PARALLELISM", False), ("SSH_AUTH_SOCK", False), ("PATH", False),
-        ("KEYBOARD", False), ("MAX_TOKENS", False), ("COMPASS", False), ("FOO_COMPAT", False), ("PASS_RATE", False),
-        ("MYSQL_PWD", True), ("API_TOKENS", True), ("MY_CREDS", True), ("AZURE_SAS", True),
-        ("TOKEN_HF", True), ("HF_TOKEN_READ", True), ("KEY_OPENAI", True), ("ENCRYPTION_KEY_BASE64", True),  # within
-        ("PWD", False), ("OLDPWD", False), ("SORT_KEY", False), ("CACHE_KEY", False),  # a key of a table
-        ("K8S_SECRET_NAME", False), ("DB_PASSWORD_FILE", False), ("LANGFUSE_PUBLIC_KEY", False), ("EOS_TOKEN", False),
-    ],
-)  # fmt: skip
-def test_names_of_variables(name: str, secret: bool) -> None:
-    assert redaction.is_secret_variable(name) is secret
+SECRET_NAMES = """
+HF_TOKEN HF_TOKEN_READ TOKEN_HF WANDB_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID PGPASSWORD KAGGLE_KEY
+CLIENT_SECRET SENTRY_DSN SMTP_PASS MY_SECRET_1 MYSQL_PWD API_TOKENS MY_CREDS AZURE_SAS KEY_OPENAI ENCRYPTION_KEY_BASE64
+accessKey SLACK_WEBHOOK_URL AZURE_STORAGE_CONNECTION_STRING X-Api-Key judge.api_key
+"""
+OTHER_NAMES = """
+AWS_REGION HF_TOKEN_PATH TOKENIZERS_PARALLELISM SSH_AUTH_SOCK PATH KEYBOARD MAX_TOKENS OPENAI_MAX_TOKENS COMPASS
+FOO_COMPAT PASS_RATE PWD OLDPWD SORT_KEY K8S_SECRET_NAME DB_PASSWORD_FILE LANGFUSE_PUBLIC_KEY EOS_TOKEN token_env _ 1
+"""
+
+
+def test_names_of_secrets() -> None:
+    assert [name for name in SECRET_NAMES.split() if not redaction.is_secret_name(name)] == []
+    assert [name for name in OTHER_NAMES.split() if redaction.is_secret_name(name)] == []
+    assert redaction.is_secret_name("sort_key", key=True) and not redaction.is_secret_name("sort", key=True)
 
 
 @pytest.mark.parametrize("value", ["false", "1234567", "training", "/usr/bin/env", "secret"])
@@ -93,10 +90,10 @@ LEAKS = [
 
 
 @pytest.mark.parametrize("token", LEAKS)
-@pytest.mark.parametrize("around", ["{}", "a {} b", "x='{}'", '{{"t":"line\\n{}"}}', "({}),", "https://h/{}?a=1"])
-def test_tokens_of_known_services(token: str, around: str) -> None:
-    told = redact(around.format(token))
-    assert token not in told and token[10:] not in told and MARK in told
+def test_tokens_of_known_services(token: str) -> None:
+    for around in ("{}", "x='{}'", '{{"t":"line\\n{}"}}', "https://h/{}?a=1"):
+        told = redact(around.format(token))
+        assert token[10:] not in told and MARK in told
 
 
 BESIDE = [
@@ -128,20 +125,6 @@ INNOCENT = [
 
 @pytest.mark.parametrize("text", INNOCENT)
 def test_innocent_text_stays(text: str) -> None:
-    assert redact(text) == text
-
-
-ANNOUNCE = {"basic", "bearer", "wandb"}  # what follows these is a secret, whatever it looks like
-WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=9).filter(lambda word: word not in ANNOUNCE)
-PLAIN = st.one_of(
-    WORDS, st.integers().map(str), st.floats(allow_nan=False).map(str), st.uuids().map(str),
-    st.binary(min_size=32, max_size=32).map(bytes.hex), st.binary(min_size=20, max_size=20).map(bytes.hex),
-    st.lists(WORDS, min_size=2, max_size=5).map("/".join), st.builds("{}={}".format, WORDS, st.integers()),
-)  # fmt: skip
-
-
-@given(st.lists(PLAIN, max_size=12).map(" ".join))
-def test_numbers_words_hashes_ids_and_paths_stay(text: str) -> None:
     assert redact(text) == text
 
 
@@ -196,19 +179,16 @@ def test_a_key_that_was_cut_off_takes_nothing_else_along(body: str) -> None:
     assert BODY[:9] not in redact(f"{PEM}{body}\n-----END RSA PRIVATE KEY-----")
 
 
-@pytest.mark.parametrize("name", ["perf/time_per_token", "my_secret", "acc/cookie", "authorization", "password"])
-@pytest.mark.parametrize("number", [8.123456789e-05, -1.25e-17, 123456789012.5, 12345678901234567890])
-def test_a_number_is_no_secret_whatever_its_name(name: str, number: float) -> None:
-    line = json.dumps({name: number})
+@given(st.floats(allow_nan=False) | st.integers())
+def test_a_number_is_no_secret_whatever_its_name(number: float) -> None:
+    line = json.dumps(dict.fromkeys(("perf/time_per_token", "authorization", "acc/cookie"), number))
     assert redact(line) == line
 
 
-HEAVY = [
-    "eyJ", "eyJaaaaaaaa.", "-eyJ", "eyJaaaaaaaa.eyJ", "token:", "token=/", "token:/a", "token=a1", "secret='", "a",
-    "cookie: ", "authorization: bearer ", "authorization:", "bearer ", "basic aaaaaaaaaaaa", "wandb", "wandb-", "hf_",
-    "wandb-aaaaaaaaaa-aaaaaaaaaa", "sk-", "sk-proj-", "gh", "xoxb-", "AKIA", ":/", "://a:", "://a:b@", ":/a@", "?a=",
-    "&token=", "?a=bbbbbb?", "%3Ftoken%3D", ";a=", "-----BEGIN ", f"{PEM}\n", PEM, f"{PEM}aaaa ", f"{PEM}\n\n\n aaa:",
-    "PRIVATE KEY-----BEGIN ", "api_key:a", "passwordpassphrase=", "\\n", "https://",
+HEAVY = [  # of each kind of pattern the beginnings that cost most
+    "eyJaaaaaaaa.eyJ", "token=/", "token=a1", "secret='", "authorization: bearer ", "basic aaaaaaaaaaaa", "wandb-",
+    "sk-proj-", "xoxb-", "://a:b@", ":/a@", "&token=", "%3Ftoken%3D", f"{PEM}\n", f"{PEM}aaaa ", f"{PEM}\n\n\n aaa:",
+    "PRIVATE KEY-----BEGIN ", "\\n",
 ]  # fmt: skip
 
 
@@ -223,13 +203,3 @@ def _seconds(text: str) -> float:
     began = time.process_time()
     redact(text)
     return time.process_time() - began
-
-
-def test_an_event_is_the_same_event_afterwards() -> None:
-    step = Step(
-        step=3, metrics={"actor/pg_loss": 0.125, "val-core/gsm8k/reward/mean@1": 0.5, "perf/total_num_tokens": 7.0}
-    )
-    assert from_line(redact(to_line(step))) == step
-    sample = Sample(step=1, data_source="s", prompt=LEAKS[0], response="\n" + LEAKS[2], ground_truth="", score=1.0)
-    told = from_line(redact(to_line(sample)))
-    assert isinstance(told, Sample) and (told.prompt, told.response) == (MARK, "\n" + MARK)

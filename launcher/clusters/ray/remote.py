@@ -24,7 +24,7 @@ from launcher.clusters.nodes.processes import DETACHED, MARK, PYTHON, serves_job
 from launcher.clusters.ray.job import CARRIED, NODE_OWNED
 from launcher.clusters.ray.listing import check_address
 from launcher.core.problems import Problem, Problems
-from launcher.core.redaction import is_secret_variable, redact
+from launcher.core.redaction import is_secret_name, redact
 
 INSTALL = "pip install 'rlrun[jobs]' here and on its head"
 NO_FOLDER, NO_RLRUN = 66, 67
@@ -86,7 +86,7 @@ def detached_command(folder: Path, words: Sequence[str]) -> JobCommand:
     variables = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(CARRIED) and name not in OF_HEAD and not is_secret_variable(name) and redact(value) == value
+        if name.startswith(CARRIED) and name not in OF_HEAD and not is_secret_name(name) and redact(value) == value
     }
     entrypoint = _entrypoint(job, words, {**variables, DETACHED: "1"}, f"{begin}; umask {_umask():03o}; ")
     return JobCommand(job, entrypoint, claim)

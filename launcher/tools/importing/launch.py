@@ -19,7 +19,7 @@ from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.resolve import Resolution, resolve_request
 from launcher.core.overrides import key_of, literal
 from launcher.core.problems import Problem, shortened
-from launcher.core.redaction import is_secret_setting, is_secret_variable
+from launcher.core.redaction import is_secret_name
 from launcher.engines.verl import TAKEN
 from launcher.engines.verl.config.compose import FLAGS, compose
 from launcher.engines.verl.config.defaults import CONFIGS, MEGATRON, Program
@@ -256,7 +256,7 @@ def _why_left_out(word: str, parts: Sequence[str]) -> str:
     """Empty where the word is taken. `parts` of its value are known only when the script runs."""
     key, equals, value = word.partition("=")
     named = key in table().named
-    if is_secret_setting(key) and not named and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
+    if is_secret_name(key) and not named and not re.fullmatch(r"[\d.]*|true|false|null", value.lower()):
         return f"{key} is left out, as it is a secret"
     if parts:
         return f"{word} is left out; only running the script tells {', '.join(parts)}"
@@ -352,7 +352,7 @@ def _environment(made: ImportedLaunch, placeholders: Sequence[str]) -> list[str]
     for name, value in made.launch.environment.items():
         if name in SHELL:
             continue
-        if is_secret_variable(name):
+        if is_secret_name(name):
             made.notes.append(f"{made.name}: {name} is left out, as it is a secret; set it in your shell")
         elif any(part and part in value for part in placeholders):
             made.notes.append(f"{made.name}: {name} is left out; only running the script tells its value")
