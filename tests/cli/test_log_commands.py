@@ -293,7 +293,9 @@ def test_a_key_that_is_a_name_of_the_log_is_no_other_spelling(tmp_path, more):
 
 
 def test_watch_shows_an_error_until_a_step_follows(tmp_path):
-    reader, state = GrowingLog(Path(tmp_path), lambda: 5.0), LogState("verl.log")
+    log = tmp_path / "verl.log"
+    log.write_text("step:20 - critic/score/mean:0.7\n")
+    reader, state = GrowingLog(log, lambda: 5.0), LogState("verl.log")
 
     def alert() -> str:
         for event in reader.new():
@@ -301,10 +303,10 @@ def test_watch_shows_an_error_until_a_step_follows(tmp_path):
         return state.at(9.0, 1.0, counted=False, error=reader.parser.error).alert
 
     assert alert() == ""
-    with Path(tmp_path).open("a") as file:
+    with log.open("a") as file:
         file.write(TRACEBACK)
     assert alert() == "an error, and no step after it: RuntimeError: CUDA out of memory"
-    with Path(tmp_path).open("a") as file:
+    with log.open("a") as file:
         file.write("step:21 - critic/score/mean:0.8\n")
     assert alert() == ""
 
