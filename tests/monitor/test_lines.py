@@ -44,27 +44,19 @@ def at(step: int, steps: int, elapsed: float, pace: float | None) -> RunState:
     return RunState(step=step, steps=steps, started_at=0.0, last_at=elapsed, marks=marks)
 
 
-def test_a_step_is_verls_line() -> None:  # S0-26
+def test_a_step_is_verls_line() -> None:  # S0-05, S0-26, S2-27
+    """Held-out scores have their older name, too: `grep val/test_score` finds them (S0-06, S0-24)."""
     metrics = {
-        "training/global_step": 5.0,
-        "critic/score/mean": 0.0234375,
-        "critic/rewards/mean": 0.0234375,
-        "timing_s/step": 41.01343672798248,
-    }
+        "training/global_step": 5.0, "critic/score/mean": 0.0234375, "timing_s/step": 41.01343672798248,
+        "val-core/openai/gsm8k/reward/mean@1": 0.7338893100833965, "val-core/a b/reward/mean@8": 0.5,
+        "val-core/a b/reward/best@8/mean": 1.0, "val-aux/a b/reward/std@8": 0.1, "val/loss": 2.0,
+    }  # fmt: skip
     assert step_line(Step(step=5, metrics=metrics)) == (
-        "step:5 - training/global_step:5 - critic/score/mean:0.0234375 - critic/rewards/mean:0.0234375"
-        " - timing_s/step:41.01344"
+        "step:5 - training/global_step:5 - critic/score/mean:0.0234375 - timing_s/step:41.01344"
+        " - val-core/openai/gsm8k/reward/mean@1:0.7338893 - val/test_score/openai/gsm8k:0.7338893"
+        " - val-core/a b/reward/mean@8:0.5 - val/test_score/a b:0.5"
+        " - val-core/a b/reward/best@8/mean:1.0 - val-aux/a b/reward/std@8:0.1 - val/loss:2.0"
     )
-
-
-def test_a_validation_is_verls_line() -> None:  # S2-27
-    line = step_line(Step(step=290, metrics={"val-core/openai/gsm8k/reward/mean@1": 0.7338893100833965}))
-    assert line == "step:290 - val-core/openai/gsm8k/reward/mean@1:0.7338893 - val/test_score/openai/gsm8k:0.7338893"
-
-
-def test_progress_is_tqdms_line() -> None:  # S2-20
-    line = "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]"
-    assert progress_line(at(49, 320, 3967.0, 55.72)) == line
 
 
 GRPO = {
@@ -112,18 +104,6 @@ def test_a_step_has_a_short_line(metrics: dict[str, float], line: str) -> None:
     assert console_lines(step, RunState(step=100, steps=10_000))[2:] == ([line] if line else [])
 
 
-def test_held_out_scores_are_found_by_their_older_name() -> None:
-    """S0-06, S0-24: `grep val/test_score` finds them; no metric of held-out data is counted twice for it."""
-    metrics = {"val-core/openai/gsm8k/reward/mean@1": 0.75, "val-core/a b/reward/mean@8": 0.5,
-               "val-core/a b/reward/best@8/mean": 1.0, "val-aux/a b/reward/std@8": 0.1, "val/loss": 2.0}  # fmt: skip
-    line = step_line(Step(step=10, metrics=metrics))
-    assert re.findall(r"val/test_score/\S+?:\S+", line.replace("a b", "ab")) == [
-        "val/test_score/openai/gsm8k:0.75", "val/test_score/ab:0.5"
-    ]  # fmt: skip
-    assert "val-core/openai/gsm8k/reward/mean@1:0.75 - val/test_score/openai/gsm8k:0.75 - " in line
-    assert line.startswith("step:10 - ")  # S0-05
-
-
 PROGRESS = [
     (at(1, 320, 3.0, None), "  0%|          | 1/320 [00:03<?, ?s/it]"),  # one step tells no speed
     (at(160, 320, 60.0, 1.0), " 50%|█████     | 160/320 [01:00<02:40, 1.00s/it]"),
@@ -139,56 +119,36 @@ def test_progress(state: RunState, line: str) -> None:
     assert progress_line(state) == f"Training Progress: {line}"
 
 
-@pytest.mark.parametrize("done", [0, 1, 2, 9, 10, 55, 99, 100])
-def test_the_bar_is_always_ten_wide(done: int) -> None:
+def test_the_bar_is_always_ten_wide() -> None:
     """As tqdm draws it: `{percentage:3.0f}%|` and ten cells of eighths."""
-    found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
-    assert found and int(found[1]) == done
-    cells = found[2].rstrip()
-    assert cells.count("█") == done // 10 and len(cells) - done // 10 == (done % 10 * 8 // 10 > 0)
+    for done in range(101):
+        found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
+        assert found and int(found[1]) == done
+        cells = found[2].rstrip()
+        assert cells.count("█") == done // 10 and len(cells) - done // 10 == (done % 10 * 8 // 10 > 0)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "00:00"), (59.99, "00:59"), (60, "01:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")],
-)
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+def test_clock_and_date() -> None:
+    seconds = (0, 59.99, 60, 3599, 3600, 90061)
+    assert [*map(clock, seconds)] == ["00:00", "00:59", "01:00", "59:59", "1:00:00", "25:01:01"]
+    assert {date(seconds) for seconds in (None, -1.0, math.nan, math.inf, 1e300)} == {""}, "no calendar has these"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("training/global_step", 7.0, "7"),  # counters are whole
-        ("training/epoch", 0.0, "0"),
-        ("perf/total_num_tokens", 123456789.0, "123456789"),
-        ("actor/lr", 1e-06, "1e-06"),  # all others as Python writes seven digits
-        ("critic/score/mean", 0.1 + 0.2, "0.3"),
-        ("critic/score/mean", 2 / 3, "0.6666667"),
-        ("critic/score/mean", 1, "1.0"),
-        ("actor/grad_norm", math.nan, "nan"),
-        ("actor/grad_norm", -math.inf, "-inf"),
-    ],
-)
-def test_numbers(name: str, value: float, text: str) -> None:
-    assert number(name, value) == text
-    assert math.isnan(value) or float(number(name, value)) == pytest.approx(value, rel=1e-6)
+NUMBERS = [
+    ("training/global_step", 7.0, "7"),  # counters are whole
+    ("perf/total_num_tokens", 123456789.0, "123456789"),
+    ("actor/lr", 1e-06, "1e-06"),  # all others as Python writes seven digits
+    ("critic/score/mean", 2 / 3, "0.6666667"),
+    ("critic/score/mean", 1, "1.0"),
+    ("actor/grad_norm", math.nan, "nan"),
+    ("actor/grad_norm", -math.inf, "-inf"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (0.123456, "0.1235"),
-        (9999.4, "9999"),
-        (12345.6, "12,346"),
-        (-1e-9, "-1e-09"),
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-    ],
-)
-def test_numbers_for_a_screen(value: float, text: str) -> None:
-    assert compact(value) == text
+def test_numbers() -> None:
+    assert [number(name, value) for name, value, _ in NUMBERS] == [text for *_, text in NUMBERS]
+    values = (0.0, 0.123456, 9999.4, 12345.6, -1e-9, math.nan, math.inf)  # for a screen
+    assert [*map(compact, values)] == ["0", "0.1235", "9999", "12,346", "-1e-09", "nan", "inf"]
 
 
 STACK = "".join(f'  File "{number}.py", line 1 in f\n' for number in range(9))
@@ -220,21 +180,16 @@ def test_what_an_event_says(event: Event, lines: list[str]) -> None:
     assert console_lines(event, after(before, event)) == lines
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        Step(step=0, metrics={"val-core/x\nstep:3 - y/reward/mean@1": 1.0}),  # data_source comes from a data file
+def test_one_line_stays_one_line() -> None:
+    """Whatever a name or a text holds: a data source comes from a data file."""
+    for event in (
+        Step(step=0, metrics={"val-core/x\nstep:3 - y/reward/mean@1": 1.0}),
         Alert(step=3, text="disk\r\nfull\u2028now"),
         Ended(how="failed", why="ValueError: a\nb"),
-        Restarted(step=0, attempt=2, cause="code", why="ValueError: a\nb"),
-        Stalled(step=0, rank=0, why="a\nb", stack=""),
         Started(run="p/a\nstep:3 - ", algorithm="X", processes=1),
-    ],
-    ids=lambda event: type(event).__name__,
-)
-def test_one_line_stays_one_line(event: Event) -> None:
-    (line,) = console_lines(event, RunState())
-    assert line.splitlines() == [line] and not line.startswith("step:3 ")
+    ):
+        (line,) = console_lines(event, RunState())
+        assert line.splitlines() == [line] and not line.startswith("step:3 ")
 
 
 def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,8 +233,3 @@ RESULTS = [
 @pytest.mark.parametrize(("state", "results"), RESULTS)
 def test_what_a_run_came_to(state: RunState, results: dict[str, str]) -> None:
     assert results_of(state) == results
-
-
-@pytest.mark.parametrize("seconds", [None, -1.0, math.nan, math.inf, 1e300])
-def test_a_time_that_no_calendar_has(seconds: float | None) -> None:
-    assert date(seconds) == ""
