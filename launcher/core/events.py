@@ -426,11 +426,10 @@ def undone(events: Iterable[LoggedEvent]) -> Sequence[range]:
     return found
 
 
-def _outside(ranges: Sequence[range], events: Iterable[LoggedEvent]) -> Iterator[LoggedEvent]:
-    for logged in events:
-        place = bisect(ranges, logged.seq, key=lambda each: each.start) - 1
-        if place < 0 or logged.seq not in ranges[place] or isinstance(logged.event, PROCESS_EVENTS):
-            yield logged
+def is_undone(logged: LoggedEvent, ranges: Sequence[range]) -> bool:
+    """Whether an event is undone by what comes after it; `ranges` are those of `undone`."""
+    place = bisect(ranges, logged.seq, key=lambda each: each.start) - 1
+    return place >= 0 and logged.seq in ranges[place] and not isinstance(logged.event, PROCESS_EVENTS)
 
 
 def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
@@ -445,7 +444,8 @@ def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = 
     def read() -> Iterator[LoggedEvent]:
         return chain(takewhile(lambda logged: logged.seq <= last, LogReader(path).new()), more)
 
-    yield from _outside(undone(read()) if goes_back or more else (), read())
+    ranges = undone(read()) if goes_back or more else ()
+    yield from (logged for logged in read() if not is_undone(logged, ranges))
 
 
 def scan(path: Path) -> tuple[int, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from launcher.core.events import (
     GOES_BACK,
-    PROCESS_EVENTS,
     Alert,
     Distribution,
     Ended,
@@ -24,6 +22,7 @@ from launcher.core.events import (
     Step,
     Usage,
     is_damage,
+    is_undone,
     scan,
     undone,
 )
@@ -97,7 +96,7 @@ class Feed:
             shift = max(place.shift, place.row + 1 - event.step)
             place = replace(place, row=event.step + shift, shift=shift)
         self.position = place
-        if self._is_undone(logged):
+        if is_undone(logged, self._undone):
             return None
         if isinstance(event, Step | Sample | Distribution | Alert | Usage | Stalled | Restarted | Resumed):
             self._waiting.append(event)
@@ -107,10 +106,6 @@ class Feed:
         if isinstance(event, Step | Ended) or len(self._waiting) >= MOST_WAITING:
             return self._finish(event)
         return None
-
-    def _is_undone(self, logged: LoggedEvent) -> bool:
-        place = bisect(self._undone, logged.seq, key=lambda each: each.start) - 1
-        return place >= 0 and logged.seq in self._undone[place] and not isinstance(logged.event, PROCESS_EVENTS)
 
     def _finish(self, last: Event) -> TrackedStep | None:
         """What waits, as one step. What a history holds beside metrics takes a row of its own without them."""
