@@ -95,10 +95,7 @@ def test_plain_text_by_hand() -> None:
     assert plain.prompt(4, row("ab>")) == Tokens(4, [3, 4, 5], [])
     assert plain.demonstration(9, row("ab>", "ba")) == Tokens(9, [3, 4, 5, 4, 3, 1], [0, 0, 0, 1, 1, 1])
     assert plain.prompt(0, row("aXb")) == Tokens(0, [3, 2, 4], [])  # unknown, and still one token
-
-
-def test_an_empty_answer_is_its_end_alone() -> None:
-    assert good(encoder(character_tokenizer("ab>")).demonstration(0, row("a", ""))).mask == [0, 1]
+    assert good(plain.demonstration(0, row("a", ""))).mask == [0, 1]  # an empty answer is its end alone
 
 
 @pytest.mark.parametrize("template", [None, CHATML])
@@ -157,13 +154,8 @@ def test_of_a_demonstration_the_answer_and_its_end_are_imitated(prompt: Text) ->
     found = good(chat.demonstration(0, row(prompt, "it is 2")))
     assert text(chat, found.ids) == "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\nit is 2<|im_end|>\n"
     assert learnt_texts(chat, found) == ["it is 2<|im_end|>\n"]  # as TRL's templates for training say
-
-
-def test_prompt_and_demonstration_begin_alike() -> None:
-    """What is imitated is what the policy will be asked: the same tokens up to the answer."""
-    chat = encoder(chat_tokenizer())
-    asked, shown = good(chat.prompt(0, row("1+1?"))), good(chat.demonstration(0, row("1+1?", "2")))
-    assert shown.ids[: shown.mask.index(1)] == asked.ids
+    assert found.ids[: found.mask.index(1)] == good(chat.prompt(0, row(prompt))).ids  # what the policy will be asked
+    assert found == good(chat.demonstration(0, row(talk("user: 1+1?", "assistant: it is 2"))))
 
 
 def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
@@ -175,14 +167,6 @@ def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
         [{"role": turn.role, "content": turn.content} for turn in turns], tokenize=False
     )
     assert text(chat, found.ids) == whole  # nothing is lost, and nothing added
-
-
-def test_one_turn_and_prompt_with_response_are_imitated_alike() -> None:
-    chat = encoder(chat_tokenizer())
-    turns = good(chat.demonstration(0, row(talk("user: hi", "assistant: yo"))))
-    pair = good(chat.demonstration(0, row("hi", "yo")))
-    assert learnt_texts(chat, turns) == learnt_texts(chat, pair)
-    assert turns.ids[: len(pair.ids)] == pair.ids
 
 
 REWRITES = CHATML.replace("{{ message.content }}", "{{ message.content if loop.last else message.content | upper }}")
@@ -445,16 +429,10 @@ def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int], answer: lis
     assert (shown.ids, shown.mask) == (prompt + answer, [0, 0, 0, 1, 1, 1])
 
 
-def test_what_is_too_long_is_left_out_on_demand() -> None:
-    refused = encoder(character_tokenizer("ab>"), max_prompt_length=3, truncation="filter").prompt(0, row("abb>a"))
-    assert isinstance(refused, RefusedRow)
-    assert refused.wanted
-    kept = encoder(character_tokenizer("ab>"), max_prompt_length=3).prompt(0, row("abb>a"))
-    assert isinstance(kept, RefusedRow)
-    assert not kept.wanted
-
-
-def test_the_longest_that_is_taken() -> None:
+def test_what_is_too_long_is_left_out_on_demand_and_the_longest_is_taken() -> None:
+    for truncation, wanted in (("filter", True), ("error", False)):
+        refused = encoder(character_tokenizer("ab>"), max_prompt_length=3, truncation=truncation).prompt(0, row("abb>"))
+        assert isinstance(refused, RefusedRow) and refused.wanted == wanted
     plain = encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=2)
     assert len(good(plain.prompt(0, row("aaa"))).ids) == 3
     assert len(good(plain.demonstration(0, row("aaa", "b"))).ids) == 5  # with its end, the answer has 2
@@ -472,11 +450,7 @@ def test_the_limits_of_a_conversation_are_before_and_from_its_first_answer_on() 
     assert reason(short.demonstration(0, turns)) == f"answer has {answer} tokens; data.max_response_length is 25"
 
 
-def test_a_conversation_without_an_answer_is_refused() -> None:
+def test_a_conversation_without_an_answer_is_refused_and_a_refused_row_is_kept_whole() -> None:
     assert reason(encoder(chat_tokenizer()).demonstration(0, row(talk("user: a")))) == "answer has no tokens"
-
-
-def test_a_refused_row_is_kept_whole() -> None:
     found = encoder(character_tokenizer("ab>")).prompt(0, row(""))
-    assert isinstance(found, RefusedRow)
-    assert found.raw == repr(row(""))
+    assert isinstance(found, RefusedRow) and found.raw == repr(row(""))
