@@ -56,7 +56,9 @@ def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
         ({"question": "1+1?", "answer": "so 2", "reward_model": {"style": "model"}}, row(prompt="1+1?", style="model")),
         ({"question": "1+1?", "answer": "2", "reward_model": None}, row(prompt="1+1?", ground_truth="2")),
         ({"prompt": "1+1?", "ground_truth": 2.5}, row(prompt="1+1?", ground_truth="2.5")),
-        ({"messages": [USER, BOT, USER]}, row(prompt=(ASKED,), ground_truth="2")),  # up to the last assistant turn
+        # up to the last assistant turn
+        ({"messages": [USER, WRONG, USER, BOT, USER]},
+         row(prompt=(ASKED, Message("assistant", "3"), ASKED), ground_truth="2")),
         ({**CHAT, "reward_model": {"ground_truth": "3"}}, row(prompt=(ASKED,), ground_truth="3")),
         ({"messages": [USER]}, row(prompt=(ASKED,))),
         ({"prompt": "p", "data_source": "sums", "ability": "math", "extra_info": {"index": 3}},
@@ -133,6 +135,8 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"instruction": "q", "system": 1, "output": "2"}, "system is int; it must be text"),
         ({"instruction": "q", "history": [["a", "b"]], "output": "2"},
          "history cannot be read yet; use messages, with all turns"),
+        ({"conversations": [HUMAN | {"value": ""}, GPT]},
+         "conversations[0].content is empty; write it, or leave the turn out"),
         ({"conversations": [HUMAN, GPT | {"value": 2}]}, "conversations[1].value is int; it must be text"),
         ({"conversations": [HUMAN, {"from": "gpt"}]}, "conversations[1].value is missing"),
         ({"conversations": [HUMAN | {"content": "1+1?"}, GPT]},
@@ -291,6 +295,8 @@ def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
     assert [turn.extra for turn in found.prompt if not isinstance(turn, str)] == [
         {}, {"content": None, "tool_calls": calls}, {"name": "add", "tool_call_id": "1"}, {"reasoning_content": "Add."},
     ]  # fmt: skip
+    completed = to_row("x:1", {"prompt": "1+1?", "completion": [thought]}, "answers")
+    assert completed == row(prompt="1+1?", response="2", response_extra={"reasoning_content": "Add."})
     pair = to_row("x:1", {"chosen": [USER, thought], "rejected": [USER, WRONG]}, "pairs")
     assert isinstance(pair, Row)
     assert (pair.response, pair.response_extra, pair.rejected_extra) == ("2", {"reasoning_content": "Add."}, {})
