@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = [path for folder in ("launcher", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
 LINES, COMPLEXITY = 500, 15
-ABOVE = 48
+ABOVE = 0
 """Functions above the limit; the number may only fall."""
 
 BRANCHES = ast.If | ast.IfExp | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.Assert | ast.match_case

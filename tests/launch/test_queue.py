@@ -31,8 +31,8 @@ class Shown:
         self.go_on()
 
     def go_on(self) -> None:
-        said = next(self.coming, None)
-        self.standing.write_text(said) if said else self.standing.unlink(missing_ok=True)
+        printed = next(self.coming, None)
+        self.standing.write_text(printed) if printed else self.standing.unlink(missing_ok=True)
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         self.events += [logged.event for logged in events]
@@ -82,12 +82,12 @@ def test_a_queue_that_does_not_answer_is_asked_again(tmp_path: Path, fake_slurm:
     standing = fake_slurm / "standing"
     standing.mkdir()  # which no script can print
 
-    class Mending(Shown):
+    class Running(Shown):
         def go_on(self) -> None:
             if self.lines:
                 standing.rmdir()
 
-    shown = Mending(standing, [])
+    shown = Running(standing, [])
     assert store.watch(run_of(tmp_path), [shown]).status == "failed"
     assert shown.lines == ["slurm job 12, in a queue that does not answer"]
 
