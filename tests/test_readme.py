@@ -60,3 +60,9 @@ def test_ci_builds_the_site_with_broken_links_as_errors():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
+
+
+def test_the_ways_through_the_code_are_there():
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Five ways")[2].partition("\n## ")[0]
+    named = re.findall(r"`([a-z_/]+(?:\.py|/))`", section)
+    assert len(named) > 50 and not [name for name in named if not (ROOT / "launcher" / name).exists()]

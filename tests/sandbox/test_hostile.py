@@ -72,7 +72,9 @@ def test_each_script_ends_and_its_launch_is_found(seen: dict[str, Any]) -> None:
 
 
 def test_a_script_costs_little(seen: dict[str, Any]) -> None:
-    assert {name: run["cpu_s"] for name, run in seen["runs"].items() if run["cpu_s"] > 1.5} == {}
+    """One that has to be stopped, such as a fork bomb, takes what its limits let it take."""
+    most = {name: 10 if run["stopped"] else 1.5 for name, run in seen["runs"].items()}
+    assert {name: run["cpu_s"] for name, run in seen["runs"].items() if run["cpu_s"] > most[name]} == {}
 
 
 def test_nothing_is_written_outside(seen: dict[str, Any]) -> None:
