@@ -161,8 +161,9 @@ def _compare(trial: RewardTrial, kind: str) -> CheckResult | None:
     got = f"{type(trial.reward).__name__} scores right answers ({shapes}, ...)"
     pairs = [pair for pair in zip(trial.best("gold"), trial.best(kind), strict=True) if not math.isnan(sum(pair))]
     if not pairs:
-        why = next((one.fault for one in trial.scored if one.fault), "")
-        return CheckResult("FAIL", "reward", f"{got} or {what} not at all, {why}") if why else None
+        why = next((one.fault for one in trial.scored if one.fault), "")  # answers without a score are left out
+        failed: Level = "FAIL" if kind == "empty" else "WARN"
+        return CheckResult(failed, "reward", f"{got} or {what} not at all, {why}") if why else None
     high, low = map(fmean, zip(*pairs, strict=True))
     if high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
         return None
@@ -251,9 +252,8 @@ def _by_length(trial: RewardTrial, limit: int) -> Iterator[CheckResult]:
     low, text = max((fmean(of), text) for of, text in zip(zip(*scores, strict=True), texts, strict=True))
     if low > fmean(right):
         got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {low:.4g} on average"
-        got = (
-            f"{got} and a right one such as {short_repr(trial.right[0][0], 40)} {fmean(right):.4g}, so length is learnt"
-        )
+        a_right = f"a right one such as {short_repr(trial.right[0][0], 40)} {fmean(right):.4g}"
+        got = f"{got} and {a_right}, so length is learnt"
         sized = [name for name, part in _parts(reward).items() if isinstance(part, Length | Overlong)]
         fix = "give length less weight, or a bound, than what is right"
         if isinstance(reward, Weighted) and sized:
