@@ -83,6 +83,21 @@ def test_answers_equal_those_of_transformers(home: Path) -> None:
     assert replies("m", "abc", "--system", "dd")[0]["response"] == greedy(home / "m", "s:dd|u:abc|a:")
 
 
+def test_a_long_prompt_does_not_shorten_the_answers_to_others(home: Path) -> None:
+    prompts = ["abc", "d" * 40, "hgfe", "c" * 40]
+    sampled = ("--temperature", "1", "--seed", "3", "-n", "2", "--json")
+    found: list[dict[str, Any]] = json.loads(ask("m", *prompts, *sampled).stdout)
+    assert [node["prompt"] for node in found] == [prompt for prompt in prompts for _ in range(2)]
+    lengths = [(node["tokens"], node["truncated"]) for node in found]
+    assert max(tokens for tokens, _ in lengths[:2] + lengths[4:6]) > 64 - len("u:|a:") - 40
+    for prompt, (tokens, cut) in zip([prompt for prompt in prompts for _ in range(2)], lengths, strict=True):
+        room = 64 - len(f"u:{prompt}|a:")
+        assert tokens <= room
+        assert not cut or tokens == room
+    alone = json.loads(ask("m", prompts[0], *sampled).stdout)
+    assert alone == found[:2]
+
+
 def test_one_answer_is_written_as_it_comes(home: Path) -> None:
     assert ask("m", "abc", *TOKENS).stdout == replies("m", "abc")[0]["response"] + "\n"
 

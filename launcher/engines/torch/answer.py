@@ -74,11 +74,18 @@ class Answerer:
 
     def answers(self, prompts: Sequence[Row], first: int = 0) -> list[list[Reply]]:
         """`sampling.n` answers to each prompt, which must pass `check`. Equal seeds and numbers of prompts, counted
-        from `first`, give equal answers; all may be as long as the longest prompt leaves positions for."""
+        from `first`, give equal answers. Prompts with equal room for an answer are answered together, so that a long
+        one does not shorten the answers to the others."""
         asked, n = [self._ids(prompt) for prompt in prompts], self.sampling.n
-        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n)
-        found = self._sample(asked, self._room(max(map(len, asked), default=0)), keys)
-        return [found[start : start + n] for start in range(0, len(found), n)]
+        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n).reshape(len(asked), n)
+        by_room: dict[int, list[int]] = {}
+        for place, ids in enumerate(asked):
+            by_room.setdefault(self._room(len(ids)), []).append(place)
+        replies: dict[int, list[Reply]] = {}
+        for room, places in by_room.items():
+            found = iter(self._sample([asked[place] for place in places], room, keys[places].ravel()))
+            replies |= {place: [next(found) for _ in range(n)] for place in places}
+        return [replies[place] for place in range(len(asked))]
 
     def stream(self, prompt: Row, number: int, say: Callable[[str], None]) -> Reply:
         """One answer, whose text is given to `say` as it is written. Raises `Problems` as `check` does."""
