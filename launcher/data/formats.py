@@ -266,6 +266,8 @@ def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
     """
     for key, fix in _NOT_READ.items():
         value = others.get(key)
+        if key == "history" and not isinstance(row.prompt, str):
+            continue  # the prompt has its turns, so that this is a key like any other
         if value and str(value).strip() not in ("", "[]", "{}", "null"):
             raise UnfitRow(f"{key} cannot be read yet; {fix}")
     given = kind == "answers" or (row.ground_truth and not _first(others, ("reward_model", "ground_truth")))

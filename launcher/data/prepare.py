@@ -28,11 +28,14 @@ from launcher.data.refused import RefusedLog
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
-VERSION = 2
+VERSION = 3
 """Version of the prepared format: a new one prepares everything again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
 _CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_key")
+
+_Names = Mapping[Split, Sequence[str]]
+"""The files of each split; patterns are expanded once, so that what is read is what was hashed."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ def prepare(
     """
     if found := files.problems():
         raise Problems(found)
-    known = _describe(files, kind, name, hashes or {}, origin or {})
+    names = {split: files.expanded(split) for split in SPLITS}
+    known = _describe(files, names, kind, name, hashes or {}, origin or {})
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
         if not there.refused or files.on_bad_row == "skip":  # otherwise the rows are read again, and the bad ones named
@@ -123,20 +127,19 @@ def prepare(
     elif into and into.exists():
         raise Problems(Problem("--out", f"{into} is there already, and holds something else", "use another folder"))
     with _draft(final) as draft:
-        _convert(files, draft, known, watch, final)
+        _convert(files, names, draft, known, watch, final)
     return final
 
 
 def _describe(
-    files: Files, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
+    files: Files, names: _Names, kind: Kind, name: str, hashes: Mapping[str, str], origin: Mapping[str, str]
 ) -> PreparedData:
     """What will be prepared, as far as it is known before a row was read."""
-    names = [files.expanded(split) for split in SPLITS]
-    sources = {file: hashes.get(file) or _sha256(file) for of_split in names for file in of_split}
+    sources = {file: hashes.get(file) or _sha256(file) for of_split in names.values() for file in of_split}
     settings = converted(files)
     return PreparedData(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin), files={},
-        digest=digest(kind, settings, [[sources[file] for file in of] for of in names]), made_at=time.time(),
+        digest=digest(kind, settings, [[sources[file] for file in of] for of in names.values()]), made_at=time.time(),
         version=VERSION,
     )  # fmt: skip
 
@@ -183,12 +186,11 @@ def _tidy(root: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _convert(files: Files, draft: Path, known: PreparedData, watch: OnDataProgress, final: Path) -> None:
+def _convert(files: Files, names: _Names, draft: Path, known: PreparedData, watch: OnDataProgress, final: Path) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
     from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
-    names = {split: of_split for split in SPLITS if (of_split := files.expanded(split))}
     meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
     templated = False
     while True:
@@ -197,7 +199,8 @@ def _convert(files: Files, draft: Path, known: PreparedData, watch: OnDataProgre
             converter = Converter(files, known.kind, log, meter.read, extra, templated)
             try:
                 for split, of_split in names.items():
-                    rows[split] = converter.write(of_split, split, draft / f"{split}.parquet")
+                    if of_split:
+                        rows[split] = converter.write(of_split, split, draft / f"{split}.parquet")
                 break
             except Wider as wider:  # a row has what does not fit the file that was begun
                 extra, templated = wider.extra, wider.templated

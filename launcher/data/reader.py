@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from launcher.core.files import open_file
@@ -31,7 +30,7 @@ _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
 _VALUE_ROWS = 1024
 """Rows of parquet that are Python values at a time."""
 _PART_ROWS = 256
-"""Rows of CSV or of an array that come together."""
+"""Most rows of CSV or of an array that come together."""
 
 
 class Chunk(Protocol):
@@ -108,8 +107,16 @@ class _Together:
 
 
 def _together(rows: Iterator[Found]) -> Iterator[_Together]:
-    while part := tuple(islice(rows, _PART_ROWS)):
-        yield _Together(part)
+    """Up to _PART_ROWS rows at a time; fewer where they are long."""
+    part, size = list[Found](), 0
+    for row in rows:
+        part.append(row)
+        size += len(row.raw if isinstance(row, RefusedRow) else row.line or b"")
+        if len(part) == _PART_ROWS or size >= CHUNK_BYTES:
+            yield _Together(tuple(part))
+            part, size = [], 0
+    if part:
+        yield _Together(tuple(part))
 
 
 # ---- lines of JSON

@@ -161,6 +161,7 @@ def array_rows(name: str, file: Any) -> Iterator[Found]:
         yield ended(name, f"a JSON array may have at most {MAX_ARRAY_BYTES:,} bytes; make JSON lines of it: {fix}")
         return
     text = content.decode("utf-8-sig", "surrogateescape")
+    del content  # one of the two is enough while the elements are read
     opening = _OPENING.match(text)
     place, number = opening.end() if opening else 0, 0
     line = 1 + text.count("\n", 0, place)

@@ -116,8 +116,8 @@ class _Transfer:
     listed: Listing
     folder: Path
     staging: Path
-    replaces: bool
-    """Whether a file that is here may be replaced by another: what an earlier download brought."""
+    replaces: frozenset[str]
+    """The files that may be replaced by others: those that an earlier download brought."""
     board: ProgressBoard
     todo: deque[RemoteFile] = field(default_factory=deque)
     sha256: dict[str, str] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class _Transfer:
         target = self._target(file)
         if target.is_file() and not target.is_symlink() and (found := self._sha256_if_equal(file, target)):
             return found
-        if os.path.lexists(target) and not self.replaces:
+        if os.path.lexists(target) and file.path not in self.replaces:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
         for attempt in range(ATTEMPTS):

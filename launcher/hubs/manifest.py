@@ -91,13 +91,14 @@ def write(folder: Path, manifest: Manifest) -> None:
     shutil.rmtree(path.parent / "partial", ignore_errors=True)
 
 
-def set_aside(folder: Path) -> bool:
-    """Until the next `write` the folder is not what its manifest says. Returns whether there was one: what it named may
-    be replaced, and nothing else. Raises `Problems` and `OSError`."""
+def set_aside(folder: Path) -> frozenset[str]:
+    """Until the next `write` the folder is not what its manifest says. Returns the files that it named: these may be
+    replaced, and nothing else. Raises `Problems` and `OSError`."""
     own = make_own_folder(folder)
     with suppress(FileNotFoundError):
         (own / "manifest.json").replace(own / "before.json")
-    return (own / "before.json").exists()
+    before = read(folder, "before.json")
+    return frozenset(before.files if before else ())
 
 
 def complete(folder: Path) -> Manifest | None:

@@ -150,7 +150,7 @@ class TensorHeader(NamedTuple):
 
 def read_header(path: Path) -> Mapping[str, TensorHeader]:
     """The tensors of a safetensors file. Raises `OSError`, or `ValueError` where it begins with no header."""
-    return _read_header(path, _state(path))
+    return _read_header(path.parent.resolve() / path.name, _state(path))
 
 
 @lru_cache(maxsize=512)

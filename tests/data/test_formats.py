@@ -270,6 +270,13 @@ def test_what_cannot_be_read_and_matters_refuses_the_row(key: str) -> None:
         assert isinstance(to_row("x:1", {**CHAT, key: nothing}, "answers"), Row)
 
 
+def test_a_history_counts_beside_a_prompt_of_text_alone() -> None:
+    for values in (CHAT, {**ANSWERED, "prompt": [USER]}, {"conversations": [HUMAN, GPT]}):
+        assert isinstance(to_row("x:1", {**values, "history": [["a", "b"]]}, "answers"), Row)
+    found = to_row("x:1", {**ANSWERED, "history": [["a", "b"]]}, "answers")
+    assert found == "history cannot be read yet; use messages, with all turns"
+
+
 @pytest.mark.parametrize(("kind", "values"), [("answers", CHAT), ("pairs", PAIR)])
 def test_what_the_chat_template_reads_is_carried(kind: Any, values: dict[str, Any]) -> None:
     for tools in (TOOLS, json.dumps(TOOLS)):

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from launcher.core.problems import Problems
+from launcher.data import prepare as prepare_module
 from launcher.data.files import Files
 from launcher.data.prepare import VERSION, every, prepare, prepared, read_from, store
 from launcher.spec.data import DataProgress, Message, Row
@@ -87,6 +88,20 @@ def test_bad_rows_stop_it_unless_they_are_skipped_and_are_kept(tmp_path: Path, r
         assert json.loads(path.read_text())["where"] == f"{tmp_path}/a.jsonl:2"
     with pytest.raises(Problems, match="1 of 2 rows are bad"):  # though its rows are prepared
         prepare(files, "prompts", "sums", nothing)
+
+
+def test_a_file_that_comes_while_others_are_hashed_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows(tmp_path / "a.jsonl")
+    hashed = prepare_module._sha256
+
+    def and_another(name: str) -> str:
+        rows(tmp_path / "b.jsonl")
+        return hashed(name)
+
+    monkeypatch.setattr(prepare_module, "_sha256", and_another)
+    files = Files(train_files=(str(tmp_path / "*.jsonl"),), format="gsm8k")
+    made = prepared(prepare(files, "prompts", "sums", nothing))
+    assert made and (made.rows, list(made.sources)) == ({"train": 3}, [str(tmp_path / "a.jsonl")])
 
 
 def test_what_is_damaged_or_of_another_version_is_made_again(tmp_path: Path) -> None:

@@ -395,6 +395,18 @@ def test_any_array_is_read(rows: list[Any], indent: Any) -> None:
     assert [isinstance(found, RawRow) for found in elements] == [isinstance(value, dict) for value in rows]
 
 
+def test_long_elements_come_few_at_a_time_and_an_array_is_held_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(f"[{','.join([json.dumps({'a': 'x' * 900_000})] * 20)}]")
+    tracemalloc.start()
+    chunks = reader.read_chunks(str(path))
+    first = next(iter(chunks))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert not isinstance(first, RefusedRow) and len(list(first.rows())) == 3  # the first to reach CHUNK_BYTES
+    assert held < 1.5 * path.stat().st_size
+
+
 @pytest.mark.parametrize(("name", "start", "end"), [("x.jsonl", b'{"a": "', b'"}\n'), ("x.csv", b'a\n"', b'"\n')])
 def test_a_row_of_100_mb_is_not_held_in_memory(tmp_path: Path, name: str, start: bytes, end: bytes) -> None:
     path = tmp_path / name

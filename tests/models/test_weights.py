@@ -77,6 +77,9 @@ def test_the_shapes_of_weights_are_read_from_their_headers(tmp_path: Path) -> No
     save_file({"c": torch.zeros(4), "d": torch.zeros(())}, tmp_path / "2.safetensors")
     (tmp_path / weights.INDEX).write_text(index("1.safetensors", "2.safetensors"))
     assert weights.shapes(tmp_path) == {"a": (3, 5), "b": (2,), "c": (4,), "d": ()}
+    (tmp_path / "link").symlink_to(tmp_path)
+    of = weights.read_header(tmp_path / "1.safetensors")
+    assert weights.read_header(tmp_path / "link" / "1.safetensors") is of  # a large header is parsed once
 
 
 def write_header(folder: Path, entries: Any) -> None:
