@@ -7,7 +7,7 @@ save and be resumed to the same end.
 With KILLS each victim gets SIGKILL so many times at a random moment of a run over two nodes: a training process, the
 Ray worker that started it, the process that speaks with Ray, a node's raylet, the head, or `rlrun train` itself (which
 is resumed, as a person would). The run must go on to the same final weights and the same metrics; the recovery is the
-time from the kill to the next step that is told. Ends with 1 if a row fails.
+time from the kill to the next step that is logged. A row that cannot be measured says why. Ends with 1 if a row fails.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -30,6 +31,7 @@ from chaos import BEGIN, DATA, LEARNT, PROJECT, result_of
 from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from launcher.core.checkpoints import newest_verified
 from launcher.core.events import Event, Restarted, Stalled, Step, events_of
@@ -46,6 +48,10 @@ MARKS = {"driver": "-m launcher.clusters.ray.driver", "worker": WORKER, "actor":
 """What the command lines of victims hold."""
 VICTIMS = (*MARKS, "head", "launcher")
 Row = tuple[str, str, bool]
+
+
+class NotReached(Exception):
+    """What a row has to wait for did not come."""
 
 
 def there(count: int) -> list[str]:
@@ -69,15 +75,18 @@ def events_now(name: str, kind: type[Event]) -> list[Event]:
 def wait_for(ready: Callable[[], object], process: subprocess.Popen[str]) -> None:
     give_up = time.monotonic() + PATIENCE_S
     while not ready():
-        assert process.poll() is None and time.monotonic() < give_up, "it never came to that"
+        if process.poll() is not None:
+            raise NotReached(f"the run ended early with exit code {process.returncode}")
+        if time.monotonic() > give_up:
+            raise NotReached(f"not reached in {PATIENCE_S:g} s")
         time.sleep(0.02)
 
 
 def find_processes(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     """Processes of a node's network whose command line holds `mark`."""
-    told = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
     found = []
-    for pid in map(int, told.stdout.split()):
+    for pid in map(int, listed.stdout.split()):
         with suppress(psutil.Error):  # it has ended
             if mark in " ".join((process := psutil.Process(pid)).cmdline()):
                 found.append(process)
@@ -106,7 +115,7 @@ def equal(cluster: Nodes, count: int) -> Row:
 
 
 def missing(cluster: Nodes) -> Row:
-    """More than the cluster has is told soon after the wait, and what was set aside is given back."""
+    """More than the cluster has is refused soon after the wait, and what was set aside is given back."""
     words = [*RUN, *there(2), "hardware.device=h100", "hardware.n_gpus_per_node=1", f"cluster.wait_s={WAIT_S}"]
     process = begin(cluster, "missing", *words)
     code, ended = process.wait(), time.time()
@@ -115,8 +124,8 @@ def missing(cluster: Nodes) -> Row:
     left = [each for number in range(cluster.count) for each in find_processes(cluster, number, "ray::Rank")]
     waited = "1 GPU asked for" in output and f"after {WAIT_S} s" in output
     late = ended - began - WAIT_S
-    told = f"exit {code}, told {late:.1f} s after cluster.wait_s, {len(left)} processes left"
-    return "GPUs that no node has", told, code == 2 and waited and not left and late <= 10
+    seen = f"exit {code}, refused {late:.1f} s after cluster.wait_s, {len(left)} processes left"
+    return "GPUs that no node has", seen, code == 2 and waited and not left and late <= 10
 
 
 def stopped(cluster: Nodes) -> Row:
@@ -126,7 +135,9 @@ def stopped(cluster: Nodes) -> Row:
     wait_for(lambda: len(events_now("standing", Step)) > 12, process)
     pace = median(late.at - soon.at for soon, late in pairwise(events_now("standing", Step)[2:]))
     ranks = [each for number in range(cluster.count) for each in find_processes(cluster, number, WORKER)]
-    [victim] = [each for each in ranks if each.environ()["RANK"] == "1"]  # on whichever node Ray has put it
+    victim = next((each for each in ranks if each.environ()["RANK"] == "1"), None)  # on whichever node Ray has put it
+    if victim is None:
+        raise NotReached("no process of rank 1")
     victim.suspend()
     since = time.time()
     wait_for(lambda: events_now("standing", Stalled), process)
@@ -134,8 +145,8 @@ def stopped(cluster: Nodes) -> Row:
     launcher_of(process).send_signal(signal.SIGTERM)
     code, stalled = process.wait(), events_now("standing", Stalled)[0]
     took, bound, rank = stalled.at - since, 2 * pace + 10, vars(stalled)["rank"]
-    told = f"rank {rank} named after {took:.1f} s (bound {bound:.1f}), exit {code} when stopped"
-    return "SIGSTOP of rank 1", told, rank == 1 and took <= bound
+    seen = f"rank {rank} named after {took:.1f} s (bound {bound:.1f}), exit {code} when stopped"
+    return "SIGSTOP of rank 1", seen, rank == 1 and took <= bound
 
 
 def asked(cluster: Nodes) -> Row:
@@ -149,8 +160,8 @@ def asked(cluster: Nodes) -> Row:
     again = begin(cluster, "asked", "--resume", str(folder_of("asked"))).wait()
     same = again == 0 and result_of(folder_of("asked"), LAST) == result_of(folder_of("nodes-2"), LAST)
     kept = f"{verified.name if verified else 'nothing'} verifies"
-    told = f"exit {code} in {took:.1f} s, {kept}, resumed run {'equal' if same else 'DIFFERS'}"
-    return "SIGTERM", told, code == 143 and took <= 10 and verified is not None and same
+    seen = f"exit {code} in {took:.1f} s, {kept}, resumed run {'equal' if same else 'DIFFERS'}"
+    return "SIGTERM", seen, code == 143 and took <= 10 and verified is not None and same
 
 
 def kill(cluster: Nodes, victim: str, launcher: psutil.Process, chance: random.Random) -> None:
@@ -162,7 +173,8 @@ def kill(cluster: Nodes, victim: str, launcher: psutil.Process, chance: random.R
     else:
         number, give_up = 0 if victim == "driver" else chance.randrange(2), time.monotonic() + PATIENCE_S
         while not (found := find_processes(cluster, number, MARKS[victim])):
-            assert time.monotonic() < give_up, f"node {number} runs no {victim}"
+            if time.monotonic() > give_up:
+                raise NotReached(f"node {number} runs no {victim}")
             time.sleep(0.05)
         for process in found:
             process.kill()
@@ -182,9 +194,30 @@ def killed(cluster: Nodes, victim: str, number: int, chance: random.Random) -> R
         code = begin(cluster, name, "--resume", str(folder_of(name))).wait()
     same = code == 0 and result_of(folder_of(name), LAST) == result_of(folder_of("nodes-2"), LAST)
     recovery = min((event.at for event in events_now(name, Step) if event.at > since + 1), default=time.time()) - since
-    told = f"after step {after}: {'equal' if same else 'DIFFERS'}, recovery {recovery:.1f} s"
+    seen = f"after step {after}: {'equal' if same else 'DIFFERS'}, recovery {recovery:.1f} s"
     restarts = len(events_now(name, Restarted))
-    return f"SIGKILL of {victim}", f"{told}, {restarts} restarts", same and recovery <= RECOVERY_S
+    return f"SIGKILL of {victim}", f"{seen}, {restarts} restarts", same and recovery <= RECOVERY_S
+
+
+def row_of(what: str, measure: Callable[[], Row]) -> Row:
+    """What `measure` returns; where it cannot be measured, a failed row that says why, and its processes are ended."""
+    try:
+        return measure()
+    except (
+        NotReached,
+        AssertionError,
+        LookupError,
+        ValueError,
+        OSError,
+        subprocess.SubprocessError,
+        psutil.Error,
+    ) as error:
+        left = psutil.Process().children(recursive=True)
+        for process in left:
+            with suppress(psutil.Error):  # it has ended
+                process.kill()
+        psutil.wait_procs(left)
+        return what, f"not measured: {type(error).__name__} {error}", False
 
 
 def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
@@ -194,18 +227,22 @@ def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
         single = ["trainer.experiment_name=learnt"]
         subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *single], check=True, stdout=subprocess.DEVNULL)
         with nodes(count) as cluster:
-            rows.append(equal(cluster, 2))
+            measured: list[tuple[str, Callable[[], Row]]] = [("2 nodes", partial(equal, cluster, 2))]
             if kills:
-                rows += [killed(cluster, victim, number, chance) for number in range(kills) for victim in victims]
+                for number, victim in product(range(kills), victims):
+                    measured.append((f"SIGKILL of {victim}", partial(killed, cluster, victim, number, chance)))
             else:
-                rows += [missing(cluster), stopped(cluster), asked(cluster)]
-                rows += [equal(cluster, count)] if count > 2 else []
+                of_one = {"GPUs that no node has": missing, "SIGSTOP of rank 1": stopped, "SIGTERM": asked}
+                measured += [(what, partial(measure, cluster)) for what, measure in of_one.items()]
+                measured += [(f"{count} nodes", partial(equal, cluster, count))] if count > 2 else []
+            rows += [row_of(what, measure) for what, measure in measured]
         os.chdir("/")
+    left = len(psutil.Process().children())
+    rows.append(("processes that are left", str(left), left == 0))
     table = Table("what", "seen", "", title=f"runs over {count} nodes, seed {seed}")
     for what, seen, good in rows:
-        table.add_row(what, seen, "pass" if good else "[red]fail[/]")
+        table.add_row(what, Text(seen), "pass" if good else "[red]fail[/]")
     Console().print(table)
-    assert psutil.Process().children() == []
     return 0 if all(good for _, _, good in rows) else 1
 
 

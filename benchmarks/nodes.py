@@ -77,13 +77,13 @@ class Nodes:
         return ["ip", "netns", "exec", self.space(number), "unshare", "--uts", "sh", "-c", named, "sh", *argv]
 
     def begin(self, number: int, argv: Sequence[str], **more: Any) -> subprocess.Popen[str]:
-        told = {"env": self.environment(number), "text": True, "start_new_session": True}
-        return subprocess.Popen(self.inside(number, argv), **{**told, **more})
+        options = {"env": self.environment(number), "text": True, "start_new_session": True}
+        return subprocess.Popen(self.inside(number, argv), **{**options, **more})
 
     def run(self, number: int, argv: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
         """To its end."""
-        told = {"env": self.environment(number), "text": True, "capture_output": True}
-        return subprocess.run(self.inside(number, argv), check=False, **{**told, **more})
+        options = {"env": self.environment(number), "text": True, "capture_output": True}
+        return subprocess.run(self.inside(number, argv), check=False, **{**options, **more})
 
     def rlrun(self, number: int, *words: str) -> str:
         """What it prints. Raises `AssertionError` where it fails."""
@@ -109,12 +109,14 @@ class Nodes:
         """
         began, wanted = time.monotonic(), sorted(self.ip(number) for number in range(self.count))
         while sorted((alive := self.alive()).values()) != wanted or gone in alive:
-            assert time.monotonic() - began < seconds, f"after {seconds:g} s these are alive: {alive}\n{self.told()}"
+            assert time.monotonic() - began < seconds, (
+                f"after {seconds:g} s these are alive: {alive}\n{self.keeper_lines()}"
+            )
             time.sleep(0.2)
         return time.monotonic() - began
 
-    def told(self) -> str:
-        """What the keepers say of late."""
+    def keeper_lines(self) -> str:
+        """The last lines of each node's keeper."""
         logs = [self.home(number).keeper_log.read_text().splitlines()[-8:] for number in range(self.count)]
         return "\n".join(f"node {number}: {line}" for number, lines in enumerate(logs) for line in lines)
 

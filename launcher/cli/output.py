@@ -69,10 +69,10 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
         as_json = given.get("as_json", False) if own_json else given.pop("as_json", False)
         with problems_named():
             answer = function(**given)
-        if answer and as_json:
-            write_json(answer.view)
-        elif answer:
-            answer.show()
+            if answer and as_json:
+                write_json(answer.view)
+            elif answer:
+                answer.show()
         if answer and answer.exit_code:
             raise typer.Exit(answer.exit_code)
 

@@ -61,7 +61,7 @@ def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | No
     }
     texts = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
     template = Template((conf_dir() / f"{kind}.yaml").read_text(encoding="utf-8"))
-    return template.substitute(texts, begin=begin)
+    return template.substitute(texts, begin=begin.replace("\n", "\n  "))  # it stands in a block, indented by two
 
 
 def _check_image(kind: ManifestKind, image: str | None) -> None:

@@ -95,6 +95,14 @@ def test_skypilot_is_a_head_and_others(tmp_path: Path) -> None:
     assert joined[1].endswith("--block")
 
 
+def test_skypilot_keeps_the_line_breaks_of_an_argument(tmp_path: Path) -> None:
+    """It is part of a block of YAML, where a line that is not indented would end the block."""
+    alphabet = "model.alphabet='0123456789,\n #:'"
+    node = parsed(ManifestKind.SKYPILOT, [*GPUS, alphabet])
+    new, _ = shell_of(f"SKYPILOT_NODE_RANK=0; {node['run']}", tmp_path)
+    assert f" {alphabet} " in new
+
+
 @pytest.mark.parametrize("words", [GPUS, TWO])
 def test_slurm_is_a_script(words: list[str], tmp_path: Path) -> None:
     text = manifest(ManifestKind.SLURM, [*words, "cluster.partition=big", "cluster.time=120"], None, None)

@@ -18,19 +18,25 @@ from launcher.tools.doctor import probe, remote_probe
 
 def doctor(
     address: Annotated[
-        str | None, typer.Argument(help="With --nodes: the HOST:PORT.", show_default="RAY_ADDRESS")
+        str | None, typer.Argument(help="HOST:PORT of the cluster that --nodes checks.", show_default="RAY_ADDRESS")
     ] = None,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Check every node of a running Ray cluster.")] = False,
-    root: Annotated[Path, typer.Option("--root", help="Folder that will hold the runs.")] = Path("runs"),
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Check every node of a running Ray cluster, not this machine.")
+    ] = False,
+    root: Annotated[
+        Path, typer.Option("--root", help="Check the disk of this folder, which will hold the runs.")
+    ] = Path("runs"),
     wait_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds to wait for a node's answer.")
+        float, typer.Option("--timeout", min=1, help="Wait so many seconds for the answer of a node.")
     ] = remote_probe.WAIT_S,
     as_json: AsJson = False,
 ) -> CommandAnswer:
-    """Whether processes reach each other shows in a run of one step: rlrun train algorithm=sft model=tiny data=reverse
-    trainer.total_training_steps=1, with the hardware and cluster of the run.
+    """Each check prints one line with OK, WARN or FAIL; a line that is not OK says what to do. The exit code is 1 where
+    any check fails, otherwise 0.
 
-    Exit code 1 where anything FAILs.
+    The checks do not start a run. To see whether the processes of a run reach each other, train one step with the
+    hardware and the cluster of the run: rlrun train algorithm=sft model=tiny data=reverse
+    trainer.total_training_steps=1.
     """
     if address and not nodes:
         fix = f"use rlrun doctor --nodes {address}"
