@@ -78,11 +78,14 @@ def plan(request: StartRequest) -> Page:
 def submit(request: StartRequest) -> Submitted:
     """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
     run = ready_from(request.arguments, request.config_dir).run
-    _check_takes_jobs(run.cluster.remote_address)
-    folder = _new_folder(run)
-    name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
+    trainer = run.trainer
     config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
-    return _submit(folder, [*config, *request.arguments, *name], run.cluster.remote_address)
+    words = [*config, *request.arguments]
+    named = [trainer.run_root, trainer.project_name, trainer.experiment_name or ""]
+    _check_takes_jobs(run.cluster.remote_address, [*words, *named])
+    folder = _new_folder(run)
+    name = [] if trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
+    return _submit(folder, [*words, *name], run.cluster.remote_address)
 
 
 def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None = None) -> Submitted:
@@ -90,9 +93,10 @@ def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None 
     also by its exit code."""
     folder.check()
     cluster = run_of(folder, overrides).cluster
-    _check_takes_jobs(cluster.remote_address)
     at = [] if from_step is None else ["--from", str(from_step)]
-    return _submit(folder, ["--resume", str(folder.path), *at, *overrides], cluster.remote_address)
+    words = ["--resume", str(folder.path), *at, *overrides]
+    _check_takes_jobs(cluster.remote_address, words)
+    return _submit(folder, words, cluster.remote_address)
 
 
 def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
@@ -151,10 +155,14 @@ def _new_folder(run: RunSpec) -> Folder:
             return folder
 
 
-def _check_takes_jobs(cluster: str | None) -> None:
-    if cluster and not serves_jobs():
+def _check_takes_jobs(cluster: str | None, words: Sequence[str]) -> None:
+    """Raises `Problems` where a run on `cluster` cannot be submitted with these words."""
+    if not cluster:
+        return
+    if not serves_jobs():
         got = "ray[default] is not installed, so no job can be submitted"
         raise Problems(Problem("-d", got, f"leave out -d, or {remote.INSTALL}", "not-installed"))
+    remote.check_words(words)
 
 
 def _check_free(folder: Folder) -> None:

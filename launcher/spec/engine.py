@@ -51,9 +51,8 @@ class RunFacts:
     """Where the run's folder would be."""
     here: bool
     """Whether it is to start on this machine, so that what is missing here is a failure."""
-    rows: int | None = None
-    """Training rows that are short enough."""
     val_rows: int | None = None
+    """Held-out rows that are short enough."""
     data_sources: frozenset[str] | None = None
     """Of the training rows."""
     val_data_sources: frozenset[str] | None = None

@@ -140,7 +140,20 @@ def test_where_no_job_can_be_submitted_that_is_said(
     output: list[str] = []
     assert begin(tmp_path / "runs").wait_until_begun(output.append) == 1
     assert "the cluster starts no job: 127.0.0.1:9" in output[-1]
-    register_secret("tmp-9f8e7d6c5b4a3210")
-    with pytest.raises(Problems, match="an argument is a secret, which no job may hold"):
-        begin(tmp_path / "tmp-9f8e7d6c5b4a3210")
     assert not list(tmp_path.rglob(".detached-*"))
+
+
+def test_a_secret_among_the_words_of_a_job_is_refused_before_anything_is_written(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an argument, in a config file's name of the run, or in the name of the working directory."""
+    monkeypatch.setattr(job, "serves_jobs", lambda: True)
+    monkeypatch.setattr(job, "ready_from", lambda words, _: Ready(resolve(words), []))
+    register_secret(secret := "tmp-9f8e7d6c5b4a3210")
+    (tmp_path / secret).mkdir()
+    words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9"]
+    for folder, root in ((tmp_path, f"{tmp_path}/{secret}/runs"), (tmp_path / secret, "runs")):
+        monkeypatch.chdir(folder)
+        with pytest.raises(Problems, match=r"an argument, or this folder's name, is a secret, .*; use an environment"):
+            job.submit(job.StartRequest((*words, f"trainer.run_root={root}")))
+    assert [*tmp_path.rglob("*")] == [tmp_path / secret]

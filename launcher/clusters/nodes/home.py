@@ -15,9 +15,9 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -82,8 +82,8 @@ class Home:
     def node(self) -> Node | None:
         """None where there is none. Raises `Problems` where the file is damaged."""
         try:
-            node = parse_json(read_file(self._node))
-            return Node(**{**node, "words": tuple(node["words"])})
+            node = _own_fields(Node, parse_json(read_file(self._node)))
+            return Node(**{**node, "words": tuple(node.get("words", ()))})
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -94,7 +94,7 @@ class Home:
 
     def state(self) -> State | None:
         try:
-            return State(**parse_json(read_file(self._state)))
+            return State(**_own_fields(State, parse_json(read_file(self._state))))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -131,6 +131,11 @@ class Home:
             return True
         os.close(descriptor)
         return False
+
+
+def _own_fields(kind: type[Node | State], written: Any) -> dict[str, Any]:
+    """What this version reads of a file, as one of another version may have other fields, too."""
+    return {each.name: written[each.name] for each in fields(kind) if each.name in written}
 
 
 def here() -> Home:

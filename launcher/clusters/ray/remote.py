@@ -73,12 +73,17 @@ def command(words: Sequence[str], variables: Mapping[str, str]) -> JobCommand:
     return JobCommand(job, _entrypoint(job, words, variables, ""))
 
 
+def check_words(words: Sequence[str]) -> None:
+    """Raises `Problems` where a word of a job, or the name of this working directory, is a secret."""
+    if any(redact(word) != word for word in (*words, os.getcwd())):
+        got = "an argument, or this folder's name, is a secret, which all who use the cluster could read in the job"
+        raise Problems(Problem("-d", got, "use an environment variable on the cluster's head, or leave out -d"))
+
+
 def detached_command(folder: Path, words: Sequence[str]) -> JobCommand:
     """`python -m words` in this working directory and with this shell's variables, for a run in `folder`. Raises
-    `Problems` where one of them is a secret."""
-    if any(redact(word) != word for word in (*words, os.getcwd())):
-        got = "an argument is a secret, which no job may hold"
-        raise Problems(Problem("-d", got, "put it into an environment variable, or leave out -d"))
+    `Problems` as `check_words` does."""
+    check_words(words)
     folder, key = folder.absolute(), secrets.token_hex(4)
     job = "-".join(re.findall("[A-Za-z0-9_]+", f"rlrun/{folder.parent.name}/{folder.name}/{key}"))
     claim = folder / f".detached-{key}"

@@ -171,11 +171,12 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
 
 
 def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
-    """Files that arguments name and that are not there; most are opened after the GPUs are taken. verl runs in a folder
-    of the run, so a relative path leads nowhere."""
+    """Files and folders that arguments name and that are not there; most are opened after the GPUs are taken. verl runs
+    in a folder of the run, so a relative path leads nowhere."""
     for word in typed:
         key, value = words.key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
         path = Path(os.path.expanduser(value))
-        is_file = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
-        if key.endswith("path") and "://" not in value and is_file and not (path.is_absolute() and path.exists()):
+        is_local = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
+        is_there = path.is_absolute() and os.path.exists(path)  # Path.exists raises where a part may not be looked into
+        if key.endswith("path") and "://" not in value and is_local and not is_there:
             yield Problem(key, f"there is no {shortened(value)}", "use a whole path that all nodes see", "not-found")

@@ -13,9 +13,9 @@ def check(context: Context) -> Iterable[CheckResult]:
     """Of a run whose model or folder has problems of its own, what an engine finds without them."""
     if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
         return ()
-    train, val, steps = context.train, context.val, context.steps
+    train, val = context.train, context.val
     facts = RunFacts(
-        folder_of(context.run), context.here, steps.rows, steps.val_rows, _sources(train), _sources(val),
+        folder_of(context.run), context.here, context.steps.val_rows, _sources(train), _sources(val),
         unlabelled=sum(row.ground_truth is None for row in val.rows), example=next(iter(train.rows), None),
         differs_by_turn=context.lengths.differs_by_turn,
     )  # fmt: skip

@@ -113,6 +113,7 @@ def test_a_path_that_leads_nowhere_is_named(folder: Path) -> None:
     assert "there is no none.yaml" in found[loops][0] and "there is no" in found[tokens][0]
     there = named(folder, f"{loops}={folder}/train.parquet", f"{tokens}={folder}")
     assert not {loops, tokens} & {*there}
+    assert "there is no /xxx" in named(folder, f"{tokens}=/{'x' * 300}")[tokens][0], "which no disk could have"
     assert tokens not in named(folder, f"{tokens}=Qwen/Qwen3-0.6B")
 
 

@@ -136,15 +136,24 @@ def _room(where: str, limit: int | None, parallel: int, longest: int, what: str)
         yield fails(where, f"{room} are fewer than {what} = {longest:,}", [-(-longest // parallel)])
 
 
+def _pools(run: BatchSizes) -> Iterator[tuple[str, str]]:
+    """Each model that is served, and the section that says how many GPUs it has: the trainer's, unless the reward model
+    has its own."""
+    yield ROLLOUT, "trainer"
+    reward = "reward.reward_model"
+    if run(f"{reward}.enable"):
+        yield f"{reward}.rollout", reward if run(f"{reward}.enable_resource_pool") else "trainer"
+
+
 def _served_models(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Replicas of a model that is served share the GPUs, and ranks of one share its attention heads."""
-    for place in (ROLLOUT, *(["reward.reward_model.rollout"] if run("reward.reward_model.enable") else [])):
+    for place, pool in _pools(run):
+        gpus = product(run(pool), "n_gpus_per_node", "nnodes")
         tp, size = product(run(place), TP), product(run(place), TP, "data_parallel_size")
-        if run.gpus % size and not run("reward.reward_model.enable_resource_pool"):
-            got = f"{run.gpus} GPUs (trainer.n_gpus_per_node) cannot be shared by replicas of {size}"
-            yield fails(
-                f"{place}.{TP}", got, divisors(run.gpus, tp) if tp == size else "use sizes whose product divides it"
-            )
+        if gpus % size:
+            got = f"{gpus} GPUs ({pool}.n_gpus_per_node) cannot be shared by replicas of {size}"
+            fix = divisors(gpus, tp) if tp == size else "use sizes whose product divides it"
+            yield fails(f"{place}.{TP}", got, fix)
     if facts.shape is None:
         return
     heads, kv_heads = facts.shape.num_attention_heads, facts.shape.num_key_value_heads
