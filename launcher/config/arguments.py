@@ -185,12 +185,14 @@ def _take(override: Override, word: SourcedOverride, arguments: Arguments, known
 
 
 def _meant_by_value(override: Override, choices: Mapping[str, Path], find_run: FindRun | None) -> list[str]:
-    """What a value that is not a choice stands for."""
+    """What a value that is not a choice stands for; several with commas between them stand for a list."""
     text = text_of(override)
     if removes(override) or override.package is not None or "${" in text:
         return []
     value = override.value()
-    text = value if isinstance(value, str) else text
+    if override.is_sweep_override() and (not override.is_choice_sweep() or "(" in text):
+        return []
+    text = value if isinstance(value, str) else f"[{text}]" if override.is_sweep_override() else text
     return [] if text in choices else slips.choice_of_value(override.key_or_group, text, choices, find_run)
 
 

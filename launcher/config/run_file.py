@@ -67,8 +67,8 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
             taken |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[choice]).items()}
             line = next(iter(own.values())).line
             yield from ((word, line) for word in [f"{group}={choice}", *_parts(group, own, files[choice])])
-        elif own:
-            got = f"no choice has the class {own[f'{group}.{TARGET}'].value}"
+        elif named := own.get(f"{group}.{TARGET}"):  # without a class they are settings of the choice that is named
+            got = f"no choice has the class {named.value}"
             problems.append(Problem(group, got, "use --config-dir with the folder that has it", "unknown-choice"))
     if problems:
         raise Problems(problems)

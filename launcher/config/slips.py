@@ -25,7 +25,15 @@ _ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = {"k": 1e3, "m": 1e6, "%": 0.01}
-_VALUE_NAMES = {"model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo")}
+_ADDRESS = re.compile(r"\w+://")
+HUB_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
+)
+"""The page of a model or a dataset on a hub, from its beginning; the group is the id."""
+_VALUE_NAMES = {
+    "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
+}  # fmt: skip
+"""The choice that takes a path or an id of a hub, and the setting for it."""
 
 
 # ---- paths and ids where a choice is meant
@@ -36,12 +44,10 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group == "reward":
-        return _reward_of(value)
-    if group not in _VALUE_NAMES or "://" in value:
+    if group not in _VALUE_NAMES or HUB_ADDRESS.match(value):  # the answer to an address says the id
         return []
-    if group == "data" and (of_files := _files_of(value)):
-        return of_files
+    if own := _files_of(value) if group == "data" else _function_of(value) if group == "reward" else []:
+        return own
     is_place = _is_place(value)
     if group == "model" and find_run and not is_place and (folder := find_run(value)):
         return ["model=hf", argument("model.path", folder)]
@@ -53,21 +59,25 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
 
 def _is_place(value: str) -> bool:
     """Whether it can only be a path, or is one that is there."""
+    if value.startswith("[") or _ADDRESS.match(value):
+        return False
     return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(value)
 
 
 def _files_of(value: str) -> list[str]:
     """Rows in a file, in those of a pattern or in a list of files."""
-    if value.lower().rstrip("]'\" ").endswith(ENDINGS) or "*" in value or _is_place(value):
+    parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
+    if all(part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) for part in parts):
         text = value if value.startswith("[") else argument("", value)[1:]
         return ["data=files", f"data.train_files={text}"]
     return []
 
 
-def _reward_of(value: str) -> list[str]:
+def _function_of(value: str) -> list[str]:
+    """A reward's function in a Python file, or a service."""
     if found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value):
         return ["reward=python", argument("reward.path", found[1]), *([f"reward.name={found[2]}"] if found[2] else [])]
-    return ["reward=remote", argument("reward.url", value)] if re.match(r"https?://", value) else []
+    return ["reward=remote", argument("reward.url", value)] if _ADDRESS.match(value) else []
 
 
 def _known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> list[str]:

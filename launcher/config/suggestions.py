@@ -18,6 +18,7 @@ from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import RunContext, convert, is_complete, is_off
 from launcher.config.names.table import SECTIONS, Translation, table
 from launcher.config.nodes import flat, owner
+from launcher.config.slips import HUB_ADDRESS
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.run import RunSpec
@@ -31,7 +32,6 @@ CHOICE_OF_SETTING = {
 }  # fmt: skip
 """Settings that tell which choice was meant where there is none."""
 _SAFE = re.compile(r"[\w@%+=:,./-]+")  # in every shell; zsh takes [...] for a pattern
-_HUB_ADDRESS = re.compile(r"(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def suggest_choice(group: str, choice: str, choices: Sequence[str]) -> Suggestio
     last = without_style(choice.rpartition("/")[2])
     same = next((each for each in choices if without_style(each) == last), None)
     near = same or nearest(choice, choices)
-    if address := _HUB_ADDRESS.search(choice):
+    if address := HUB_ADDRESS.match(choice):
         words, fix = [f"{group}={address[1]}"], f"use {group}={address[1]}"
     elif not same and (theirs := table().choices.get(group, {}).get(name)):
         words, fix = theirs.split(), f"use {theirs}"

@@ -1,8 +1,11 @@
-"""Arguments by the names of an engine's own project, taken as ours: with engine=verl, `actor_rollout_ref.rollout.n=5`
-is `sampler.n=5`, and what has no counterpart here is passed on in `engine.extra` as it was typed. Loaded only where an
-argument of a run with such an engine names no setting of ours.
+"""Arguments in the names of an engine's own project: with engine=verl, `actor_rollout_ref.rollout.n=5` is taken as
+`sampler.n=5`.
 
-The table of names says what stands for what. What is known not to work is left as it is: diagnosing says what to type.
+The table of names says what stands for what; an older key is looked up by its name of today. Choices that the arguments
+make are added where none is typed. What has no counterpart here is passed on in `engine.extra`, by today's name; what
+is so here anyway is left out, with a note. What is known not to work stays as it was typed: diagnosing says what to
+type. Loaded where the arguments do not make a run as they are; `translated` is None where the chosen engine has no
+names of its own, or none of them is typed.
 """
 
 from __future__ import annotations

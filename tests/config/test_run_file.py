@@ -107,6 +107,24 @@ def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
     assert problems.value.lines[0].startswith(line)
 
 
+UNKNOWN = [
+    ("algorithm: {_target_: my.Own}\nmodel: tiny\n",
+     "algorithm: no choice has the class my.Own; use --config-dir with the folder that has it"),
+    ("algorithm: {eps: 1}\nmodel: {_target_: launcher.models.scratch.Scratch}\n",
+     "algorithm: not chosen; it may be dapo"),
+    ("algorithm: {lr: 1}\nreward: {_target_: launcher.rewards.exact.Exact, parts: {own: {_target_: my.Own}}}\n",
+     "reward.parts: no choice 'own'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), UNKNOWN)
+def test_a_class_that_is_unknown_or_missing_is_said_in_words(text: str, line: str) -> None:
+    Path("run.yaml").write_text(f"{text}data: reverse\n")
+    with pytest.raises(Problems) as problems:
+        of("run.yaml")
+    assert any(each.startswith(line) for each in problems.value.lines)
+
+
 def test_a_value_given_twice_is_named_and_one_in_place_of_a_file_s_is_not() -> None:
     def twice(*words: str) -> list[str]:
         return [result.line for result in plan(words).results if "given" in result.message]

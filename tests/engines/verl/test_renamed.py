@@ -55,7 +55,10 @@ MISSPELT = {
     f"{ROLLOUT}.nn": f"{ROLLOUT}.nnodes",
     "critic.lr": "critic.optim.lr",
 }
-VAGUE = ("retriever.enable", "data.foo.type", "processor.path", "my.url", f"{ROLLOUT}.speculative_decoding.enable")
+VAGUE = (
+    "retriever.enable", "data.foo.type", "global.stacks", "processor.path", "my.url",
+    f"{ROLLOUT}.speculative_decoding.enable",
+)  # fmt: skip
 
 
 def fix_of(key: str, *more: str, program: str = "ppo") -> str:

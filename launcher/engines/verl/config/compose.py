@@ -215,15 +215,16 @@ def _advise(key: str, program: Program, known: Sequence[str], base: dict[str, An
 
 
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """The key that was probably meant: one with a similar last name in the same section, the only one anywhere with
-    this last name, or a similar one as a whole."""
+    """The key that was probably meant: one with a similar last name in the same section, the only one with this last
+    name below the same first name, or a similar one as a whole."""
     section, _, last = key.rpartition(".")
     inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     begun = [name for name in inside if name.startswith(last) and len(last) > 1]
     if near := begun[0] if len(begun) == 1 else nearest(last, inside, cutoff=0.75):
         return f"{section}.{near}".lstrip(".")
-    top = key.partition(".")[0] if section else ""
-    same = [name for name in known if name.rpartition(".")[2] == last and name.startswith(top)]
+    same = [name for name in known if name.rpartition(".")[2] == last]
+    if section:  # `model.path` is not that of `model_engine`
+        same = [name for name in same if name.partition(".")[0] == key.partition(".")[0]]
     return same[0] if len(same) == 1 else nearest(key, known, cutoff=0.85)
 
 
