@@ -292,7 +292,7 @@ def everything() -> dict[str, Any]:
     for way, parallel in ways.items():
         for kind in SHARDED if parallel else ALGORITHMS:
             for name in compared_runs(kind):  # unlike numbers of parts on the processes
-                limits = Limits(3, 13 if parallel and kind in BY_TOKENS else None)
+                limits = Limits(3, 13 if parallel else None)
                 found[name + way] = trained(kind, name.split()[1], limits, 2, parallel=parallel)
         for kind in ("dpo",) if parallel else ("sft", "dpo", "grpo"):
             found[f"validation {kind}{way}"] = validated(kind, parallel=parallel)
@@ -333,9 +333,8 @@ def experts() -> list[float | None]:
     return [None if weight.grad is None else weight.grad.item() for weight in weights]
 
 
-SHARDED = ("sft", "ppo", "grpo", "gspo_selfplay")
-"""One of each kind: what is learnt, which networks stand beside the policy, and groups that stay whole."""
-BY_TOKENS = ("ppo", "grpo", "gspo_selfplay")
+SHARDED = ("ppo", "grpo", "gspo_selfplay")
+"""With a critic, in both number formats, and with groups that stay whole."""
 
 
 def fsdp2() -> Parallel:

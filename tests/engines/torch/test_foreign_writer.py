@@ -23,7 +23,7 @@ from launcher.engines.torch.rollout.generator import ExportedWeights, Generator,
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.policy import Policy, _masked_row
+from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
@@ -116,27 +116,6 @@ def policy_logp(jobs: ModuleType, batch: Batch) -> torch.Tensor:
     policy: Policy = jobs.policy_of(jobs.small("float64"), GSPOSelfPlay(), limits=Limits(8))
     with torch.no_grad():
         return policy._compute_rows(policy.model, batch, policy._parts(batch), policy._logp)
-
-
-def test_a_row_that_only_fills_an_empty_part_is_not_noted(tiny: Callable[..., CausalLM]) -> None:
-    batch, _, _ = rolled(tiny())
-    seen = Mismatch(None)
-    seen.record_and_weight(_masked_row(replace(batch, old=batch.rollout - 1)))
-    assert seen.metrics(CPU) == {}
-
-
-def test_weights_that_moved_are_counted_and_those_that_stayed_are_not(jobs: ModuleType) -> None:
-    """By it a writer sees whether its copy is old."""
-    policy: Any = jobs.policy_of(jobs.small("float64"), jobs.ALGORITHMS["sft"], limits=Limits(8))
-    trained = policy.actor
-    for weight in trained.weights:
-        weight.grad = torch.ones_like(weight)
-    trained.optimizer_step(1, {"loss": torch.tensor(False)})
-    assert trained.network.version == 0
-    for weight in trained.weights:
-        weight.grad = torch.ones_like(weight)
-    trained.optimizer_step(1, {"loss": torch.tensor(True)})
-    assert trained.network.version == 1
 
 
 def batch_of(old: list[float], rollout: list[float], mask: list[int]) -> Batch:

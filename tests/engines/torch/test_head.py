@@ -188,15 +188,6 @@ def test_best_fit_is_nearly_full() -> None:
 # ---- as many parts on each process
 
 
-def test_evened_has_so_many_parts_and_every_row_once() -> None:
-    parts = [[0, 1, 2, 3], [4, 5], [6]]
-    for count in range(1, 12):
-        found = split_to_count(parts, count, range(7))
-        assert len(found) == max(count, 3)
-        assert sorted(row for part in found for row in part) == list(range(7))
-        assert parts == [[0, 1, 2, 3], [4, 5], [6]]
-
-
 def test_evened_cuts_the_largest_in_the_middle_and_never_within_a_key() -> None:
     assert sorted(split_to_count([[0, 1, 2, 3], [4]], 3, range(5))) == [[0, 1], [2, 3], [4]]
     keys = [0, 0, 0, 1, 2, 2]

@@ -23,7 +23,7 @@ from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")
-KINDS = ("sft", "dpo", "ppo", "gspo_selfplay")
+KINDS = ("dpo", "ppo")
 TINY = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64", lora_rank=4)
 
 

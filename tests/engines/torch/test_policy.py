@@ -188,25 +188,6 @@ def test_annotate_gives_log_probabilities_at_the_temperature(family: Callable[..
         assert (batch.old[row, ~answer] == 0).all()
 
 
-def test_the_reference_stays_as_it_is(tiny: Tiny, jobs: ModuleType) -> None:
-    model, reference = tiny(), tiny()
-    before = weights(reference)
-    policy = jobs.policy_of(model, GRPO(kl_loss_coef=0.1), reference=reference)
-    kl = []
-    for step in range(1, 4):
-        batch = prepared(policy, jobs.rollouts_of(model, step))
-        assert not batch.reference.requires_grad
-        kl.append(updated(policy, batch, step)["actor/kl_loss"])
-    assert torch.equal(weights(reference), before)
-    assert not torch.equal(weights(model), before)
-    assert all(weight.grad is None for weight in reference.module.parameters())
-    assert kl[0] == pytest.approx(0, abs=1e-14)  # it begins where the policy began
-    assert kl[1] > 1e-6 and kl[2] > 1e-6
-
-
-# ---- entropy
-
-
 # ---- the optimizer's settings
 
 

@@ -15,7 +15,6 @@ from launcher.engines.torch.model.load import load_critic
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.model.scorer import ModelScorer, load_reward_models
-from launcher.engines.torch.train.batching import Limits
 from launcher.models.scratch import Scratch
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
@@ -45,15 +44,6 @@ def test_it_rests_but_while_it_is_asked(tiny: Callable[..., CausalLM], monkeypat
         assert moves.to == ["cpu", "meta"]
         raise KeyError  # it goes to rest even then
     assert moves.to == ["cpu", "meta", "cpu"]
-
-
-def test_resting_changes_no_number(jobs: ModuleType) -> None:
-    found = []
-    for offloaded in (False, True):
-        policy = jobs.policy_for("ppo", "float64", Limits(5))
-        policy.reference.offloaded = policy.critic.offloaded = offloaded
-        found.append([jobs.train_until(policy, step, {})[0] for step in (1, 2)])
-    assert found[0] == found[1]
 
 
 # ---- critic

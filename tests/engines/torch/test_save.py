@@ -71,20 +71,18 @@ def weights(model: CausalLM) -> list[torch.Tensor]:
 # ---- going on
 
 
-@pytest.mark.parametrize(
-    ("spec", "algorithm"), [(LLAMA, GRPO()), (TIED, SFT()), (BF16, SFT())], ids=["llama", "tied", "bfloat16"]
-)
+@pytest.mark.parametrize(("spec", "algorithm"), [(LLAMA, GRPO()), (BF16, SFT())], ids=["llama", "bfloat16"])
 def test_training_goes_on_to_the_last_bit(
     spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
     policy = policy_of(load_model(spec, 0, CPU), algorithm)
     train(policy, 1, 3)
     folder = saved(policy, tmp_path)
-    expected = train(policy, 4, 8)
+    expected = train(policy, 4, 5)
 
     again = policy_of(load_model(spec, 0, CPU, folder / "policy"), algorithm)
     load_optimizers(again, folder)
-    assert train(again, 4, 8) == expected
+    assert train(again, 4, 5) == expected
     assert all(torch.equal(a, b) for a, b in zip(weights(again.model), weights(policy.model), strict=True))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -38,22 +37,16 @@ def check_equal(found: Metrics, expected: Metrics, near: float) -> None:
             assert ours[name] == pytest.approx(theirs[name], within, within), name
 
 
-@pytest.fixture(scope="module")
-def expected(jobs: ModuleType) -> Callable[[str], dict[str, Any]]:
-    return cache(lambda kind: jobs.trained(kind, "float64", Limits(2), 2))
-
-
-@pytest.mark.parametrize("limits", [Limits(3), Limits(1, 11)], ids=str)
-@pytest.mark.parametrize("kind", KINDS)
-def test_micro_batches_do_not_change_the_result(
-    kind: str, limits: Limits, jobs: ModuleType, expected: Callable[[str], dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "limits"), [(kind, (Limits(3), Limits(1, 11))[place % 2]) for place, kind in enumerate(KINDS)], ids=str
+)
+def test_micro_batches_do_not_change_the_result(kind: str, limits: Limits, jobs: ModuleType) -> None:
     """By rows and by tokens; groups that must stay whole are larger than the smallest limits. And weights do move."""
     before = jobs.weights(jobs.policy_for(kind, "float64", limits))
-    assert (torch.tensor(expected(kind)["weights"]) != before).double().mean() > 0.5
-    found = jobs.trained(kind, "float64", limits, 2)
-    check_equal(found["metrics"], expected(kind)["metrics"], 1e-12)
-    assert found["weights"] == pytest.approx(expected(kind)["weights"], rel=0, abs=1e-12)
+    found, expected = (jobs.trained(kind, "float64", given, 2) for given in (limits, Limits(2)))
+    assert (torch.tensor(found["weights"]) != before).double().mean() > 0.5
+    check_equal(found["metrics"], expected["metrics"], 1e-12)
+    assert found["weights"] == pytest.approx(expected["weights"], rel=0, abs=1e-12)
 
 
 def test_micro_batches_do_not_change_the_result_in_float32_either(jobs: ModuleType) -> None:
@@ -66,7 +59,7 @@ def test_micro_batches_do_not_change_the_result_in_float32_either(jobs: ModuleTy
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [*((kind, "") for kind in KINDS), *((kind, " fsdp2") for kind in ("sft", "ppo", "grpo", "gspo_selfplay"))],
+    [*((kind, "") for kind in KINDS), *((kind, " fsdp2") for kind in ("ppo", "grpo", "gspo_selfplay"))],
 )
 def test_processes_do_not_change_the_result(
     way: str, kind: str, together: Callable[[int], list[dict[str, Any]]], jobs: ModuleType
@@ -105,12 +98,11 @@ def test_computing_layers_a_second_time_changes_nothing(kind: str, rank: int, jo
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("kind", ["sft", "ppo"])
-def test_mixed_precision_is_bfloat16_over_float32(kind: str, jobs: ModuleType) -> None:
+def test_mixed_precision_is_bfloat16_over_float32(jobs: ModuleType) -> None:
     """Losses within what 8 bits of a number allow, and weights, gradients and optimizer as they were."""
     found = []
     for mixed in (False, True):
-        policy = jobs.policy_for(kind, "float32", Limits(5))
+        policy = jobs.policy_for("ppo", "float32", Limits(5))
         policy.model.mixed = mixed
         metrics, _ = jobs.train_until(policy, 1, {}, updates=1)
         found.append(metrics[0])
@@ -118,9 +110,8 @@ def test_mixed_precision_is_bfloat16_over_float32(kind: str, jobs: ModuleType) -
         assert {x.dtype for held in policy.actor.optimizer.state.values() for x in held.values()} == {torch.float32}
     plain, coarse = found
     assert plain != coarse  # it does compute in bfloat16
-    for name in ("train/loss", "actor/entropy", f"{policy.prefix}/grad_norm", "critic/vf_loss"):
-        if name in plain:
-            assert coarse[name] == pytest.approx(plain[name], rel=0.05)
+    for name in ("actor/entropy", "actor/grad_norm", "critic/vf_loss"):
+        assert coarse[name] == pytest.approx(plain[name], rel=0.05)
 
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
