@@ -49,9 +49,6 @@ def gradient(algorithm: GRPO, logp: Tensor, batch: Batch) -> Tensor:
     return logp.grad
 
 
-# ---- by hand
-
-
 # ---- the paper, word for word
 
 
@@ -94,7 +91,7 @@ def paper(new: Tensor, batch: Batch, epsilon: float, beta: float) -> float:
     return paper_objective(held[0], held[1], held[2], batch.reward.tolist(), G, epsilon, beta)
 
 
-@pytest.mark.parametrize(("seed", "beta"), [(0, 0.0), (1, 0.04), (2, 1.0)])
+@pytest.mark.parametrize(("seed", "beta"), [(0, 0.0), (1, 0.04)])
 def test_the_loss_is_the_papers_objective_turned_over(seed: int, beta: float) -> None:
     new, batch = drawn(seed)
     found = mean_loss(GRPO(kl_loss_coef=beta), new, batch)
@@ -137,10 +134,8 @@ SPREAD = {"group": torch.tensor([0, 0, 0, 1, 1, 2, 2]), "reward": [1.0, 2.0, 3.0
     ("least", "kept", "told"),
     [
         (0.0, [1, 1, 1, 1, 1, 1, 1], None),  # nothing is ever left out, so nothing is told
-        (1e-9, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),
         (HALF_ROOT, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),  # at the edge a group is kept: strictly less leaves
         (math.nextafter(HALF_ROOT, 1), [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
-        (1.0, [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
         (math.nextafter(1.0, 2), [0] * 7, (0, 3, 0)),
     ],
 )

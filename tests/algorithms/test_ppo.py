@@ -119,13 +119,6 @@ def test_the_clips(ratio: float, advantage: float, loss: float) -> None:
     assert PPO().loss(Output(new), batch)[0].item() == pytest.approx(loss, rel=1e-14)
 
 
-def test_the_entropy_bonus() -> None:
-    mask = f64([[1, 1, 0]])
-    batch = Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=0 * mask)
-    loss, _ = PPO(entropy_coeff=0.5).loss(Output(0 * mask, f64([[1, 2, 9]])), batch)
-    assert loss.item() == -1.5  # -(1 + 2) / 2, and the masked 9 is not seen
-
-
 @pytest.mark.parametrize(
     ("value", "loss", "gradient", "kept"),
     [

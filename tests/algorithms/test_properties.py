@@ -37,8 +37,8 @@ def in_groups(group: Tensor, count: int) -> list[Tensor]:
 # ---- how a step is cut up
 
 
-@pytest.mark.parametrize("count", [2, 8])
-def test_micro_batches_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
+def test_micro_batches_do_not_matter(algorithm, drawn, pulled) -> None:
+    count = 8
     new, batch = drawn(algorithm, 1)
     made, _ = algorithm.prepare(batch, {})
     rows = torch.arange(len(made))
@@ -78,14 +78,13 @@ def prepared_apart(
     return [found[i] for i in range(len(parts))]
 
 
-@pytest.mark.parametrize("count", [2, 9])
-def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
+def test_processes_do_not_matter(algorithm, drawn, pulled) -> None:
     """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
     told: AlgorithmState = {}
     told_apart: AlgorithmState = {}
     for seed in range(2):
         new, batch = drawn(algorithm, seed)
-        parts = in_groups(batch.group, count)
+        parts = in_groups(batch.group, 9)
         made, told = algorithm.prepare(batch, told)
         found = prepared_apart(algorithm, batch, told_apart, parts)
         for (mine, output), part in zip(found, parts, strict=True):

@@ -2,8 +2,8 @@
 
 Importing this registers a device named `pretend` by PyTorch's Python backend hooks (experimental in torch 2.13), for
 the whole process. A tensor on it reports `device='pretend:0'`, holds a CPU tensor and is computed there. As on CUDA, an
-operation that gets tensors of the device and of the CPU raises `RuntimeError`, numpy is refused, and what makes the
-host wait for the device is counted. Memory is counted, too, and has a limit where one is given.
+operation that gets tensors of the device and of the CPU raises `RuntimeError`, and numpy is refused. Memory is counted,
+and has a limit where one is given.
 
 What it lacks: streams and events, pinned memory, collectives, FSDP2, and `torch.save` of its tensors.
 """
@@ -27,13 +27,6 @@ CPU = torch.device("cpu")
 
 COPIES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
 """May be given tensors of both devices."""
-WAITS = {
-    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
-    "aten::unique_consecutive", "aten::equal", "aten::repeat_interleave.Tensor",
-}  # fmt: skip
-"""The host must know a value, or a size that depends on values, before it can go on."""
-INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}
-"""Wait where an index is a mask: the places that it selects are counted first."""
 
 
 @dataclass
@@ -44,8 +37,6 @@ class Use:
     """Bytes that the device has; None for no end."""
     meetings: list[str] = field(default_factory=list)
     """Operations that were given tensors of both devices; each has raised."""
-    syncs: int = 0
-    """Times that the host waited for a value of the device."""
     bytes: int = 0
     """Held now."""
     peak_bytes: int = 0
@@ -112,7 +103,6 @@ class DeviceTensor(torch.Tensor):
         return compute(op, args, kwargs or {})
 
     def tolist(self) -> Any:
-        _use.syncs += 1
         return self.held.tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -152,7 +142,6 @@ def compute(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     target = None if target is None else torch.device(target)
     if ours and name not in COPIES:
         _check_meeting(name, given)
-    _use.syncs += bool(ours) and _waits(op, args, target)
     kwargs = {key: _mapped(_held, value) for key, value in kwargs.items()}
     if target is not None and target.type == NAME:
         kwargs["device"] = CPU
@@ -200,16 +189,6 @@ def _check_meeting(name: str, given: list[Tensor]) -> None:
         )
 
 
-def _waits(op: Any, args: Any, target: torch.device | None) -> bool:
-    name = op._schema.name
-    if name in COPIES:
-        return target == CPU if target is not None else not isinstance(args[0], DeviceTensor)
-    if name in INDEXING:
-        return any(x.dtype in (torch.bool, torch.uint8) for x in _tensors(args[1]))
-    overload = f"{name}.{op._overloadname}"
-    return name in WAITS or overload in WAITS
-
-
 # ---- how torch knows the device
 
 
@@ -252,7 +231,6 @@ def _kernels(library: torch.library.Library) -> None:
     """What torch calls past every dispatch mode: in `torch.tensor`, and where C++ wants one number."""
 
     def number(x: Tensor) -> Any:
-        _use.syncs += 1
         return _held(x).item()
 
     def empty(size: Any, dtype: Any = None, *_: Any, **__: Any) -> Tensor:

@@ -50,23 +50,6 @@ def test_numbers_and_copies_are_no_meeting(use: Use) -> None:
     assert use.meetings == []
 
 
-@pytest.mark.parametrize(
-    ("ask", "syncs"),
-    [
-        (lambda x: x.sum().item(), 1),
-        (lambda x: x.cpu(), 1),
-        (lambda x: bool((x > 0).any()), 1),
-        (lambda x: x[x > 0], 1),  # how many, the host must know
-        (lambda x: torch.ones(3).copy_(x), 1),
-        (lambda x: x.to(torch.float64) * 2 + x[1:].sum(), 0),
-        (lambda x: x[torch.tensor([0, 1], device=DEVICE)], 0),
-    ],
-)
-def test_what_makes_the_host_wait_is_counted(ask: Callable[[Tensor], object], syncs: int, use: Use) -> None:
-    ask(torch.ones(3, device=DEVICE))
-    assert use.syncs == syncs
-
-
 def test_memory_is_counted_once_for_all_views(use: Use) -> None:
     x = torch.ones(10, 10, device=DEVICE)
     y = x[2:].T

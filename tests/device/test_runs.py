@@ -21,21 +21,20 @@ CASES = {
     "sft": ["algorithm=sft"],
     "dpo": ["algorithm=dpo"],
     "ppo": ["algorithm=ppo", "algorithm.kl_coef=0.05"],
-    "grpo": ["algorithm=grpo", *REFERENCE, "algorithm.entropy_coeff=0.01"],
-    "dr_grpo": ["algorithm=dr_grpo", "algorithm.loss_scale_factor=8"],
     "gspo": ["algorithm=gspo", "trainer.ppo_mini_batch_size=2"],
     "gspo_selfplay": ["algorithm=gspo_selfplay"],
     "dapo": ["algorithm=dapo", "algorithm.overlong_buffer_len=4", "algorithm.max_num_gen_batches=3"],
-    "dpo offload": ["algorithm=dpo", "engine.offload=[reference]"],
     "dpo lora mixed": ["algorithm=dpo", "model.lora_rank=4", "engine.mixed_precision=true"],
     "ppo offload": ["algorithm=ppo", "engine.offload=[reference,critic]", "trainer.critic_warmup=1", *UPDATES],
     "ppo lora checkpointing": ["algorithm=ppo", "model.lora_rank=4", "model.enable_gradient_checkpointing=true"],
     "grpo lora": ["algorithm=grpo", *REFERENCE, "model.lora_rank=4"],
-    "grpo mixed": ["algorithm=grpo", *REFERENCE, "engine.mixed_precision=true", "algorithm.entropy_coeff=0.01"],
-    "grpo qwen3 tied": ["algorithm=grpo", "model.architecture=qwen3", "model.tie_word_embeddings=true"],
-    "grpo by tokens": ["algorithm=grpo", "trainer.max_tokens_per_gpu=64", "algorithm.clip_ratio_c=3"],
-    "grpo sampling": [
-        "algorithm=grpo", "sampler.top_k=12", "sampler.top_p=0.9", "sampler.val_n=4", "sampler.val_temperature=1",
+    "grpo mixed by tokens": [
+        "algorithm=grpo", *REFERENCE, "engine.mixed_precision=true", "algorithm.entropy_coeff=0.01",
+        "trainer.max_tokens_per_gpu=64",
+    ],
+    "grpo qwen3 sampling": [
+        "algorithm=grpo", "model.architecture=qwen3", "model.tie_word_embeddings=true", "sampler.top_k=12",
+        "sampler.top_p=0.9", "sampler.val_n=4", "sampler.val_temperature=1", "algorithm.clip_ratio_c=3",
     ],
 }  # fmt: skip
 Compared = Callable[[RunSpec, RunSpec], Trained]
