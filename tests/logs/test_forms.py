@@ -394,7 +394,9 @@ def test_the_form_is_recognised(tmp_path: Path, text: str, kind: str):
      " MaxMemAllocated=18.7GB", 10,
      {"epoch": 0.0, "micro_step": 20.0, "CurrSamplesPerSec": 2.5, "MaxMemAllocated": 18.7}),
     ("steps: 10 loss: 4.2100 iter time (s): 0.512 samples/sec: 31.251", 10,
-     {"loss": 4.21, "time (s)": 0.512, "samples/sec": 31.251}),
+     {"loss": 4.21, "iter time (s)": 0.512, "samples/sec": 31.251}),
+    ("step 7 loss: 0.5 s grad norm: 0.1 (2%) val loss: 0.2 tok/s time: 3.5 lr=1e-5", 7,
+     {"loss": 0.5, "grad norm": 0.1, "val loss": 0.2, "time": 3.5, "lr": 1e-5}),
     (" validation loss at iteration 20 | lm loss value: 8.9E+00 | lm loss PPL: 7.4E+03 | ", 20,
      {"lm loss value": 8.9, "lm loss PPL": 7400.0}),
     ("epoch: 1 | loss: 0.5 | step: 10 | lr: 1e-05", 10, {"epoch": 1.0, "loss": 0.5, "lr": 1e-5}),
@@ -403,6 +405,11 @@ def test_lines_of_nanogpt_llm_c_deepspeed_and_megatron(line, step, metrics):
     ((number, found),) = steps(line + "\n")
     assert number == step
     assert found == pytest.approx(metrics, nan_ok=True)
+
+
+def test_many_pairs_before_a_step_are_read_in_one_way():
+    """Each pair could be split in several ways: with all of them tried this line would never be read to its end."""
+    assert steps(f"a{':bcd' * 60}! step 5 | loss: 0.5\n") == [(5, {"loss": 0.5})]
 
 
 def test_timings_behind_the_line_of_a_step_are_of_that_step():
@@ -424,6 +431,9 @@ def test_the_reward_that_deepspeed_chat_prints_behind_a_step_is_of_that_step():
     "Step 2: Loss 500, so we need 300 more, which is 800",
     "The next step 3, lr=1e-5",
     "shape of step 3 | 5 rows | 7 columns",
+    "Step 3 the loss: 0.5 is better than the reward: 0.2",
+    "Step 12 of the proof has loss: 0.5 and thus KL: 0.1",
+    "Step 3 gives 12 - so the total reward: 5",
 ])  # fmt: skip
 def test_prose_and_settings_with_a_step_are_no_line_of_a_step(line):
     assert steps(line + "\n") == []

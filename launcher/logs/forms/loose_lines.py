@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from launcher.core.events import Event
 from launcher.core.metric_aliases import known
@@ -28,15 +29,24 @@ _STEP = re.compile(
     rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
-_ENTRY = re.compile(  # a name of several words begins behind a divider
-    r"(?:(?:^|[|,;\t]|  )[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
+_ENTRY = re.compile(  # a name of several words behind a divider, or a word
+    r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
-    r"\s{0,40}[:=]\s{0,20}[\[('\"]{0,2}(?=[-+.\dnNiIa-z])"
+    r"(\s{0,40}[:=]\s{0,20})[\[('\"]{0,2}(?=[-+.\dnNiIa-z])"
 )
+_UNIT = re.compile(
+    r"\S{0,40}(?: (?:%|m?s|[kmgt]i?b|tflops|nats|samples|tokens|[a-z]{1,10}/[a-z/]{1,20})(?![^\s(]))?"
+    r"(?: ?\([^()]{0,40}\))?",
+    re.IGNORECASE,
+)
+"""What may stand right behind a number: its unit, and a share or spread in parentheses."""
+_WORD = re.compile(r"[\w(][\w./@%()-]{0,40}")
 _PAIRS = re.compile(
-    r"(?:[\s|,;/]{0,8}[A-Za-z][\w ./()-]{0,40}[:=] ?[-+.\w]{1,40}%?(?:/[0-9]{1,9})?){0,50}[\s|,;/]{0,8}"
+    r"(?:[\s|,;/]{0,8}[A-Za-z][\w ./()-]{0,40}[:=] ?[-+.\w]{1,40}%?(?:/[0-9]{1,9})?(?![\w.+-])){0,50}[\s|,;/]{0,8}"
 )
-"""What may stand before a step: pairs alone, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing."""
+"""What may stand before a step: pairs alone, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing. Each value
+ends where no letter or digit follows, so that there is one way to read a line; with more, the time would grow
+exponentially with its length."""
 _SPACED = re.compile(
     r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}) {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
     r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
@@ -70,18 +80,33 @@ def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
         return None
     before, rest = text[max(found.start() - _HEADING_LINE, 0) : found.start()], text[found.end() : _LONGEST]
     begins = _PAIRS.fullmatch(before) is not None
-    metrics = (_entries(rest) | (_entries(before) if begins else {})) or _spaced(rest)
+    metrics = (_entries(rest) | (_entries(f"|{before}") if begins else {})) or _spaced(rest)
     measured = any(map(is_measurement, metrics)) or (begins and any(map(is_beside_step, metrics)))
     return (*_counts(found), metrics) if measured else None
 
 
 def _entries(text: str) -> dict[str, float]:
     """`loss: 0.5 s grad_norm: 0.1 | lm loss=2`: names and numbers; the first of a name counts."""
-    metrics = dict[str, float]()
+    metrics, behind = dict[str, float](), 0
     for entry in _ENTRY.finditer(text):
-        if number := leading_number(text[entry.end() : entry.end() + _HEADING_LINE]):
-            metrics.setdefault((entry[1] or entry[2]).strip(), number[0])
+        name = (entry[1] or _name_behind_blanks(text, behind, entry)).strip()
+        number = leading_number(text[entry.end() : entry.end() + _HEADING_LINE])
+        if number and name:
+            metrics.setdefault(name, number[0])
+        behind = entry.end() + (number[1] if number else 0)
     return metrics
+
+
+def _name_behind_blanks(text: str, behind: int, entry: re.Match[str]) -> str:
+    """The name of an entry without a divider before it; `behind` is where the value before it ends. Words of prose that
+    end with a colon are none: `0.5 iter time (s): 2` has one, and `0.5 is better than the reward: 2` has not."""
+    unit = _UNIT.match(text, behind, entry.start(2))
+    before = text[unit.end() if unit else behind : entry.start(2)].split()
+    words = list(takewhile(_WORD.fullmatch, reversed(before)))
+    if not words or entry[3] == "=":
+        return entry[2]
+    name = " ".join([*reversed(words), entry[2]])
+    return name if name.endswith(")") or known(name) or is_measurement(name) else ""
 
 
 def _spaced(text: str) -> dict[str, float]:
@@ -106,7 +131,7 @@ class BesideSteps(Form):
 
     def claims(self, line: str) -> bool:
         behind = self.reading.kind == "lines" and line.startswith(_BEHIND_STEP)
-        self._metrics = _entries(line.removeprefix(_BEHIND_STEP[0])) if behind else {}
+        self._metrics = _entries(f"|{line.removeprefix(_BEHIND_STEP[0])}") if behind else {}
         return bool(self._metrics)
 
     def take(self, line: str) -> Iterator[Event]:
