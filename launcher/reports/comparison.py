@@ -1,9 +1,9 @@
 """Runs beside one another: settings that differ, results, curves, and tests on the same held-out items.
 
-Each run is compared with the first, at the last step at which both have results, else at their ends. The test is
-paired where the log has
-the scores of at least half of the held-out prompts, else it is made from the two intervals; which of them is made
-depends on what was logged, never on what it finds. P-values of several comparisons are adjusted together (Holm 1979).
+Each run is compared with the first, at the last step at which both have results, or at their ends where there is no
+such step. The test is paired where the log has the scores of at least half of the held-out prompts; otherwise it is
+made from the two intervals. Which of them is made depends on what was logged, never on what it finds. P-values of
+several comparisons are adjusted together (Holm 1979).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from launcher.views.record import RunRecord
 from launcher.views.runs import status_word
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 26, 20, 300
-ENOUGH = 0.5  # of the held-out prompts: with fewer the test is not paired
-OWN = ("trainer.project_name", "trainer.experiment_name")  # differ in any two runs
+ENOUGH = 0.5  # the share of held-out prompts with a score below which the test is not paired
+OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any two runs
 ABSENT = "-"
 
 
@@ -94,7 +94,7 @@ class ScoreTest:
         if self.outcome:
             outcome = f"{self.b} is {self.outcome}, {outcome}"
         if self.p_adjusted is not None and self.comparisons > 1:
-            outcome = f"{outcome}; p adjusted for {self.comparisons} comparisons"
+            outcome = f"{outcome}; p is adjusted for {self.comparisons} comparisons"
         return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}"
 
     @property
@@ -190,12 +190,12 @@ def judge_scores(sides: Sequence[ComparedRun]) -> tuple[list[ScoreTest], list[st
 def _test_pair(one: ComparedRun, other: ComparedRun) -> tuple[list[ScoreTest], list[str]]:
     validations = common_validation(one.record, other.record)
     found = _test_at(one, other, *validations) if validations else None
-    tests, notes = found or ([], ["not tested, as the runs have no held-out metric in common"])
+    tests, notes = found or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
     return tests, [f"{other.letter} - {one.letter}: {note}" for note in notes]
 
 
 def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
-    """Of two validations: one test, or one for all together and one for each data source."""
+    """The tests of two validations: one of all items and, where they are paired, one of each source; and remarks."""
     steps, remarks = (a.step, b.step), list[str]()
     prompts = max((side.record.loaded.val_rows if side.record.loaded else 0) for side in (one, other))
     is_loss = better(a.name) == "down"
@@ -203,13 +203,13 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
     pairs = [] if is_loss else items.scores()
     if not pairs or len(pairs) < ENOUGH * prompts:
         remarks.append(
-            f"not paired, as {label(a.name)} of single prompts is not logged"
+            f"the test is not paired, as the {label(a.name)} of single prompts is not logged"
             if is_loss
             else _why_unpaired(len(pairs), min(items.logged), prompts)
         )
         return [ScoreTest(one.letter, other.letter, "", steps, a.name, compare_unpaired(a, b))], remarks
     if len(pairs) < max(items.logged):
-        remarks.append(f"{max(items.logged) - len(pairs)} prompts have no partner with a score and are left out")
+        remarks.append(f"{max(items.logged) - len(pairs)} prompts lack a score in one of the runs and are left out")
     if not (items.means or a.name.endswith("@1")):
         remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
     tests = [ScoreTest(one.letter, other.letter, "", steps, a.name, _paired(pairs))]
@@ -221,10 +221,11 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
 def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
     """`logged` answers are in the log that has fewer."""
     if logged >= max(ENOUGH * prompts, 1):
-        return f"not paired, as only {pairs} of {prompts} held-out prompts are the same in both runs and have a score"
-    why = f"the logs of both runs have answers to {pairs} of {prompts} held-out prompts"
+        why = f"only {pairs} of {prompts} held-out prompts are the same in both runs and have a score"
+        return f"the test is not paired, as {why}"
+    why = f"the logs of both runs have answers to only {pairs} of {prompts} held-out prompts"
     fix = f"trainer.log_val_generations={max(prompts, 1)} in both runs makes a paired test"
-    return f"not paired, as {why}; {fix}, which finds smaller differences"
+    return f"the test is not paired, as {why}; {fix}, which finds smaller differences"
 
 
 def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
@@ -232,8 +233,8 @@ def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
 
 
 def common_validation(a: RunRecord, b: RunRecord) -> tuple[HeldOut, HeldOut] | None:
-    """The last validations of both at the same step, else those at their ends; None where they measure different
-    things."""
+    """The last validations of both at the same step, or those at their ends where there is no such step; None where
+    they measure different things."""
     by_step = {each.step: each for each in a.validations}
     for each in reversed(b.validations):
         if each.step > 0 and each.step in by_step and by_step[each.step].name == each.name:
@@ -264,7 +265,7 @@ def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
 
 
 def _training_scores(records: Sequence[RunRecord]) -> list[str]:
-    """With their names where the runs measure different things, which are not to be compared."""
+    """A text of each run's score, with its name where the runs measure different things, which cannot be compared."""
     scores = [score_trace(record) for record in records]
     mixed = len({found[0] for found in scores if found}) > 1
     late = [(f"{label(found[0])} " if mixed else "", found[1].late()) if found else None for found in scores]

@@ -84,7 +84,7 @@ def test_several_runs_are_adjusted_together(pair: Any) -> None:
     assert ": not significant (95 % interval" in found.tests[0].text and found.tests[0].outcome == ""
     assert found.tests[0].found.p == pytest.approx(2 / 2**6)
     assert found.tests[0].p_adjusted == pytest.approx(3 * 2 / 2**6)
-    assert "p adjusted for 4 comparisons" in found.tests[0].text
+    assert "p is adjusted for 4 comparisons" in found.tests[0].text
 
 
 def test_other_scores_are_tested_by_their_signs(pair: Any) -> None:
@@ -97,7 +97,7 @@ def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
     found = compare(pair("one", [0.0] * 4, rows=200), pair("two", [1.0] * 4, rows=200))
     assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
     assert found.remarks == [
-        "B - A: not paired, as the logs of both runs have answers to 4 of 200 held-out prompts; "
+        "B - A: the test is not paired, as the logs of both runs have answers to only 4 of 200 held-out prompts; "
         "trainer.log_val_generations=200 in both runs makes a paired test, which finds smaller differences"
     ]
 
@@ -149,7 +149,7 @@ def test_scores_of_steps_that_were_undone_do_not_count(make_run: Any, logged: An
 def test_answers_without_a_score_are_left_out(pair: Any) -> None:
     found = compare(pair("one", [1.0] * 8 + [math.nan] * 2), pair("two", [0.0] * 10))
     assert found.tests[0].found.items == 8 and found.tests[0].outcome == "worse"
-    assert "2 prompts have no partner with a score" in found.remarks[0]
+    assert "2 prompts lack a score in one of the runs" in found.remarks[0]
 
 
 def test_the_last_common_step_is_tested_else_the_ends(make_run: Any, logged: Any) -> None:
@@ -166,7 +166,7 @@ def test_losses_have_no_interval_and_are_not_tested(make_run: Any, logged: Any) 
     ]
     found = compare(*runs)
     assert found.tests[0].p_adjusted is None and "not tested, as no interval is known" in found.tests[0].text
-    assert found.remarks == ["B - A: not paired, as val loss of single prompts is not logged"]
+    assert found.remarks == ["B - A: the test is not paired, as the val loss of single prompts is not logged"]
     assert json.loads(json.dumps(found.node))["tests"][0]["significant"] is False
 
 
@@ -190,4 +190,4 @@ def test_answers_to_other_prompts_are_no_reason_to_log_more(pair: Any) -> None:
     (remark,) = compare(one, two).remarks
     assert "only 0 of 10 held-out prompts are the same in both runs" in remark and "log_val_generations" not in remark
     (remark,) = compare(one, pair("few", [1.0, 0.0], rows=10)).remarks
-    assert "2 of 10 held-out prompts; trainer.log_val_generations=10 in both runs makes a paired test" in remark
+    assert "only 2 of 10 held-out prompts; trainer.log_val_generations=10 in both runs makes a paired test" in remark
