@@ -28,12 +28,8 @@ class CheckResult:
         return f"{self.subject}: {self.message}" + (f"; {self.fix}" if self.fix else "")
 
 
-def from_problem(problem: Problem, level: Level = "FAIL") -> CheckResult:
-    return CheckResult(level, problem.where or "run", problem.got, problem.fix)
-
-
 def from_problems(problems: Iterable[Problem], level: Level = "FAIL") -> list[CheckResult]:
-    return [from_problem(problem, level) for problem in problems]
+    return [CheckResult(level, problem.where or "run", problem.got, problem.fix) for problem in problems]
 
 
 def any_failed(results: Iterable[CheckResult]) -> bool:

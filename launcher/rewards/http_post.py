@@ -48,7 +48,9 @@ async def _score_all(remote: Remote, batches: Sequence[Sequence[Answer]]) -> lis
             failed = 0
             return scores, ""
 
-    async with httpx2.AsyncClient(verify=_tls_context(), timeout=None, limits=httpx2.Limits()) as client:
+    async with httpx2.AsyncClient(
+        verify=_tls_context(), timeout=None, limits=httpx2.Limits(), trust_env=False, proxy=remote.proxy()[1] or None
+    ) as client:
         return await asyncio.gather(*map(score_batch, batches))
 
 

@@ -97,8 +97,8 @@ class Remote(DetailedReward):
         return []
 
     def fix_of(self, fault: str) -> str:
-        if (proxy := self._proxy()) and "reached" in fault:
-            return f"{proxy} takes what goes to it; set no_proxy={urlsplit(self.url).hostname}"
+        if (variable := self.proxy()[0]) and "reached" in fault:
+            return f"{variable} takes what goes to it; set no_proxy={urlsplit(self.url).hostname}"
         if "longer than" in fault:
             return f"use reward.timeout_s={10 * self.timeout_s:g}, or a faster server"
         return 'the server at reward.url has to reply {"scores": [...]}, one score for each answer'
@@ -106,12 +106,16 @@ class Remote(DetailedReward):
     def on_trial(self) -> Self:
         return replace(self, timeout_s=min(self.timeout_s, TRIAL_S), retries=0)
 
-    def _proxy(self) -> str:
-        """The environment variable that names a proxy for the server; empty where it is asked directly."""
-        parts = urlsplit(self.url)
-        if parts.scheme not in getproxies() or proxy_bypass(parts.hostname or ""):
-            return ""
-        return f"{parts.scheme}_proxy"
+    def proxy(self) -> tuple[str, str]:
+        """The environment variable that names a proxy for the server, and the proxy's address; both are empty where the
+        server is asked directly, as where only a proxy of another protocol, such as SOCKS, is named."""
+        parts, proxies = urlsplit(self.url), getproxies()
+        for name in (parts.scheme, "all"):
+            address = proxies.get(name, "")
+            address = address if not address or "://" in address else f"http://{address}"
+            if address.startswith(("http://", "https://")) and not proxy_bypass(parts.netloc.rpartition("@")[2]):
+                return f"{name}_proxy", address
+        return "", ""
 
     @property
     def _token(self) -> str:
@@ -132,10 +136,11 @@ class Remote(DetailedReward):
         return json.dumps({"answers": sent}, default=str).encode()
 
     def all_headers(self) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
-        if self.token_env:
-            headers["Authorization"] = f"Bearer {self._token}"
-        return headers | self.headers
+        """A header of the user's takes the place of ours, in whatever case its name is written; the token's of both."""
+        ours = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
+        token = {"Authorization": f"Bearer {self._token}"} if self.token_env else {}
+        found = {name.lower(): (name, value) for of in (ours, self.headers, token) for name, value in of.items()}
+        return dict(found.values())
 
     def read_scores(self, reply: bytes, count: int) -> list[Any]:
         """As the server gave them, for so many answers. Raises `RequestFailed`."""

@@ -24,6 +24,7 @@ class Server:
     def __init__(self) -> None:
         self.behave: Behave = scores
         self.seen: list[dict[str, str]] = []
+        self.raw: list[list[tuple[str, str]]] = []
         self.sizes: list[int] = []
         outer = self
 
@@ -31,6 +32,7 @@ class Server:
             def do_POST(self) -> None:
                 answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
                 outer.seen.append(dict(self.headers))
+                outer.raw.append(self.headers.items())
                 outer.sizes.append(len(answers))
                 outer.behave(self, answers, len(outer.seen))
 
@@ -84,6 +86,44 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     assert list(map(str, reward.problems())) == [] and "s3cret" not in repr(reward)
     score_safely(reward, ANSWERS[:1])
     assert server.seen[0]["Authorization"] == "Bearer s3cret"
+
+
+def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCORE_TOKEN", "s3cret")
+    own = {"accept": "text/json", "authorization": "other", "X-Mine": "1"}
+    score_safely(Remote(url=server.url, token_env="SCORE_TOKEN", headers=own), ANSWERS[:1])
+    (seen,) = server.raw
+    sent = [(name.lower(), value) for name, value in seen if name.lower() in ("accept", "authorization", "x-mine")]
+    assert sorted(sent) == [("accept", "text/json"), ("authorization", "Bearer s3cret"), ("x-mine", "1")]
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked"),
+    [
+        ({"http_proxy": "PROXY"}, "http_proxy"),
+        ({"http_proxy": "http://PROXY"}, "http_proxy"),
+        ({"all_proxy": "http://PROXY"}, "all_proxy"),
+        ({"http_proxy": "http://PROXY", "no_proxy": "scores.example"}, ""),
+        ({"https_proxy": "http://PROXY"}, ""),
+        ({"all_proxy": "socks5://PROXY"}, ""),  # which the client does not speak
+        ({"all_proxy": "socks5h://PROXY", "http_proxy": "PROXY"}, "http_proxy"),
+    ],
+)
+def test_a_proxy_is_that_of_the_environment(
+    environment: dict[str, str], asked: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http", "https", "all", "no"):
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
+    place = server.url.removeprefix("http://").removesuffix("/score")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value.replace("PROXY", place))
+    other = Remote(url="http://scores.example:81/score", retries=0)
+    assert other.proxy() == ((asked, f"http://{place}") if asked else ("", ""))
+    found = score_safely(other if asked else Remote(url=server.url, retries=0), ANSWERS[:1])
+    assert list(found.faults) == [""] and len(server.seen) == 1
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("sft", answers(begin="Привет, 你好 😊 „Spaß“ «\xa0café\xa0»"), ""),
         ("sft", answers(begin="Das macht Spaß… "), ""),  # UTF-8 by chance
         ("sft", answers(begin="caf\ufffd"), "texts hold '\ufffd', which stands for bytes that could not be decoded"),
+        ("sft", answers(begin="NESCAFÉ® CITROËN™ 30 × 40, 3×², 5×® 9 É€, Ø² É° Ñ³"), ""),
+        ("sft", answers(begin="CAFÉ\ufffd"), "texts hold '\ufffd', which stands for bytes that could not be decoded"),
+        ("sft", answers(begin="2πr".encode().decode("cp1252")), "texts hold 'Ï€'"),
+        ("sft", answers(begin="corazón".encode().decode("cp1252")), "texts hold 'Ã³'"),
+        ("sft", answers(begin="של".encode().decode("cp1252")), "texts hold '×©×œ'"),
         ("sft", chats("user"), "conversations end with a user's turn, such as 'user 0'"),
         ("sft", chats("user", "assistant"), ""),
         ("sft", [*chats("user")[:12], *answers()], "conversations end with a user's turn"),
