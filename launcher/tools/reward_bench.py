@@ -11,7 +11,7 @@ from statistics import fmean, median
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, judge_trial
+from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
 from launcher.spec.algorithm import Kind as Taken
 from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
 from launcher.spec.reward import score_safely
@@ -83,11 +83,20 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     faults = [f"{rows[one.row].where}: {one.kind}: {one.fault}" for one in trial.scored if one.fault]
     chance = trial.changed()
     wrong = [f"{len(faults)} answers have no score"] if faults else []
-    wrong += [chance.message] if chance else [one.message for one in judge_trial(trial) if one.level == "FAIL"]
+    wrong += [chance.message] if chance else _judge(trial)
     return BenchReport(
         name, len(rows), tuple(_kind(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
         seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]), tuple(wrong),
     )  # fmt: skip
+
+
+def _judge(trial: RewardTrial) -> list[str]:
+    """Why the reward should not be learnt from, as its scores show."""
+    found = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
+    first, *others = (score for of in trial.scores.values() for row in of for score in row)
+    if not found and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
+        found.append(f"every kind of answer scores {first:.4g}, so nothing can be learnt")
+    return found
 
 
 def _taken_as(run: RunSpec) -> Taken:

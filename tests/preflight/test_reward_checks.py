@@ -185,6 +185,40 @@ def test_what_would_be_learnt_in_place_of_right_answers(
     assert any(expected in line for line in found) if expected else found == []
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("right if solution_str else 1 / 0", "WARN reward: Python scores empty ones not at all, ZeroDivisionError"),
+        ("1 / 0 if right else 0.0", "FAIL reward: Python scores right answers ('So: 18', ...) not at all, ZeroDiv"),
+        ("math.nan", "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
+        # what follows is worse than an empty answer without a score
+        ("1 / 0 if not solution_str else 1 - right", "FAIL reward: Python scores right answers ('So: 18', ...) 0 on"),
+    ],
+)
+def test_a_fault_is_said_of_the_answers_that_have_it(body: str, expected: str, lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import math\ndef compute_score(solution_str, ground_truth):\n"
+        f"    right = float(solution_str == 'So: ' + ground_truth)\n    return {body}\n"
+    )
+    words = [lines("18", "7"), "reward=python", "reward.path=mine.py", "reward.form='So: {}'"]
+    results = page(resolve([*GRPO, *words])).results
+    (found,) = [f"{one.level} {one.line}" for one in results if one.subject == "reward" and one.level != "OK"]
+    assert found.startswith(expected)
+
+
+def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, tmp_path: Path) -> None:
+    """A plan tries those that have one, the bench all; neither takes nothing for another row's right answer."""
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(solution_str, ground_truth):\n"
+        "    return (ground_truth is not None and ground_truth in solution_str) + len(solution_str) / 32\n"
+    )
+    words = [lines(None, None, None, None, None, "18", "7"), "reward=python", "reward.path=mine.py"]
+    (found,) = warned(*words)
+    assert "a wrong answer of 64 characters 2" in found and "'18'" in found
+    report = bench(run_of([*words, "data=files"]), 8, silent)
+    assert [kind(report, name).answers for name in ("gold", "empty", "wrong", "overlong")] == [2, 7, 7, 2]
+
+
 def test_a_slow_function_is_not_asked_again(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "def compute_score(solution_str, ground_truth):\n    open('asked', 'a').write('.')\n"
@@ -281,6 +315,7 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
         ("return 0.5", "0.5 on average and empty ones 0.5, so nothing can be learnt"),
         ("import random\n    return random.random() + 10 * (solution_str == ground_truth)",
          "when asked again, so chance is learnt"),
+        ("return float('nan')", "24 answers have no score"),
         ("return float(solution_str == ground_truth) if 'Ignore' not in solution_str else None",
          "2 answers have no score"),
     ],
@@ -290,6 +325,35 @@ def test_what_is_wrong_with_a_function(body: str, wrong: str | None, lines: Line
     report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
     assert wrong in report.wrong[0] if wrong else report.wrong == ()
     assert report.ok is (wrong is None) and not report.gold_known
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["reward=python", "reward.path=mine.py", "reward.form="],
+         ("every kind of answer scores 0.5, so nothing can be learnt",)),
+        (["reward=format", "reward.pattern='.*'"], ("every kind of answer scores 1, so nothing can be learnt",)),
+        # others may have the form, or the length
+        (["reward=format", "reward.pattern='x+'"], ()),
+        (["reward=length", "reward.low=500", "reward.high=600"], ()),
+    ],
+)  # fmt: skip
+def test_nothing_is_learnt_where_all_kinds_score_the_same(
+    words: list[str], wrong: tuple[str, ...], lines: Lines, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.5\n")
+    assert bench(run_of([*words, "data=files", lines("18", "7")]), 8, silent).wrong == wrong
+
+
+def test_kinds_without_answers_are_passed_over(lines: Lines, tmp_path: Path) -> None:
+    """Of one row alone no answer is known to be wrong."""
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(solution_str, ground_truth):\n"
+        "    return float(solution_str == 'So: 18') if 'Ignore' not in solution_str else None\n"
+    )
+    words = ["reward=python", "reward.path=mine.py", "reward.form='So: {}'", "data=files", lines("18")]
+    report = bench(run_of(words), 8, silent)
+    assert (report.wrong, kind(report, "wrong").answers) == (("1 answers have no score",), 0)
 
 
 def test_of_several_forms_the_best_counts(lines: Lines, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def _row(kind: AnswerKind) -> list[Cell]:
     numbers = [compact(x) for x in (kind.mean, kind.low, kind.median, kind.high)]
     zeros = f"{kind.zeros:.0%}" if kind.zeros == kind.zeros else "nan"
     counts = str(kind.answers), str(kind.unscored)
-    return [(kind.name, "bold"), (KINDS[kind.name], "dim"), *counts, *numbers, zeros]
+    return [(kind.name, "bold"), (KINDS[kind.name].what, "dim"), *counts, *numbers, zeros]
 
 
 def _ms(seconds: float) -> str:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import short_repr
+from launcher.rewards.code import Code
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.format import Format
@@ -27,6 +28,8 @@ from launcher.spec.reward import Answer, Reward, score_safely
 
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
 QUICK_S = 0.5  # of a reward that takes longer for a few answers nothing else is tried
+
+
 class Kind(NamedTuple):
     what: str
     name: str = ""
@@ -93,7 +96,7 @@ class RewardTrial:
         if kind == "wrong":
             turned = [[*self.right[place + 1 :], *self.right[:place]] for place in range(len(self.rows))]
             pairs = zip(self.right, turned, strict=True)
-            return [next((other for other in others if other != right), []) for right, others in pairs]
+            return [next((other for other in others if other and other != right), []) for right, others in pairs]
         if kind == "overlong":
             return [[f"{text}\n" * (LONGEST // (len(text) + 1) + 1) for text in right[:1]] for right in self.right]
         text = {"empty": "", "format": self.reward.format_response(""), "injection": _INJECTION}[kind]
@@ -153,26 +156,37 @@ def judge_trial(trial: RewardTrial) -> Iterator[CheckResult]:
     if all(one.fault for one in trial.scored):
         fixes = (fix for leaf in trial.reward.leaves() if (fix := leaf.fix_of(trial.scored[0].fault)))
         yield CheckResult("FAIL", "reward", f"{name} scores nothing, {trial.scored[0].fault}", next(fixes, ""))
-        return
-    kinds = [kind for kind in _WORSE if kind in trial.scores] if trial.compares else []
-    yield from islice(filter(None, (_compare(trial, kind) for kind in kinds)), 1)
+    elif trial.compares:
+        kinds = [kind for kind, of in trial.scores.items() if any(of) and (kind == "gold" or KINDS[kind].name)]
+        found = [result for kind in kinds if (result := _unscored(trial, kind) or _compare(trial, kind))]
+        yield from sorted(found, key=lambda result: result.level != "FAIL")[:1]
+
+
+def _right(trial: RewardTrial) -> str:
+    """How right answers were tried."""
+    return f"right answers ({', '.join(repr(text)[:60] for text in next(filter(None, trial.right)))}, ...)"
+
+
+def _unscored(trial: RewardTrial, kind: str) -> CheckResult | None:
+    """Whether answers of the kind have no score at all; without one for right answers nothing can be learnt."""
+    if not all(map(math.isnan, trial.best(kind))):
+        return None
+    level: Level = "FAIL" if kind == "gold" else "WARN"  # answers without a score are left out
+    what, fault = KINDS[kind].name or _right(trial), next(one.fault for one in trial.scored if one.kind == kind)
+    return CheckResult(level, "reward", f"{type(trial.reward).__name__} scores {what} not at all, {fault}")
 
 
 def _compare(trial: RewardTrial, kind: str) -> CheckResult | None:
     """What follows where right answers do not score above those of the kind; None where they do."""
-    what, so = _WORSE[kind]
-    shapes = ", ".join(repr(text)[:60] for text in next(filter(None, trial.right)))
-    got = f"{type(trial.reward).__name__} scores right answers ({shapes}, ...)"
     pairs = [pair for pair in zip(trial.best("gold"), trial.best(kind), strict=True) if not math.isnan(sum(pair))]
-    if not pairs:
-        why = next((one.fault for one in trial.scored if one.fault), "")  # answers without a score are left out
-        failed: Level = "FAIL" if kind == "empty" else "WARN"
-        return CheckResult(failed, "reward", f"{got} or {what} not at all, {why}") if why else None
+    if not pairs or kind == "gold":
+        return None
     high, low = map(fmean, zip(*pairs, strict=True))
     if high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
         return None
     level: Level = "FAIL" if trial.known or (kind == "empty" and trial.reward.cheap) else "WARN"
-    return CheckResult(level, "reward", f"{got} {high:.4g} on average and {what} {low:.4g}, so {so}", _fix(trial))
+    got = f"{type(trial.reward).__name__} scores {_right(trial)} {high:.4g} on average and {KINDS[kind].name} {low:.4g}"
+    return CheckResult(level, "reward", f"{got}, so {KINDS[kind].learnt}", _fix(trial))
 
 
 def _fix(trial: RewardTrial) -> str:
@@ -217,8 +231,10 @@ def try_reward(reward: Reward, rows: Sequence[Row], limit: int, asked: int = 0) 
 
 
 def rows_to_try(reward: Reward, rows: Sequence[Row], *, costly: bool = False) -> Iterator[Answer]:
-    """Those that the reward can score, and at little cost unless `costly`."""
-    for answer in map(make_answer, rows):
+    """Those that the reward can score, and at little cost unless `costly`; of a reward that uses the ground truth those
+    that have one, if there are any."""
+    labelled = [row for row in rows if row.ground_truth is not None] if reward.uses_ground_truth else []
+    for answer in map(make_answer, labelled or rows):
         if (costly or reward.cheap_for(answer)) and not reward.unscorable_reason(answer):
             yield answer
 
@@ -253,10 +269,11 @@ def _by_length(trial: RewardTrial, limit: int) -> Iterator[CheckResult]:
     scores = RewardTrial(reward, trial.rows[:MAX_GUESSED]).score("long", texts, QUICK_S)
     if len(scores) < min(len(trial.rows), MAX_GUESSED) or len(scores[-1]) < len(texts):
         return
-    low, text = max((fmean(of), text) for of, text in zip(zip(*scores, strict=True), texts, strict=True))
+    means = zip(map(fmean, zip(*scores, strict=True)), texts, strict=True)  # NaN where one answer has no score
+    low, text = max(((mean, text) for mean, text in means if not math.isnan(mean)), default=(-math.inf, ""))
     if low > fmean(right):
         got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {low:.4g} on average"
-        a_right = f"a right one such as {short_repr(trial.right[0][0], 40)} {fmean(right):.4g}"
+        a_right = f"a right one such as {short_repr(next(filter(None, trial.right))[0], 40)} {fmean(right):.4g}"
         got = f"{got} and {a_right}, so length is learnt"
         sized = [name for name, part in _parts(reward).items() if isinstance(part, Length | Overlong)]
         fix = "give length less weight, or a bound, than what is right"
@@ -266,20 +283,28 @@ def _by_length(trial: RewardTrial, limit: int) -> Iterator[CheckResult]:
 
 
 def _apart_from_others(reward: Reward, answer: Answer) -> Iterator[CheckResult]:
-    """Rewards, or parts of them, that do not look at the ground truth, and give all answers the same: those of length
-    may do so to short ones."""
+    """Rewards, or parts of them, that do not look at the ground truth, and give all answers the same, or no score."""
     for name, part in _parts(reward).items():
-        if part.uses_ground_truth or not part.cheap or isinstance(part, Length | Overlong):
+        if part.uses_ground_truth or not part.cheap:
             continue
-        [scores] = RewardTrial(part, [answer]).score("various", _VARIOUS, QUICK_S)
-        if len(scores) < len(_VARIOUS) or {*scores} != {scores[0]} or (isinstance(part, Format) and scores[0] < 1):
+        [scores] = (trial := RewardTrial(part, [answer])).score("various", _VARIOUS, QUICK_S)
+        unscored = all(map(math.isnan, scores))
+        alike = {*scores} == {scores[0]} and not awaits_others(part, scores[0])
+        if len(scores) < len(_VARIOUS) or not (unscored or alike):
             continue
-        got = f"{type(part).__name__} scores {len(scores)} different answers, short and long ones, all {scores[0]:.4g}"
+        what = f"not at all, {trial.scored[0].fault}" if unscored else f"all {scores[0]:.4g}"
+        got = f"{type(part).__name__} scores {len(scores)} different answers, short and long ones, {what}"
         where = f"reward.parts.{name}" if isinstance(reward, Weighted) else "reward"
         fix = "use a pattern that not every answer matches, such as '<answer>.*</answer>'"
         if not isinstance(part, Format):
             fix = "give answers that differ in what is to be learnt different scores"
         yield CheckResult("WARN", where, f"{got}; if others score the same, nothing can be learnt", fix)
+
+
+def awaits_others(reward: Reward, score: float) -> bool:
+    """Whether answers that all score so may be none of those that a reward for length, form or programs is for."""
+    return all(isinstance(leaf, Length | Overlong | Code) or (isinstance(leaf, Format) and score < 1)
+               for leaf in reward.leaves())  # fmt: skip
 
 
 def _parts(reward: Reward) -> dict[str, Reward]:

@@ -23,10 +23,11 @@ _LATER = "\x80-\xbf\ufffd" + bytes(range(0x80, 0xA0)).decode("cp1252", "ignore")
 _LAST = f"(?![…“”‘’»›–—\xa0®™€°²³\ufffd])[{_LATER}]"
 """Without the signs that stand behind a letter, as at the end of a quotation, of a trademark or of a unit."""
 _MISREAD = re.compile(
-    f"â€[{_LATER}]|Â[\xa0-\xbf]|[ÃÎÏ][®™€°²³]|[Ã-ÖØ-Þ]{_LAST}|(?:×[{_LATER}]){{2}}|[ã-í][{_LATER}]{_LAST}|ð[{_LATER}]{{3}}"
+    f"â€[{_LATER}]|Â[\xa0-\xbf]|[ÃÎÏ][®™€°²³]|[Ã-ÖØ-Þ]{_LAST}|(?:×[{_LATER}]){{2}}"
+    f"|[ã-í][{_LATER}]{_LAST}|ð[{_LATER}]{{3}}"
 )
-"""What UTF-8 beyond ASCII becomes when it is read as Latin-1 or cp1252: of letters that stand alone among others, such as
-ó and π, also those that end with such a sign; × multiplies where it is not Hebrew, of which two letters follow."""
+"""What UTF-8 beyond ASCII becomes when it is read as Latin-1 or cp1252. Of letters that stand alone among others, such
+as ó and π, also those that end with such a sign; × multiplies, but where it begins two letters of Hebrew."""
 _END = re.compile(
     r"(<\|[^|<>\s]+\|>|<｜[^<>]+｜>|</s>|</?eo[a-z]>|<end\w*>|<[a-z]+_of_[a-z]+>|\[/?(?:INST|SEP|EO[A-Z])\])\s*\Z", re.I
 )
