@@ -21,7 +21,7 @@ from pathlib import Path
 from launcher.sandbox import confine
 
 CPU_S, CPU_OF_A_PROGRAM_S = 1.0, 0.01  # of all processes of a run; launch scripts take a tenth of it
-WALL_S = 10.0  # scripts that wait for something are ended before
+WALL_S = 20.0  # of a busy machine, too; scripts that wait for something are ended before
 IDLE = 25  # looks at it, without anything done between them: it waits for ever
 PROCESSES, MEMORY_BYTES, FILE_BYTES, FILES_BYTES, RECORDS = 64, 2**29, 2**24, 2**26, 300
 LIMITS = {"cpu_s": 4, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
@@ -74,6 +74,9 @@ def _run(order: ShellCommand) -> ShellOutcome:
     profile = confine.shell_profile(confine.landlock_version())
 
     def give_up() -> None:
+        os.nice(
+            5
+        )  # the watching process comes first: a fork bomb of root, which no limit of processes binds, ends soon
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
         confine.confine(profile, LIMITS, rules)
 
@@ -102,8 +105,7 @@ def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
     while True:
         time.sleep(pause)
         pause = min(1.5 * pause, 10 * POLL_S)
-        _reap(process)
-        now, there = time.monotonic(), _descendants()
+        now, there = time.monotonic(), _reap(process)
         if not there:
             return process.returncode, ""
         used = os.times()
@@ -126,13 +128,18 @@ def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
             return process.poll() or 0, reached
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Take the status of what has ended: the command, and processes that came to us without a parent."""
+def _reap(process: subprocess.Popen[bytes]) -> list[ShellProcess]:
+    """Take the status of what has ended: the command, and processes that came to us without a parent. Returns those
+    that are left."""
     process.poll()
+    left = list[ShellProcess]()
     for one in _descendants():
         if one.state == "Z" and one.parent == os.getpid() and one.pid != process.pid:
             with suppress(ChildProcessError):
                 os.waitpid(one.pid, os.WNOHANG)
+        else:
+            left.append(one)
+    return left
 
 
 def _descendants() -> list[ShellProcess]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(bool(confine.missing()), reason="this system has
 PYTHON = "/usr/bin/python3"
 """One that a user without rights may execute, too."""
 SECRET = "s3cret-of-somebody"
-STOPPED = {"fork bomb", "traps", "endless loop", "endless sleep", "huge output", "a daemon", "orphans",
+STOPPED = {"fork bomb", "traps", "endless sleep", "huge output", "a daemon", "orphans",
            "a daemon that sleeps"}  # fmt: skip
 """They end at a limit."""
 NO_LAUNCH = {*STOPPED, "huge memory", "huge file", "signal all", "its folder", "records"}
@@ -72,9 +72,10 @@ def test_each_script_ends_and_its_launch_is_found(seen: dict[str, Any]) -> None:
 
 
 def test_a_script_costs_little(seen: dict[str, Any]) -> None:
-    """One that has to be stopped, such as a fork bomb, takes what its limits let it take."""
-    most = {name: 10 if run["stopped"] else 1.5 for name, run in seen["runs"].items()}
-    assert {name: run["cpu_s"] for name, run in seen["runs"].items() if run["cpu_s"] > most[name]} == {}
+    """A fork bomb has no certain bound: the system's limit of processes does not bind root, and how many there are
+    before they are counted is the scheduler's doing."""
+    costs = {name: run["cpu_s"] for name, run in seen["runs"].items() if name != "fork bomb"}
+    assert {name: cost for name, cost in costs.items() if cost > 1.5} == {}
 
 
 def test_nothing_is_written_outside(seen: dict[str, Any]) -> None:
@@ -85,7 +86,7 @@ def test_nothing_is_written_outside(seen: dict[str, Any]) -> None:
         now, before = path.stat(), seen["before"][path.name]
         assert (now.st_mode, now.st_uid, now.st_mtime_ns) == (before.st_mode, before.st_uid, before.st_mtime_ns)
     assert not list((seen["folder"] / "home").iterdir()) and not list((seen["folder"] / "tmp").iterdir())
-    assert [path.name for path in (seen["folder"] / "work").iterdir()] == ["run.sh"]
+    assert {path.suffix for path in (seen["folder"] / "work").iterdir()} == {".sh"}
 
 
 def test_nothing_is_read_outside(seen: dict[str, Any]) -> None:
