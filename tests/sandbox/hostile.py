@@ -66,11 +66,11 @@ def main() -> None:
     folder, port, pid = sys.argv[1:]
     os.chdir(Path(folder, "work"))
     places = {"OUT": f"{folder}/out", "PORT": port, "PID": pid, "REALHOME": os.path.expanduser("~")}
-    alone = {"fork bomb": run("fork bomb", places)}
-    others = [name for name in SCRIPTS if name not in alone]
+    found = {"fork bomb": run("fork bomb", places)}  # which leaves the others no time
+    others = [name for name in SCRIPTS if name not in found]
     with ThreadPoolExecutor(4) as threads:
-        found = dict(zip(others, threads.map(lambda name: run(name, places), others), strict=True))
-    json.dump(alone | found, sys.stdout)
+        found |= zip(others, threads.map(lambda name: run(name, places), others), strict=True)
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
