@@ -53,6 +53,7 @@ SPEAKERS = {
     **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
 }
 """The role of each speaker that a turn of ShareGPT's may be `from`."""
+_ROLES = {role: role for role in ROLES}
 _FORM_KEYS = ("conversations", "instruction")
 """Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
 PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
@@ -390,18 +391,21 @@ def _message(path: str, value: Any) -> Message:
     if value.get("function_call"):
         raise UnfitRow(f"{path}.function_call cannot be read yet; use tool_calls")
     extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and each is not None}
-    role = value.get("role")
-    if role is None and value.get("from") is not None:
-        return replace(_sharegpt_turn(path, value), extra=extra)
-    if role is not None and extra.get("tool_calls") and value.get("content") is None:
+    who, said, roles = "role", "content", _ROLES
+    if value.get("role") is None and value.get("from") is not None:
+        who, said, roles = "from", "value", SPEAKERS
+        if value.get("content") is not None:
+            raise UnfitRow(f"{path} has from and content; use from and value, or role and content")
+    elif value.get("role") is not None and extra.get("tool_calls") and value.get("content") is None:
         value = {**value, "content": ""}  # as OpenAI writes a turn of calls alone
         extra["content"] = None
-    for key in ("role", "content"):
+    for key in (who, said):
         if key not in value:
             raise UnfitRow(f"{path}.{key} is missing")
-    if role not in ROLES:
-        raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
-    return Message(role, _content(f"{path}.content", value["content"]), extra)
+    speaker = value[who]
+    if not isinstance(speaker, str) or speaker not in roles:
+        raise UnfitRow(f"{path}.{who} is {short_repr(speaker)}; it may be {', '.join(roles)}")
+    return Message(roles[speaker], _content(f"{path}.{said}", value[said]), extra)
 
 
 def _content(path: str, value: Any) -> str:
@@ -413,18 +417,6 @@ def _content(path: str, value: Any) -> str:
             kind = part.get("type") if isinstance(part, dict) else type_name(part)
             raise UnfitRow(f"{path}[{index}] is of type {short_repr(kind)}; parts must be of type text")
     return "".join(part["text"] for part in value)
-
-
-def _sharegpt_turn(path: str, value: Values) -> Message:
-    if value.get("content") is not None:
-        raise UnfitRow(f"{path} has from and content; use from and value, or role and content")
-    if "value" not in value:
-        raise UnfitRow(f"{path}.value is missing")
-    speaker = value["from"]
-    role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
-    if role is None:
-        raise UnfitRow(f"{path}.from is {short_repr(speaker)}; it may be {', '.join(SPEAKERS)}")
-    return Message(role, _expect(f"{path}.value", value["value"], str, "text"))
 
 
 def _truth(path: str, value: Any) -> str | None:

@@ -10,8 +10,8 @@ auto    any of the forms of `formats`, taken as they are
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from launcher.core.problems import short_repr
 from launcher.data.formats import PROMPTS, required
@@ -35,6 +35,8 @@ SOURCES: Mapping[Format, str] = {
 MARK = "####"
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _NUMBER = re.compile(NUMBER)
+_FORMS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
+"""The keys of their prompts."""
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
@@ -44,10 +46,8 @@ def to_standard_row(
     """The row in a form of `formats`. Raises `UnfitRow`."""
     if instruction is None:
         instruction = INSTRUCTIONS.get(format, "")
-    if format == "hh":
-        row = _hh(values, instruction)
-    elif form := SOLVED.get(format):
-        row = _solved(form, values, instruction)
+    if form := {"gsm8k": _gsm8k, "math": _math, "hh": _hh}.get(format):
+        row = form(values, instruction)
     elif prompts := _FORMS.get(format):  # no key of another prompt counts
         if all(values.get(key) is None for key in prompts):
             required(values, prompts[0])
@@ -72,13 +72,14 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     return {**values, asked: with_instruction(values[asked], instruction)}
 
 
-def _gsm8k_truth(solution: str) -> str:
+def _gsm8k(values: Values, instruction: str) -> Values:
+    question, solution = _text(values, "question"), _text(values, "answer")
     _, mark, last = solution.rpartition(MARK)
     truth = number(last) if mark else None
     if truth is None:
         received = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
         raise UnfitRow(f"answer ends in no number: {received}; expected {MARK} 72")
-    return truth
+    return solved_question(question, instruction, solution, truth)
 
 
 def number(text: str) -> str | None:
@@ -87,11 +88,13 @@ def number(text: str) -> str | None:
     return bare if _NUMBER.fullmatch(bare) else None
 
 
-def _math_truth(solution: str) -> str:
+def _math(values: Values, instruction: str) -> Values:
+    question, solution = _text(values, "problem"), _text(values, "solution")
     truth = last_boxed(solution)
     if not truth:
         raise UnfitRow("solution has no closed, non-empty \\boxed{...}")
-    return truth
+    labels = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
+    return {**solved_question(question, instruction, solution, truth), "extra_info": labels}
 
 
 def last_boxed(text: str) -> str | None:
@@ -131,32 +134,6 @@ def _hh(values: Values, instruction: str) -> Values:
     turns[-1]["content"] = with_instruction(turns[-1]["content"], instruction)
     answers = {key: _text(values, key).strip() for key in ("chosen", "rejected")}
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
-
-
-class Solved(NamedTuple):
-    """A format of questions, each with a solution that ends in its answer."""
-
-    question: str
-    solution: str
-    truth: Callable[[str], str]
-    """The ground truth of a solution. Raises `UnfitRow`."""
-    labels: tuple[str, ...] = ()
-    """Keys that become extra_info."""
-
-
-SOLVED: Mapping[str, Solved] = {
-    "gsm8k": Solved("question", "answer", _gsm8k_truth),
-    "math": Solved("problem", "solution", _math_truth, ("level", "type")),
-}
-_FORMS = {"alpaca": ("instruction",), "sharegpt": ("conversations", "messages")}
-"""The keys of their prompts."""
-
-
-def _solved(form: Solved, values: Values, instruction: str) -> Values:
-    question, solution = _text(values, form.question), _text(values, form.solution)
-    row = solved_question(question, instruction, solution, form.truth(solution))
-    labels = {key: values[key] for key in form.labels if isinstance(values.get(key), str)}
-    return {**row, "extra_info": labels} if labels else row
 
 
 def solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:

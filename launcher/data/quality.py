@@ -58,12 +58,10 @@ def repeated(seen: Seen) -> Iterator[Twice]:
     """Each row with the same content as an earlier one, in order."""
     import numpy as np  # noqa: PLC0415  late: only who checks needs it
 
-    rows = np.frombuffer(seen.rows, np.int64) if seen.rows else np.empty(0, np.int64)
-    order = np.argsort(rows, kind="stable")
-    equal = np.flatnonzero(rows[order][1:] == rows[order][:-1]) + 1
-    for place in sorted(order[equal].tolist()):
-        first = order[np.searchsorted(rows, rows[place], sorter=order)]
-        yield Twice(seen.where(place), seen.where(int(first)))
+    _, places, of = np.unique(np.array(seen.rows, np.int64), return_index=True, return_inverse=True)
+    first = places[of]
+    for place in np.flatnonzero(first < np.arange(len(first))).tolist():
+        yield Twice(seen.where(place), seen.where(int(first[place])))
 
 
 def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
