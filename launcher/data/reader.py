@@ -92,7 +92,7 @@ def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
         usual = "," if bare.endswith(".csv") else "\t"
         header = start.partition(b"\n")[0]
         separator = next((sign for sign in (usual, ";", "\t") if sign.encode() in header), usual)
-        return _together(csv_rows(name, _lines(_blocks(name, text)), separator))
+        return _together(csv_rows(name, text, separator))
     return _together(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
 
 
@@ -130,11 +130,8 @@ class Block:
     first: int  # number of the first line, from 1
     data: bytes
 
-    def numbered(self) -> Iterator[tuple[int, bytes]]:
-        return enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first)
-
     def rows(self) -> Iterator[Found]:
-        for number, line in self.numbered():
+        for number, line in enumerate(self.data.removesuffix(b"\n").split(b"\n"), start=self.first):
             if line.strip():  # editors, shells and people leave blank lines
                 yield parse_line(self.name, number, line)
 
@@ -163,11 +160,6 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
             number += 1
     except BREAKS as error:
         yield ended(f"{name}:{number}", f"the file breaks off behind this line: {error_message(error)}")
-
-
-def _lines(blocks: Iterator[Block | RefusedRow]) -> Iterator[bytes | RefusedRow]:
-    for block in blocks:
-        yield from [block] if isinstance(block, RefusedRow) else (line for _, line in block.numbered())
 
 
 # ---- parquet

@@ -24,7 +24,6 @@ from launcher.data.rows import (
     check_bytes,
     parse_object,
     reversible_text,
-    too_long,
 )
 from launcher.spec.data import RefusedRow
 
@@ -55,36 +54,39 @@ class _FileEnds(Exception):
 class _RecordLines(Iterator[str]):
     """The lines of a CSV file for `csv.reader`, which takes as many as a record has; `taken` holds those."""
 
-    def __init__(self, lines: Iterator[bytes | RefusedRow]) -> None:
-        self.lines, self.number, self.taken, self.size = lines, 0, list[bytes](), 0
+    def __init__(self, file: Any) -> None:
+        self.file, self.number, self.taken = file, 0, bytearray()
 
     @property
     def raw(self) -> bytes:
         """The record as it stands in its file."""
-        return b"\n".join(self.taken)
+        return bytes(self.taken.removesuffix(b"\n"))
 
     def begin(self) -> int:
         """The number of the line with which the next record begins."""
-        self.taken, self.size = [], 0
+        self.taken = bytearray()
         return self.number + 1
 
     def __next__(self) -> str:
-        line = next(self.lines)
-        if isinstance(line, RefusedRow):
-            raise _FileEnds(line.reason if line.ends_file else f"{line.reason}; no row after it is read")
+        try:
+            line = self.file.readline(MAX_ROW_BYTES + 1)
+        except BREAKS as error:
+            raise _FileEnds(f"the file breaks off behind this line: {error_message(error)}") from error
+        if not line:
+            raise StopIteration
         self.number += 1
         line = line.removeprefix(BOM) if self.number == 1 else line
-        self.taken.append(line)
-        self.size += len(line) + 1
-        if self.size > MAX_ROW_BYTES + 1:
-            raise _FileEnds(f"{too_long('row', self.size - 1)}: a quote in it may be open; no row after it is read")
-        return line.decode("utf-8", "surrogateescape") + "\n"
+        self.taken += line
+        if len(self.taken) > MAX_ROW_BYTES + line.endswith(b"\n"):
+            more = f"the row has more than {MAX_ROW_BYTES:,} bytes (it stays in the file only)"
+            raise _FileEnds(f"{more}: a quote in it may be open; no row after it is read")
+        return line.decode("utf-8", "surrogateescape")
 
 
-def csv_rows(name: str, lines: Iterator[bytes | RefusedRow], separator: str) -> Iterator[Found]:
+def csv_rows(name: str, file: Any, separator: str) -> Iterator[Found]:
     """The records after the header, each as the texts of its columns; an empty field counts as missing. Blank lines are
     no records, columns without a name are left out."""
-    taken, header, rows = _RecordLines(lines), list[str](), 0
+    taken, header, rows = _RecordLines(file), list[str](), 0
     reader = csv.reader(taken, delimiter=separator, strict=True)
     while True:
         where = f"{name}:{taken.begin()}"
