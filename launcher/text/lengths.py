@@ -1,8 +1,8 @@
-"""Token counts of many rows: as `Encoder` writes them, encoded in batches."""
+"""Token counts of many rows, as `Encoder` writes them. Prompts are encoded in batches, which is much faster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
@@ -15,31 +15,29 @@ BATCH = 1024
 def count_tokens(encoder: Encoder, rows: Sequence[Row], kind: Kind) -> list[Count]:
     """Tokens of each row's prompt and of its longer answer (0 without one), and how many sequences it becomes; or why
     it cannot be written."""
-    found = list[Count]()
-    for start in range(0, len(rows), BATCH):
-        batch = rows[start : start + BATCH]
-        counts: list[Count | None] = [
-            None if kind != "answers" and row.rejected is None else _count_demonstration(encoder, row) for row in batch
-        ]
-        prompts = iter(_count_prompts(encoder, [row for row, count in zip(batch, counts, strict=True) if not count]))
-        found += [count or next(prompts) for count in counts]
-    return found
+    answered = [kind == "answers" or row.rejected is not None for row in rows]
+    prompts = _count_prompts(encoder, [row for row, has in zip(rows, answered, strict=True) if not has])
+    return [_count_demonstration(encoder, row) if has else next(prompts)
+            for row, has in zip(rows, answered, strict=True)]  # fmt: skip
 
 
-def _count_prompts(encoder: Encoder, rows: Sequence[Row]) -> list[Count]:
-    texts, errors = dict[int, str](), dict[int, str]()
-    for place, row in enumerate(rows):
-        try:
-            texts[place] = encoder.opening(row.prompt, row.template_args)
-        except Unwritable as error:
-            errors[place] = str(error)
-    backend = encoder.tokenizer.backend_tokenizer
+def _count_prompts(encoder: Encoder, rows: Sequence[Row]) -> Iterator[Count]:
+    backend, appended = encoder.tokenizer.backend_tokenizer, 0 if encoder.templated else encoder.n_appended
     backend.no_padding()
     backend.no_truncation()
-    appended = 0 if encoder.templated else encoder.n_appended
-    encoded = backend.encode_batch_fast(list(texts.values()), add_special_tokens=not encoder.templated)
-    counts = {place: len(each) - appended for place, each in zip(texts, encoded, strict=True)}
-    return [errors[place] if place in errors else (counts[place], 0, 1) for place in range(len(rows))]
+    for start in range(0, len(rows), BATCH):
+        openings = [_opening(encoder, row) for row in rows[start : start + BATCH]]
+        texts = [text for text in openings if isinstance(text, str)]
+        encoded = iter(backend.encode_batch_fast(texts, add_special_tokens=not encoder.templated))
+        for text in openings:
+            yield (len(next(encoded)) - appended, 0, 1) if isinstance(text, str) else str(text)
+
+
+def _opening(encoder: Encoder, row: Row) -> str | Unwritable:
+    try:
+        return encoder.opening(row.prompt, row.template_args)
+    except Unwritable as error:
+        return error
 
 
 def _count_demonstration(encoder: Encoder, row: Row) -> Count:
