@@ -26,7 +26,7 @@ from launcher.models.fit import LoadReport
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
 KEPT = "dry-load"  # under which name reports are remembered
-FORM = 5  # of what is remembered; another one is not read
+FORM = 6  # of what is remembered; another one is not read
 OF_IMPORTS = 2.5  # CPU time beyond the first imports, by theirs, which tells how fast the machine is; half is enough
 PER_TENSOR_S = 1 / 2000  # CPU time of a file with experts one by one; half is enough
 MEMORY_BYTES = 2**30  # beyond the imports

@@ -17,7 +17,7 @@ _PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_s
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What transformers found when it loaded a folder; of many names the first."""
+    """What transformers found when it loaded a folder."""
 
     step: str = "done"
     """Where it ended: config, class, build, load, generation, memory, time, or done."""
@@ -26,7 +26,6 @@ class LoadReport:
     """What was raised in that step, its class and its text."""
     lasting: bool = True
     """Whether it follows from the folder and the versions of the libraries: then it is remembered."""
-    model_class: str = ""
     layers: int | None = None
     """Of the model."""
     held_layers: int = 0
@@ -34,16 +33,12 @@ class LoadReport:
     expected: int = 0
     """Tensors of the model."""
     missing: Sequence[str] = ()
-    n_missing: int = 0
     unexpected: Sequence[str] = ()
     """Names of the file that the model does not have."""
-    n_unexpected: int = 0
     surplus: Sequence[str] = ()
     """Weights among the unexpected, in layers that the model has: without them a layer computes something else."""
-    n_surplus: int = 0
     mismatched: Sequence[Sequence[Any]] = ()
     """Name, shape in the file, shape of the model."""
-    n_mismatched: int = 0
     not_floats: Sequence[Sequence[str]] = ()
     """Weights that are stored as other numbers: name, format by its name in safetensors."""
     head: str = ""
@@ -63,7 +58,7 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
         return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
     found = [_missing(report, config, where, files)] if report.missing else []
     if report.surplus and not report.missing:  # else they are named with what is missing
-        got = f"{report.n_surplus} tensors of the weights are in layers that have no place for them by config.json"
+        got = f"{len(report.surplus)} tensors of the weights are in layers that have no place for them by config.json"
         fix = f"use the config.json that was saved with these weights (its model_type is {config.get('model_type')})"
         found.append(Problem(where, f"{got}, {_first(report.surplus)}", fix, "bad-file"))
     if where == "reward.path" and report.labels != 1:
@@ -80,8 +75,8 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 def warnings(report: LoadReport, where: str) -> list[Problem]:
     """What is in the weights and would not be loaded, where that is a part of the model."""
-    over = any((_layer(name) or -1) >= (report.layers or 0) for name in report.unexpected)
-    if not over or report.missing or report.surplus or not report.layers:
+    over = any(_layer(name, -1) >= (report.layers or 0) for name in report.unexpected)
+    if not over or report.missing or report.surplus or report.layers is None:
         return []
     got = f"num_hidden_layers is {report.layers}, and layers.{report.layers} and later ones of the weights are left out"
     return [Problem(where, got, f"use num_hidden_layers {report.held_layers} in config.json, unless that is meant")]
@@ -142,7 +137,7 @@ def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 def _what_is_missing(report: LoadReport, config: Mapping[str, Any], where: str) -> tuple[str, str]:
     """What was found, and what to use; the second is empty where no more is known."""
-    got = f"{report.n_missing} of {report.expected} tensors are not in the weights, {_first(report.missing)}"
+    got = f"{len(report.missing)} of {report.expected} tensors are not in the weights, {_first(report.missing)}"
     held = report.held_layers
     if any("lora_" in name for name in report.unexpected):
         return (
@@ -156,7 +151,7 @@ def _what_is_missing(report: LoadReport, config: Mapping[str, Any], where: str) 
         return f"{got}: no layer of the weights gives a score", fix
     if [*report.missing] == [report.head]:
         return _without_head(report, config)
-    if held and all((_layer(name) or 0) >= held for name in report.missing):
+    if held and all(_layer(name, 0) >= held for name in report.missing):
         fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
         return f"num_hidden_layers is {report.layers} in config.json, and the weights have {held} layers: {got}", fix
     if report.unexpected:
@@ -180,9 +175,9 @@ def _first(names: Sequence[str], count: int = 3) -> str:
     return "such as " * (len(names) > count) + ", ".join(names[:count])
 
 
-def _layer(name: str) -> int | None:
+def _layer(name: str, otherwise: int) -> int:
     found = _LAYER.search(name)
-    return int(found[1]) if found else None
+    return int(found[1]) if found else otherwise
 
 
 # ---- weights of other shapes
@@ -191,7 +186,7 @@ def _layer(name: str) -> int | None:
 def _mismatched(report: LoadReport, where: str) -> Problem:
     name, found, expected = report.mismatched[0]
     got = f"{name} has shape {list(found)} in the weights and {list(expected)} by config.json"
-    if report.n_mismatched > 1:
-        got = f"{got}, and {report.n_mismatched - 1} more tensors differ"
+    if len(report.mismatched) > 1:
+        got = f"{got}, and {len(report.mismatched) - 1} more tensors differ"
     fix = "correct the sizes in config.json, or use the weights that it was saved with"
     return Problem(where, got, fix, "bad-file")

@@ -50,7 +50,7 @@ def test_a_models_folder_is_compared_elsewhere(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     Model().save(tmp_path / "m")
     with monkeypatch.context() as once:
-        once.setattr(dry_load, "_in_a_process", lambda asked: {"expected": 21, "n_unexpected": 0})
+        once.setattr(dry_load, "_in_a_process", lambda asked: {"expected": 21})
         assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
     look = f"import launcher.models.dry_load as d; d._in_a_process = None\n{LOOK}"  # asking would fail
     words = ["plan", "algorithm=sft", "model=hf", "model.path=m", "data=reverse"]

@@ -45,7 +45,6 @@ FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
            "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}  # fmt: skip
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")  # as in models/fit.py
 MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights once; every model computes them now
-LISTED = 200  # names of one kind that are returned
 
 
 def set_limits(memory_bytes: int, of_imports: float, cpu_s: float) -> None:
@@ -109,15 +108,14 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
     head = model.get_output_embeddings()
     masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return {
-        "model_class": type(model).__name__,
         "layers": getattr(model.config.get_text_config(), "num_hidden_layers", None),
         "held_layers": max((int(number) for name in tensors for number in LAYER.findall(name)[:1]), default=-1) + 1,
         "expected": len(model.state_dict()),
-        "missing": sorted(missing)[:LISTED], "n_missing": len(missing),
-        "unexpected": sorted(unexpected)[:LISTED], "n_unexpected": len(unexpected),
-        "surplus": sorted(surplus)[:LISTED], "n_surplus": len(surplus),
-        "mismatched": sorted(mismatched)[:LISTED], "n_mismatched": len(mismatched),
-        "not_floats": sorted(_not_floats(model, tensors, unexpected, buffers))[:LISTED],
+        "missing": sorted(missing),
+        "unexpected": sorted(unexpected),
+        "surplus": sorted(surplus),
+        "mismatched": sorted(mismatched),
+        "not_floats": sorted(_not_floats(model, tensors, unexpected, buffers)),
         "head": next((f"{name}.weight" for name, part in model.named_modules() if part is head), ""),
         "labels": model.config.num_labels,
         "masked": masked and head is not None and not getattr(model.config, "is_decoder", True),
