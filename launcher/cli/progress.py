@@ -67,7 +67,7 @@ def show_download() -> Iterator[Callable[[Progress], None]]:
             for note in progress.notes:
                 tell(note, "yellow")
             files = [file for file in progress.files if file.size]
-            done = sum(file.state == "done" for file in files)
+            done = sum(file.done for file in files)
             show("download", progress.done_bytes, progress.total_bytes, f"{done} of {len(files)} files")
 
         yield watch

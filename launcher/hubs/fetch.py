@@ -67,7 +67,7 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: On
     with manifest.locked(folder, on_wait):
         if _is_complete(folder, listed, wanted):
             for file in wanted:
-                board.set_state(file, "done", file.size)
+                board.show(file, file.size, done=True)
         else:
             replaces = manifest.set_aside(folder)
             transfer = _Transfer(listed, folder, manifest.staging_folder(folder, listed), replaces, board)
@@ -154,14 +154,12 @@ class _Transfer:
                 file = self.todo.popleft()
                 try:
                     self.sha256[file.path] = self._bring(file)
-                    self.board.set_state(file, "done", file.size)
-                    continue
+                    self.board.show(file, file.size, done=True)
                 except Problems as refused:
                     self.found += refused.problems
                 except OSError as error:
                     fix = "use a folder that is writable and has room"
                     self.found.append(Problem(str(self.folder / file.path), error_message(error), fix, "not-permitted"))
-                self.board.set_state(file, "failed")
 
     def _bring(self, file: RemoteFile) -> str:
         """The sha256 of a file that has its name in the folder. Raises `Problems`, `OSError` or `Stopped`."""
@@ -186,7 +184,7 @@ class _Transfer:
         target = self._target(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         fsync_path(staged)
-        self.board.set_state(file, "checking")  # the last look at whether all are stopped
+        self.board.show(file, file.size)  # the last look at whether all are stopped
         os.replace(staged, target)
         fsync_path(target.parent)
         return found
@@ -198,7 +196,7 @@ class _Transfer:
             self.received[file.path] = time.monotonic()
             self.board.add_fetched(file, count)
 
-        self.board.set_state(file, "fetching", 0)
+        self.board.show(file, 0)
         staged = HUBS[self.listed.source].download(self.listed, file, self.staging, on_bytes)
         if found := self._sha256_if_equal(file, staged):
             return staged, found
@@ -208,7 +206,7 @@ class _Transfer:
         raise Problems(Problem(file.path, got, "try again later, or use another source", "not-reachable"))
 
     def _sha256_if_equal(self, file: RemoteFile, path: Path) -> str:
-        return file.sha256_if_equal(path, lambda _: self.board.set_state(file, "checking", file.size))
+        return file.sha256_if_equal(path, lambda _: self.board.show(file, file.size))
 
     def _target(self, file: RemoteFile) -> Path:
         try:

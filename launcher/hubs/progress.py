@@ -6,30 +6,26 @@ import importlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 from launcher.hubs.repo import RemoteFile
-
-State = Literal["waiting", "fetching", "checking", "done", "failed"]
-WINDOW_S = 5.0
 
 
 @dataclass(frozen=True)
 class FileProgress:
     path: str
     size: int
-    done_bytes: int
-    state: State
+    done_bytes: int = 0
+    done: bool = False
+    """It is verified and has its name."""
 
 
 @dataclass(frozen=True)
 class Progress:
     files: tuple[FileProgress, ...]
     bytes_per_s: float
-    """Over the last seconds, from the network."""
+    """From the network, since the download began."""
     notes: tuple[str, ...]
     """What went wrong and is tried again, one line each, since the last call."""
 
@@ -40,11 +36,6 @@ class Progress:
     @property
     def done_bytes(self) -> int:
         return sum(file.done_bytes for file in self.files)
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds until the last byte, at the speed of the last seconds."""
-        return (self.total_bytes - self.done_bytes) / self.bytes_per_s if self.bytes_per_s > 0 else None
 
 
 def import_tqdm_disabled() -> None:
@@ -92,24 +83,20 @@ class ProgressBoard:
     def __init__(self, files: Sequence[RemoteFile]) -> None:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
-        self._files = {file.path: FileProgress(file.path, file.size, 0, "waiting") for file in files}
+        self._files = {file.path: FileProgress(file.path, file.size) for file in files}
         self._notes: list[str] = []
-        self._fetched = 0
-        self._times: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
+        self._fetched, self._began = 0, time.monotonic()
 
-    def set_state(self, file: RemoteFile, state: State, done_bytes: int | None = None) -> None:
+    def show(self, file: RemoteFile, done_bytes: int, *, done: bool = False) -> None:
         """Raises `Stopped`."""
         if self.stopping.is_set():
             raise Stopped
         with self._lock:
-            before = self._files[file.path]
-            self._files[file.path] = replace(
-                before, state=state, done_bytes=before.done_bytes if done_bytes is None else done_bytes
-            )
+            self._files[file.path] = FileProgress(file.path, file.size, done_bytes, done)
 
     def add_fetched(self, file: RemoteFile, count: int) -> None:
         """`count` more bytes are here; fewer when it is negative: the client began anew. Raises `Stopped`."""
-        self.set_state(file, "fetching", min(max(self._files[file.path].done_bytes + count, 0), file.size))
+        self.show(file, min(max(self._files[file.path].done_bytes + count, 0), file.size))
         with self._lock:
             self._fetched += max(count, 0)
 
@@ -119,12 +106,7 @@ class ProgressBoard:
 
     def read(self) -> Progress:
         """Where everything stands; each note is handed out once."""
-        now = time.monotonic()
+        elapsed = time.monotonic() - self._began
         with self._lock:
             notes, self._notes = tuple(self._notes), []
-            self._times.append((now, self._fetched))
-            while len(self._times) > 2 and now - self._times[0][0] > WINDOW_S:
-                self._times.popleft()
-            began, before = self._times[0]
-            speed = (self._fetched - before) / (now - began) if now > began else 0.0
-            return Progress(tuple(self._files.values()), speed, notes)
+            return Progress(tuple(self._files.values()), self._fetched / elapsed if elapsed else 0.0, notes)

@@ -34,7 +34,7 @@ def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: 
     assert holds(download.folder, files)
     assert hub.total == sum(map(len, files.values()))
     last = download.last
-    assert {file.state for file in last.files} == {"done"} and last.done_bytes == last.total_bytes
+    assert all(file.done for file in last.files) and last.done_bytes == last.total_bytes
     made = manifest.complete(download.folder)
     assert made and (made.source, made.kind, made.repo) == (source, kind, "o/m")
     assert (made.commit == "c" * 40) == (source == "huggingface") and made.commit != "master"
@@ -143,7 +143,7 @@ def test_ctrl_c_keeps_what_is_complete(
 
     def ctrl_c(progress: Any) -> None:
         states = {file.path: file for file in progress.files}
-        if states["config.json"].state == "done" and states[NAME].done_bytes > 500_000:
+        if states["config.json"].done and states[NAME].done_bytes > 500_000:
             pressed.append(time.monotonic())
             raise KeyboardInterrupt
 
