@@ -163,4 +163,4 @@ def test_own_data_to_a_model_one_can_talk_to(all_pages: Any, hub: Any, tmp_path:
         ran = subprocess.run(shell, cwd=home, env=env, capture_output=True, text=True, timeout=300)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (home / "sums-model" / "model.safetensors").is_file()
-    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000051").is_dir()
+    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000011").is_dir()
