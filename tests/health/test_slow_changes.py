@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from curves import around, every, growth, line
+from curves import Values, around, every, growth, judged, line
 
-from launcher.core.events import Alert, Step
-from launcher.health.judge import Judge
+from launcher.core.events import Alert
 from launcher.health.profiles import read_profile
 from launcher.health.series import Series
-from launcher.spec.health import HealthRules
 
 RULES = read_profile("measured")
 HELD_OUT = replace(RULES, rules={name: RULES.rules[name] for name in ("held-out-fell", "val-loss-rose")})
@@ -24,24 +22,18 @@ ENTROPY, KL, NORM, LOSS = "actor/entropy", "actor/kl_loss", "actor/grad_norm", "
 CLIPPED, PPO_KL, EXPLAINED = "actor/pg_clipfrac", "actor/ppo_kl", "critic/vf_explained_var"
 RATIO_MAX = "actor/ratio_max"
 VAL, VAL_LOSS = "val-core/gsm8k/reward/mean@1", "val/loss"
-Values = Mapping[str, Sequence[float | None]]
 Curve = Callable[[float], float]
 """The value at a share of the run."""
 COUNT = 200
 STEPS = [number / COUNT for number in range(1, COUNT + 1)]
 
 
-def judged(values: Values, rules: HealthRules = RULES) -> list[Alert]:
-    """What is found in series of equal length; None is no value."""
-    judge, alerts = Judge(rules), list[Alert]()
-    for step, row in enumerate(zip(*values.values(), strict=True), start=1):
-        known = {name: value for name, value in zip(values, row, strict=True) if value is not None}
-        alerts += judge.see(Step(step=step, metrics=known))
-    return alerts
-
-
 def found(values: Values, *rules: str) -> list[tuple[str, int]]:
-    return [(each.rule, each.step) for each in judged(values) if not rules or each.rule in rules]
+    return [(each.rule, each.step) for each in judged(RULES, values) if not rules or each.rule in rules]
+
+
+def held_out(values: Values) -> list[Alert]:
+    return judged(HELD_OUT, values)
 
 
 def noisy(curve: Curve, share: float, seed: int = 0) -> list[float]:
@@ -52,7 +44,7 @@ def noisy(curve: Curve, share: float, seed: int = 0) -> list[float]:
 # ---- the divergence from the reference, lengths, memory, the critic
 
 
-@pytest.mark.parametrize("rate", [0.25, 0.15, 0.1, 0.07])
+@pytest.mark.parametrize("rate", [0.25, 0.1])
 @pytest.mark.parametrize("start", [0, 100])
 def test_a_divergence_that_grows_by_a_share_of_itself_is_warned_of_and_then_critical(rate: float, start: int) -> None:
     values = [*line(0.001, 0.01, start), *growth(0.011, 1 + rate, 140)] if start else growth(0.011, 1 + rate, 140)
@@ -75,7 +67,7 @@ HEALTHY_KL: dict[str, Curve] = {
 @pytest.mark.parametrize("rises", [True, False])
 def test_a_divergence_that_grows_with_the_steps_is_no_finding(curve: str, rises: bool) -> None:
     rewards = line(0.3, 0.7, COUNT) if rises else around(0.6, 0.02, COUNT)
-    for seed in range(4):
+    for seed in range(2):
         assert not found({KL: noisy(HEALTHY_KL[curve], 0.1, seed), REWARD: rewards})
 
 
@@ -150,7 +142,7 @@ def test_noise_of_held_out_values_is_no_finding(curve: Curve, count: int, scale:
     for seed in range(20):
         chance = random.Random(f"{curve.__name__} {count} {seed}")
         values = [curve(number / count) + chance.gauss(0, scale) for number in range(count)]
-        alarms += len(judged({VAL: values, VAL_LOSS: [2 - value for value in values]}, HELD_OUT))
+        alarms += len(held_out({VAL: values, VAL_LOSS: [2 - value for value in values]}))
     assert alarms <= 3
 
 
@@ -164,7 +156,7 @@ def test_a_score_of_few_items_is_no_fall_by_its_chance(items: int, count: int) -
     alarms = 0
     for seed in range(20):
         chance = random.Random(f"{items} {count} {seed}")
-        alarms += len(judged({VAL: [share_of(items, chance) for _ in range(count)]}, HELD_OUT))
+        alarms += len(held_out({VAL: [share_of(items, chance) for _ in range(count)]}))
     assert alarms <= 2
 
 
@@ -173,15 +165,15 @@ def test_a_fall_of_a_score_of_many_items_is_named() -> None:
     for seed in range(15):
         chance = random.Random(seed)
         right = [*line(0.3, 0.7, 15), *line(0.7, 0.5, 15)]
-        named += bool(judged({VAL: [share_of(1319, chance, each) for each in right]}, HELD_OUT))
+        named += bool(held_out({VAL: [share_of(1319, chance, each) for each in right]}))
     assert named >= 14
 
 
 def test_a_few_scores_of_few_items_need_a_larger_fall() -> None:
     """Of 64 items a score of 0.6 has a standard error of 0.06, of 1,319 of 0.013."""
     few, many = [40 / 64, 39 / 64, 37 / 64, 35 / 64], [824 / 1319, 804 / 1319, 762 / 1319, 721 / 1319]
-    assert not judged({VAL: few}, HELD_OUT)
-    assert [each.rule for each in judged({VAL: many}, HELD_OUT)] == ["held-out-fell"]
+    assert not held_out({VAL: few})
+    assert [each.rule for each in held_out({VAL: many})] == ["held-out-fell"]
 
 
 @pytest.mark.parametrize(("values", "error"), [
@@ -233,7 +225,7 @@ def test_a_gradient_that_is_nan_later_is_critical_at_once() -> None:
 def test_entropy_that_rises_as_the_reward_collapses_is_not_said_to_have_kept_it() -> None:
     falls = {ENTROPY: [0.4] * 30 + [2.0] * 6, REWARD: around(0.7, 0.01, 30) + [0.2] * 6}
     assert [rule for rule, _ in found(falls, "entropy-rises", "entropy-exploded")] == ["entropy-exploded"]
-    (kept,) = judged({ENTROPY: [0.4] * 30 + [2.0] * 6, REWARD: around(0.7, 0.01, 36)})
+    (kept,) = judged(RULES, {ENTROPY: [0.4] * 30 + [2.0] * 6, REWARD: around(0.7, 0.01, 36)})
     assert kept.text.startswith("entropy rose to 2 nats, from 0.4; the reward is 0.7, and was 0.7")
 
 
@@ -248,7 +240,7 @@ def test_clipping_of_tokens_has_a_lower_bound_than_that_of_sequences(
     clipped: float, beside: Mapping[str, float], bound: float | None
 ) -> None:
     values = {CLIPPED: [clipped] * 12} | {name: [value] * 12 for name, value in beside.items()}
-    bounds = [each.threshold for each in judged(values) if each.rule == "clipped-often"]
+    bounds = [each.threshold for each in judged(RULES, values) if each.rule == "clipped-often"]
     assert bounds == pytest.approx([] if bound is None else [bound])
 
 
@@ -258,5 +250,5 @@ def test_partial_credit_that_wanders_is_no_fall() -> None:
     for seed in range(20):
         chance = random.Random(seed)
         values = [sum(chance.choices((0.0, 0.1, 1.0), (3, 2, 5), k=32)) / 32 for _ in range(40)]
-        alarms += len(judged({VAL: values}, HELD_OUT))
+        alarms += len(held_out({VAL: values}))
     assert alarms <= 1
