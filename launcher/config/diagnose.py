@@ -3,10 +3,11 @@ one mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +74,15 @@ def diagnose(
     not_chosen = [group for group in missing if group not in named]
     problems = [*(answer.problem for answer in answers), *problems]
     problems += _not_given(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
-    try:
-        full, plain, replacements = _with_placeholders(arguments, composed, meant, missing, config_dir)
-    except Problems:  # a config file is at fault, which is among the problems
-        full, plain, replacements = composed.node, {}, {}
+    chosen = arguments.choices | _stand_ins(missing, values) | {key: meant[key] for key in meant if key in files}
+    full, plain = _with_choices(arguments, composed, chosen, meant, config_dir)
     suggester = Suggester(full, files, not_chosen, every)
     with suppress(ValidationError):  # what is not converted is named below
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
     ignored = IgnoredArguments(arguments.doubtful, typed, suggester.holders)
-    run, found = _repair(deepcopy(full), plain, replacements, ignored)
-    problems += [each for problem in found for each in suggester.named(problem, values)]
+    run, wrong = _repair(deepcopy(full), plain, ignored)
+    problems += [each for problem in wrong for each in suggester.named(problem, values)]
     return run, list(dict.fromkeys(problems)), ignored
 
 
@@ -116,36 +115,48 @@ def _meant(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Ove
     return found
 
 
-def _with_placeholders(
-    arguments: Arguments, composed: Composed, meant: Mapping[str, Override], missing: Sequence[str],
-    config_dir: Path | None,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """The run with something for all that is missing; the same without settings; a run of choices that need none.
-    Raises `Problems`."""
-    groups, typed = choices(config_dir), arguments.texts
-    defaults = {group: parse(f"{group}={choice}") for group, choice in defaults_choices(conf_dir() / "run.yaml").items()
-                if choice}  # fmt: skip
-    needed = {group: choice for group, choice in (defaults | placeholders()).items() if group in missing}
+def _stand_ins(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, Override]:
+    """A choice for each group without one: of a setting of it that is typed, the default, or one that needs nothing."""
+    defaults = defaults_choices(conf_dir() / "run.yaml")
+    known = {group: parse(f"{group}={choice}") for group, choice in defaults.items() if choice} | placeholders()
+    found = {group: known[group] for group in missing if group in known}
     for key, word in CHOICE_OF_SETTING.items():
-        if key in typed and (group := key.partition(".")[0]) in needed:
-            needed[group] = parse(word)
-    chosen = arguments.choices | needed | {key: each for key, each in meant.items() if key in groups}
-    values = [allowed_to_add(each) for key, each in meant.items() if key not in groups]
-    found = [
-        compose_run(chosen, [*values, *composed.values], config_dir).node,
-        compose_run(chosen, [], config_dir).node,
-        compose_run(placeholders(), [], None).node,
-    ]
-    for node in found:
-        node["code_dir"] = composed.node.get("code_dir")
+        if key in typed and (group := key.partition(".")[0]) in found:
+            found[group] = parse(word)
     return found
 
 
+def _with_choices(
+    arguments: Arguments, composed: Composed, chosen: Mapping[str, Override], meant: Mapping[str, Override],
+    config_dir: Path | None,
+) -> tuple[dict[str, Any], Callable[[], Mapping[str, Any]]]:  # fmt: skip
+    """The run of these choices with all values, and what composes it without values when it is needed."""
+    added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
+    full = composed.node
+    if added or chosen != arguments.choices:
+        found = _composed(chosen, [*added, *composed.values], config_dir)
+        full = found | {"code_dir": full["code_dir"]} if found else full
+    return full, cache(partial(_composed, chosen, [], config_dir))
+
+
+def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> dict[str, Any]:
+    """The node of these choices and values; empty where a config file is at fault, which is among the problems."""
+    with suppress(Problems):
+        return compose_run(chosen, values, config_dir).node
+    return {}
+
+
+@cache
+def _placeholders_node() -> dict[str, Any]:
+    """A run of choices that need no settings; our own files stay as they are."""
+    return compose_run(placeholders(), [], None).node
+
+
 def _repair(
-    node: dict[str, Any], plain: Mapping[str, Any], placeholders: Mapping[str, Any], ignored: IgnoredArguments
+    node: dict[str, Any], plain: Callable[[], Mapping[str, Any]], ignored: IgnoredArguments
 ) -> tuple[RunSpec | None, list[Problem]]:
-    """The run that is left when all that is wrong is reset, and what was wrong; no run where nothing helps. Fills the
-    names of `ignored`."""
+    """The run that is left when all that is wrong is reset, and what was wrong; no run where nothing helps. `plain`
+    composes the run without settings. Fills the names of `ignored`."""
     fixed = set[str]()
     problems, left = list[Problem](), list(ignored.typed)  # `left` are still as they were typed
     for _ in range(ROUNDS):
@@ -153,12 +164,12 @@ def _repair(
         if isinstance(found, RunSpec):
             return found, problems
         problems += [each for each in found if not ignored.explains(each) and each not in problems]
-        at_fault, source = _to_reset(found, left, ignored.names, fixed, plain, placeholders)
-        fixed |= at_fault if source is not plain else set()
+        at_fault, source = _to_reset(found, left, ignored.names, fixed)
         if not at_fault:
             break
+        fixed |= at_fault if source is not None else set()
         for key in at_fault:
-            _reset(node, source, key)
+            _reset(node, plain() if source is None else source, key)
         left = [name for name in left if name not in at_fault]
         below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
         ignored.names |= at_fault | below
@@ -166,21 +177,20 @@ def _repair(
 
 
 def _to_reset(
-    found: Sequence[Problem], typed: Sequence[str], names: set[str], fixed: set[str], plain: Mapping[str, Any],
-    placeholders: Mapping[str, Any],
-) -> tuple[set[str], Mapping[str, Any]]:  # fmt: skip
-    """The names to reset, and the node with their values: typed settings that the problems are about; else values that
-    the problems name, whole groups, or all that was typed. `names` are reset already, `fixed` to values that problems
-    named."""
+    found: Sequence[Problem], typed: Sequence[str], names: set[str], fixed: set[str]
+) -> tuple[set[str], Mapping[str, Any] | None]:
+    """The names to reset, and the node with their values, None for what the choices alone give: typed settings that the
+    problems are about; else values that the problems name, whole groups, or all that was typed. `names` are reset
+    already, `fixed` to values that problems named."""
     groups = {problem.where.partition(".")[0] for problem in found}
     known = {each.where: each.value for each in found if each.value is not None and each.where not in fixed}
-    ways: list[tuple[set[str], Mapping[str, Any]]] = [
-        ({key for problem in found for key in _settings_of(problem, typed)}, plain),
-        (set(known), nested(known)),
-        (groups & placeholders.keys() - names, placeholders),
-        ({key for key in typed if key.partition(".")[0] in groups}, plain),
-    ]
-    return next((way for way in ways if way[0]), (set(typed), plain))
+    if at_fault := {key for problem in found for key in _settings_of(problem, typed)}:
+        return at_fault, None
+    if known:
+        return set(known), nested(known)
+    if at_fault := groups & _placeholders_node().keys() - names:
+        return at_fault, _placeholders_node()
+    return {key for key in typed if key.partition(".")[0] in groups} or set(typed), None
 
 
 def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -11,6 +12,7 @@ from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, owner, settings_class
 from launcher.config.yaml_lines import leaves
 from launcher.core.classes import locate
+from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
 
@@ -33,13 +35,21 @@ def holders(files: Mapping[str, Mapping[str, Path]]) -> dict[str, list[str]]:
         if group in PLAIN:
             found |= {name: [] for name in _below(RunSpec, "") if f"{name}.".startswith(f"{group}.")}
         for choice, path in files.get(group, {}).items():
-            try:
-                names = list(_below(class_of(group, path), group))
-            except Problems:
-                continue
-            for name in names:
+            names = _names_of_ours if path.is_relative_to(conf_dir()) else _names
+            for name in names(group, path):
                 found.setdefault(name, []).append(choice)
     return found
+
+
+def _names(group: str, path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(_below(class_of(group, path), group))
+    except Problems:
+        return ()
+
+
+_names_of_ours = cache(_names)
+"""Our own files stay as they are, and all of them are read for each wrong argument."""
 
 
 def _below(cls: type, prefix: str) -> Iterator[str]:
