@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,9 @@ from launcher.config.arguments import PARTS, removes
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
-from launcher.config.recipe import run_request
-from launcher.config.resolve import Resolution, resolve_request
+from launcher.config.resolve import Resolution
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.core.files import conf_dir
-from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -43,43 +41,9 @@ class Origin:
         return self.where
 
 
-@dataclass(frozen=True, eq=False)
-class Origins(Mapping[str, Origin]):
-    """Of each value its origin, found when it is asked for: a default's is read from the source of its class."""
-
-    names: Mapping[str, None]
-    found: Mapping[str, Origin]
-    """What was set, by name."""
-    node: Mapping[str, Any]
-    """The run."""
-
-    def __getitem__(self, name: str) -> Origin:
-        if name not in self.names:
-            raise KeyError(name)
-        return _of(name, self.found, self.node)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-
-def origins(
-    overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None
-) -> Mapping[str, Origin]:
-    """Dotted setting -> origin, for every value of the run that the overrides make, a recipe's overrides before them.
-
-    A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
-    """
-    found = resolve_request(run_request(overrides, config_dir, recipe))
-    if found.problems or not found.run:
-        raise Problems(found.problems)
-    return origins_of(found.run, found)
-
-
 def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
-    """The same of a run that is resolved already; values of it may have been fitted since."""
+    """Dotted setting -> origin, for every value of the run; a group's name (`model`) stands for its choice. Values of
+    the run may have been fitted since it was resolved."""
     choices = _default_choices()
     found = dict(choices)
     for path, place in resolved.files:
@@ -97,8 +61,7 @@ def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {resolved.request.config_dir}")
     node = to_node(run)
     classes, values = apart(flat(node))
-    chosen = [*dict.fromkeys([*choices, *classes])]
-    return Origins(dict.fromkeys([*chosen, *values]), found, node)
+    return {name: _of(name, found, node) for name in dict.fromkeys([*choices, *classes, *values])}
 
 
 def _default_choices() -> dict[str, Origin]:

@@ -25,10 +25,14 @@ def of(text: str) -> Side:
     return side(text, partial(store.find, root=RUNS))
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a recipe is read in a copy of the working folder
+
+
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Path:
+def run() -> Path:
     """A run's folder, made of words as `rlrun train` makes it."""
-    monkeypatch.chdir(tmp_path)
     folder = RUNS / "rlrun" / "first"
     folder.mkdir(parents=True)
     words = [*BASE.split(), "optim.lr=1e-3", "trainer.keep_last=2"]
@@ -147,22 +151,10 @@ def test_a_spec_that_is_no_settings_is_named(run, text, reason):
     assert caught.value.lines[0].startswith(f"{run}/spec.yaml:")
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "code"),
-    [(BASE, BASE, 0), (BASE, f"{BASE} seed=1", 1), (BASE, "nothing", 2)],
-    ids=["equal", "different", "mistaken"],
-)
-def test_exit_codes(a, b, code, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    ran = CliRunner().invoke(app, ["config", "diff", a, b])
-    assert ran.exit_code == code
-    assert bool(ran.stdout) == (code == 1)  # what is equal needs no words, as with diff
-
-
-def test_json_says_which_side_has_a_setting_and_where_from(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_json_says_which_side_has_a_setting_and_where_from():
     ran = CliRunner().invoke(app, ["config", "diff", "--source", "--json", BASE, BASE.replace("grpo", "gspo_selfplay")])
     node = json.loads(ran.stdout)
+    assert ran.exit_code == 1
     found = {row["setting"]: row for row in node["differs"] if not row["group"]}
     assert not node["equal"]
     assert set(found["algorithm.beta"]) == {"setting", "group", "b", "b_from"}  # GRPO has none
@@ -171,8 +163,13 @@ def test_json_says_which_side_has_a_setting_and_where_from(tmp_path, monkeypatch
     assert plain["differs"] == [{"setting": "seed", "group": False, "a": 0, "b": 1}]
 
 
-def test_notes_of_recipes_are_told_apart_from_the_answer(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_equal_needs_no_words():
+    equal = CliRunner().invoke(app, ["config", "diff", BASE, BASE])
+    assert (equal.exit_code, equal.stdout) == (0, "")
+    assert CliRunner().invoke(app, ["config", "diff", BASE, "nothing"]).exit_code == 2
+
+
+def test_notes_of_recipes_are_told_apart_from_the_answer(monkeypatch):
     monkeypatch.delenv("NAME", raising=False)
     ran = CliRunner().invoke(app, ["config", "diff", "quickstart#1", "quickstart#2"])
     assert re.search(r"sft-\{date .*; only a running shell knows it", ran.stderr)

@@ -65,29 +65,19 @@ def refused(within: Callable[[float], AbstractContextManager[None]]) -> Refused:
 WORDS = [
     # too much
     (["data.x=" + DEEP], "its brackets stand more than 64 deep"),
-    (["data.x=" + "${" * 5000], "its brackets stand more than 64 deep"),
     (["data.x=" + "a" * 2**20], "has 1,048,583 characters"),
     ([f"data.x{n}=1" for n in range(10_000)], "got 10,004 arguments"),
     (["seed=" + "9" * 5000], "a number of more than 64 digits"),
     (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; use at most 512"),
     # a class
     (["algorithm._target_=os.system"], TARGET), (["+algorithm._target_=os.system"], TARGET),
-    (["++reward.kwargs._target_=x"], TARGET), (["~algorithm._target_"], TARGET),
-    (["reward.kwargs={_target_: os.system}"], TARGET), (["reward.kwargs={'_target_': os.system}"], "cannot be read"),
-    (['reward.kwargs={"_target_": os.system}'], "cannot be read"),
     (["reward.kwargs={a: [{b: {_target_: x}}]}"], TARGET),
-    (["reward.parts={exact: {_target_: x}}"], TARGET), (["algorithm={_target_: os.system}"], TARGET),
     # the environment, and what else reaches outside
     (["trainer.run_root=${oc.env:HF_TOKEN}"], ENV), (["trainer.run_root='${oc.env:HF_TOKEN}'"], ENV),
-    (["trainer.run_root=a${oc.env:HOME}b"], ENV), (["data.x=[${oc.decode:x}]"], ENV),
     (["trainer.run_root='${oc.${trainer.project_name}:HOME}'"], ENV), (["trainer.run_root=${ oc.env : HOME }"], ENV),
-    (["hydra.run.dir=/etc"], "Hydra's own settings"), (["+hydra.searchpath=[file:///etc]"], "Hydra's own settings"),
-    (["++hydra.job.env_set.X=1"], "Hydra's own settings"), (["hydra/launcher=x"], "Hydra's own settings"),
     (["+data@_global_=reverse"], "a choice has the name of its group"),
     # names
     (["trainer.experiment_name=../../x"], NAME), (["trainer.experiment_name=/etc/x"], NAME),
-    (["trainer.experiment_name=a/b"], NAME), (["trainer.experiment_name=.ssh"], NAME),
-    (["trainer.experiment_name=" + "a" * 300], NAME), (["trainer.experiment_name='a b'"], NAME),
     (["trainer.experiment_name='раypal'"], NAME),  # Cyrillic letters that look Latin
     (["trainer.experiment_name='a\u202eb'"], NAME), (["trainer.experiment_name='a\nb'"], NAME),
     (["trainer.experiment_name='a\0b'"], NAME), (["trainer.project_name=../x"], NAME),
@@ -118,19 +108,9 @@ CONFIGS = [
     (CLASS + DOUBLED, "stands for more than 20,000 values"),  # a bomb of interpolations
     (CLASS + "x: ${algorithm.y}\ny: ${algorithm.x}\n", "stands within itself"),
     (CLASS + "x: ${oc.decode:'[" + "a," * 600 + "a]'}", "algorithm.x: has 600 commas"),
-    (
-        CLASS + "y: [" + "a," * 600 + 'a]\nx: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'",
-        "has 600 commas",
-    ),
+    (CLASS + 'x: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'", "has 600 commas"),
     (CLASS + "x: \"${oc.create:'a: " + "9" * 100 + "'}\"", "holds a number of more than 64 digits"),
-    (
-        CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
-        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is not a variable that a config",
-    ),
-    (
-        CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
-        "${oc.env:RLRUN_API_KEY}: is not a variable",
-    ),  # a secret all the same
+    (CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}", "${oc.env:RLRUN_API_KEY}: is not a variable"),  # a secret
     (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN}: is not a variable"),  # by a detour
     (CLASS + "kl_loss_coef: ${oc.env:RLRUN_GONE}", "the environment has no RLRUN_GONE"),
     ("_target_: os.system", "os.system is not of class Algorithm"),
@@ -201,23 +181,16 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path, refuse
     [("reward.token=[Zx9canary7Qp4LmB", "canary"), ("reward.token={a: [C7canary}", "canary"),
      ("reward.token={a: [C}", "C}"), ("reward.password=(correct horse C", "correct"),
      ("+reward.password='correct horse battery", "battery"),
-     ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter")],
+     ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter"),
+     # of an option, whatever it looks like
+     ("--hub-token --c2VjcmV0LXRva2Vu", "c2VjcmV0"), ("--api_key part c2VjcmV0LXRva2Vu", "c2VjcmV0"),
+     ("--api_key=c2VjcmV0LXRva2Vu=", "c2VjcmV0"), (f"--api_key {'c2VjcmV0LXRva2Vu' * 2000}", "c2VjcmV0")],
+    ids=lambda value: value[:30],
 )  # fmt: skip
 def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path, refused: Refused) -> None:
-    lines = refused(lambda: resolve([*BASE, word]))
-    assert lines and not [line for line in map(redaction.redact, lines) if secret in line], lines
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--wandb_api_key", "c2VjcmV0LXRva2Vu="], ["--hub-token", "--c2VjcmV0LXRva2Vu"], ["-password", "c2VjcmV0LXRva2Vu"],
-     ["--api_key", "part", "c2VjcmV0LXRva2Vu"], ["--api_key=c2VjcmV0LXRva2Vu="],
-     ["--api_key", "c2VjcmV0LXRva2Vu" * 2000]],
-    ids=lambda words: words[0],
-)  # fmt: skip
-def test_the_secret_of_an_option_is_not_said(words: list[str], here: Path, refused: Refused) -> None:
+    words = word.split(" ") if word.startswith("-") else [word]
     lines = refused(lambda: resolve([*BASE, *words]))
-    assert lines and not [line for line in map(redaction.redact, lines) if "c2VjcmV0" in line], lines
+    assert lines and not [line for line in map(redaction.redact, lines) if secret in line], lines
 
 
 OPTIONS_BEYOND = [
@@ -264,23 +237,10 @@ def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "named"),
-    [
-        ({"api_key": "sk-1"}, ["api_key"]),
-        ({"apiKey": "sk-1"}, ["apiKey"]),
-        ({"judge": {"auth_token": "x"}}, ["judge.auth_token"]),  # further down
-        ({"password": "x", "cookie": "y"}, ["password", "cookie"]),
-        ({"api_key": ""}, []),  # nothing is kept
-        ({"max_tokens": 5, "tokenizer": "x", "author": "y", "response_key": "z", "token": 7}, []),
-    ],
-)
-def test_a_secret_of_a_reward_function_is_named(kwargs: dict[str, Any], named: list[str]) -> None:
-    run = to_node(resolve([*BASE, "reward=python", "reward.path=mine.py"]))
-    run["reward"]["kwargs"] = kwargs
-    assert [problem.where for problem in secrets_in_run(run)] == [f"reward.kwargs.{name}" for name in named]
-
-
-def test_a_secret_whose_key_has_a_dot_is_found() -> None:
-    (problem,) = secrets_in_run({"a": {"api_key.x": "v"}})
-    assert problem.code == "not-permitted"
+def test_a_secret_of_a_reward_function_is_named_and_what_keeps_none_is_not() -> None:
+    kwargs = {"api_key": "sk-1", "judge": {"auth_token": "x"}, "api_key.x": "v", "cookie": ""}
+    kwargs |= {"max_tokens": 5, "tokenizer": "x", "author": "y", "response_key": "z", "token": 7}
+    found = secrets_in_run({"reward": {"kwargs": kwargs}})
+    assert [problem.where for problem in found] == [f"reward.kwargs.{name}" for name in
+                                                    ("api_key", "judge.auth_token", "api_key.x")]  # fmt: skip
+    assert {problem.code for problem in found} == {"not-permitted"}

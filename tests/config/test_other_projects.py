@@ -188,12 +188,8 @@ EXACT = [
     ("num_generations=8", "num_generations: is TRL's name; use sampler.n=8"),
     ("trainer.num_train_epochs=3.0", "trainer.num_train_epochs: num_train_epochs is Hugging Face's name;"
                                      " use trainer.total_epochs=3"),
-    ("actor_rollout_ref.rollout.n=5", "actor_rollout_ref.rollout.n: is verl's name; use sampler.n=5"),
     ("learning_rate=5e-6", "learning_rate: is Hugging Face's name; use optim.lr=5e-6"),
-    ("lr=1e-4", "lr: no group or setting 'lr'; use optim.lr=1e-4"),
-    ("max_steps=20", "max_steps: is Hugging Face's name; use trainer.total_training_steps=20"),
     ("max_steps=-1", "max_steps: is Hugging Face's name; leave it out"),
-    ("max_completion_length=256", "max_completion_length: is TRL's name; use data.max_response_length=256"),
     ("cutoff_len=2048", "cutoff_len: is LLaMA-Factory's name; use data.max_prompt_length=16"
                         " data.max_response_length=2032 (ours are two lengths with this sum)"),
     ("bf16=True", "bf16: is Hugging Face's name; use engine.mixed_precision=true"
@@ -201,40 +197,27 @@ EXACT = [
     ("torch_dtype=torch.bfloat16", "torch_dtype: is Hugging Face's name; use model.dtype=bfloat16"),
     ("torch_dtype=float16", "torch_dtype: is Hugging Face's name; there is no such number format;"
                             " use model.dtype=float32 or bfloat16"),
-    ("use_vllm=true", "use_vllm: is TRL's name; use sampler=vllm"),
     ("epsilon=0.1", "epsilon: is TRL's name; use algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"
                     " (both sides of the range)"),
     ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use 'optim.betas=[0.9,0.95]'"),
     ("top_k=0", "top_k: is Hugging Face's name; use sampler.top_k=-1"),
     ("model_name_or_path=~/x", "model_name_or_path: is TRL's name; use model=hf 'model.path=\"~/x\"'"),
-    ("dataset_name=openai/gsm8k", "dataset_name: is Hugging Face's name; use data=hub data.repo=openai/gsm8k"),
     ("dataset=a/b.jsonl", "dataset: is LLaMA-Factory's name; use data=files data.train_files=a/b.jsonl"),
     ("disable_gradient_checkpointing=true", "disable_gradient_checkpointing: is LLaMA-Factory's name;"
                                             " use model.enable_gradient_checkpointing=false (the other way round)"),
     ("warmup_ratio=0.1", "warmup_ratio: is Hugging Face's name; use optim.lr_warmup_steps=STEPS"
                          " (ours is a number of steps)"),
-    ("warmup_steps=10", "warmup_steps: is Hugging Face's name; use optim.lr_warmup_steps=10"),
-    ("packing=true", "packing: is TRL's name; rows are not joined; use trainer.max_tokens_per_gpu=TOKENS"
-                     " for full micro-batches"),
     ("actor_rollout_ref.actor.ppo_micro_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size: is verl's name;"
      " use trainer.micro_batch_size_per_gpu=4 (ours is of one process, theirs of all)"),
     ("rollout.temperature=0.7", "rollout.temperature: actor_rollout_ref.rollout.temperature is verl's name;"
                                 " use sampler.temperature=0.7"),
-    ("actor.ppo_epochs=2", "actor.ppo_epochs: actor_rollout_ref.actor.ppo_epochs is verl's name;"
-                           " use trainer.ppo_epochs=2"),
-    ("actor.kl_loss_type=low_var_kl", "actor.kl_loss_type: actor_rollout_ref.actor.kl_loss_type is verl's name;"
-                                      " use algorithm.kl_loss_type=k3"),
     # options of what has no counterpart, and values that say more than the name
     ("actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4",
      "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space: actor_rollout_ref.rollout.engine_kwargs is verl's name;"
      " rlrun sets that up for vLLM by itself; leave it out"),
     ("critic.fsdp.model_dtype=fp32", "critic.fsdp.model_dtype: critic.fsdp is verl's name; engine.strategy,"
                                      " engine.mixed_precision and model.dtype hold for all networks; leave it out"),
-    ("optim.foo.bar=1", "optim.foo.bar: Optim has no setting 'foo.bar'; it has adam_eps, betas, clip_grad, lr,"
-                        " lr_decay_steps, lr_power, lr_scheduler_type, lr_warmup_steps, min_lr_ratio, weight_decay,"
-                        " weight_decay_on"),
     ("rollout=vllm", "rollout: no group or setting 'rollout'; use sampler=vllm"),
-    ("trainer.resume_mode=disable", "trainer.resume_mode: is verl's name; leave it out"),
     ("overwrite_output_dir=true", "overwrite_output_dir: is Hugging Face's name; each run has a folder of its own"
                                   " (trainer.experiment_name), and nothing is overwritten; leave it out"),
     ("lr_scheduler_kwargs={min_lr_rate:0.1}", "lr_scheduler_kwargs: is Hugging Face's name;"
@@ -244,13 +227,9 @@ EXACT = [
      " reward.name=score (a function of your own has verl's signature:"
      " compute_score(data_source, solution_str, ground_truth))"),
     # ours, without a group or with another one, or of another choice
-    ("train_batch_size=64", "train_batch_size: no group or setting 'train_batch_size'; use data.train_batch_size=64"),
-    ("trainer.lr=1e-3", "trainer.lr: Trainer has no setting 'lr'; use optim.lr=1e-3"),
     ("critic.lr=1e-3", "critic.lr: Critic has no setting 'lr'; use critic.optim.lr=1e-3"),
     ("algorithm.gamma=0.9", "algorithm.gamma: GRPO has no setting 'gamma';"
                             " algorithm.gamma is a setting of algorithm=ppo"),
-    ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature';"
-                             " did you mean sampler.temperature=1?"),
     ("num_generation=8", "num_generation: no group or setting 'num_generation'; did you mean num_generations?"
                          " use sampler.n=8"),
 ]  # fmt: skip
@@ -285,7 +264,6 @@ def test_options_are_settings_with_dashes() -> None:
         "--sampler.n=8",
         "--dryrun",
         "--config_dir",
-        "x",
     ]
     assert [str(answer.problem) for answer in answers(words)] == [
         "--learning_rate: is Hugging Face's name; use optim.lr=5e-6",
@@ -320,17 +298,10 @@ def test_options_of_other_projects_come_to_the_answer(command: str) -> None:
         ("algorithm=GRPO", "algorithm=grpo"),
         ("algorithm=Dr-GRPO", "algorithm=dr_grpo"),
         ("algorithm=gpro", "algorithm=grpo"),
-        ("model=qwen3-0.6B", "model=qwen3-0.6b"),
-        ("model=Qwen3_0.6b", "model=qwen3-0.6b"),
         ("model=qwen2.5-0.5B-Instruct", "model=qwen2.5-0.5b-instruct"),
-        ("data=GSM8K", "data=gsm8k"),
-        ("reward=Math", "reward=math"),
-        ("sampler=vLLM", "sampler=vllm"),
         ("sampler=hf", "sampler=torch"),
         ("engine=fsdp", "engine=torch engine.strategy=fsdp2"),
-        ("hardware=H100x8", "hardware=h100x8"),
         ("hardware=cuda", "hardware=gpu"),
-        ("cluster=Slurm", "cluster=slurm"),
     ],
 )
 def test_a_choice_is_found_whatever_its_spelling(word: str, meant: str) -> None:

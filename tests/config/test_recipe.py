@@ -18,6 +18,11 @@ NOTE = f"#!{sys.executable}\nimport sys, json\nprint(json.dumps(sys.argv[1:]), f
 ENVIRONMENT = {"NAME": "first", "HOME": "/nowhere", "TWO": "seed=1 sampler.n=3"}
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a recipe is read in a copy of the working folder
+
+
 def by_bash(script: Path, where: Path) -> list[list[str]]:
     """What bash gives to `rlrun train`, command by command."""
     program = where / "bin" / "rlrun"
@@ -51,8 +56,7 @@ exec rlrun train b=2
 """
 
 
-def test_words_are_those_that_bash_gives(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_words_are_those_that_bash_gives(tmp_path):
     Path("x.sh").write_text(SCRIPT)
     assert [command.request.texts for command in commands(Path("x.sh"), ENVIRONMENT)] == by_bash(Path("x.sh"), tmp_path)
 
@@ -74,8 +78,7 @@ def test_each_word_has_its_line():
         assert word.text in lines[int(number) - 1]
 
 
-def test_what_only_a_shell_knows_is_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_only_a_shell_knows_is_said():
     Path("x.sh").write_text('day=$(date +%m%d)\nrlrun train --resume first a="x-$day" \\\n  b=1\n')
     (command,) = commands(Path("x.sh"), ENVIRONMENT)
     assert command.request.texts == ["a=x-unknown", "b=1"]
@@ -85,8 +88,7 @@ def test_what_only_a_shell_knows_is_said(tmp_path, monkeypatch):
     ]
 
 
-def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_ones_own_is_taken_from_the_recipe():
     Path("x.sh").write_text('rlrun train --config-dir mine a=1 "$@"\n')
     assert run_request(["b=2"], None, "x.sh").config_dir == Path("mine")
     assert run_request(["b=2"], Path("other"), "x.sh").config_dir == Path("other")
@@ -106,8 +108,7 @@ def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
                      " invalid start byte); use a shell script"),
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_meant_is_named(name, line, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_that_cannot_be_meant_is_named(name, line):
     Path("empty.sh").write_text("echo\n")
     Path("bytes.sh").write_bytes(b"\xff")
     with pytest.raises(Problems) as caught:
@@ -115,8 +116,7 @@ def test_a_recipe_that_cannot_be_meant_is_named(name, line, tmp_path, monkeypatc
     assert caught.value.lines == [line]
 
 
-def test_words_that_a_recipe_would_drop_are_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_words_that_a_recipe_would_drop_are_refused():
     Path("x.sh").write_text("rlrun train a=1\n")
     with pytest.raises(Problems) as caught:
         run_request(["seed=1"], None, "x.sh")
@@ -141,10 +141,7 @@ def test_the_second_run_of_the_quickstart():
     ],
     ids=["open quote", "unset", "ended", "endless", "long"],
 )
-def test_a_script_that_cannot_be_read_is_named(
-    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_script_that_cannot_be_read_is_named(text: str, reason: str) -> None:
     Path("x.sh").write_text(text)
     with pytest.raises(Problems) as caught:
         commands(Path("x.sh"), {})

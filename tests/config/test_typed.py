@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launcher.config import compose
 from launcher.config.explain import build
 from launcher.config.nodes import flat
-from launcher.config.origins import origins
+from launcher.config.origins import origins_of
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.config.resolve import resolve, resolve_request, try_resolve
 from launcher.config.slips import number_meant
@@ -138,7 +138,9 @@ def test_a_number_that_is_not_whole_is_not_converted() -> None:
 
 
 def test_an_argument_is_the_origin_of_all_that_it_stands_for() -> None:
-    found = origins(words_of("model=some/model", "trainer.run_root=~/x"))
+    resolved = try_resolve(words_of("model=some/model", "trainer.run_root=~/x"))
+    assert resolved.run
+    found = origins_of(resolved.run, resolved)
     assert str(found["model"]) == str(found["model.path"]) == "command line: model=some/model"
     assert str(found["trainer.run_root"]) == "command line: trainer.run_root=~/x"
 

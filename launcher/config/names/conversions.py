@@ -7,13 +7,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
-from launcher.config.names.table import Translation
+from launcher.config.names.table import Translation, table
+from launcher.config.slips import choice_of_value
 from launcher.core.overrides import literal
-from launcher.spec.data import ENDINGS
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
@@ -57,7 +56,7 @@ class RunContext:
 
     @property
     def typed_nodes(self) -> int:
-        return self.count("trainer.nnodes", "num_machines", "nnodes", "num_nodes") or self.nodes
+        return self.count(*names_of("hardware.nnodes")) or self.nodes
 
     @property
     def world(self) -> int:
@@ -67,6 +66,13 @@ class RunContext:
 
 
 _GPUS = ("num_gpus", "gpus", "ngpus")
+
+
+@cache
+def names_of(setting: str) -> tuple[str, ...]:
+    """A setting of ours, and every name that others have for it alone."""
+    meanings = (meaning for meaning in table().meanings if meaning.ours == (setting,))
+    return (setting, *dict.fromkeys(name for each in meanings for names in each.names.values() for name in names))
 
 
 def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
@@ -151,23 +157,15 @@ def _gpus(value: str, known: RunContext, *, total: bool = False) -> list[str]:
     return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={each}"]
 
 
-_ACTOR = "actor_rollout_ref.actor"
-_WEIGHTS = (
-    f"{_ACTOR}.fsdp_config.param_offload", f"{_ACTOR}.fsdp_config.optimizer_offload",
-    f"{_ACTOR}.fsdp_config.offload_policy", f"{_ACTOR}.megatron.param_offload", f"{_ACTOR}.megatron.optimizer_offload",
-    "fsdp_offload_params", "fsdp_config.offload_params", "offload_optimizer_device", "offload_param_device",
-)  # fmt: skip
-_REFERENCE = ("actor_rollout_ref.ref.fsdp_config.param_offload", "actor_rollout_ref.ref.megatron.param_offload")
-_CRITIC = (
-    "critic.fsdp.param_offload", "critic.fsdp.optimizer_offload", "critic.model.fsdp_config.param_offload",
-    "critic.model.fsdp_config.optimizer_offload",
-)  # fmt: skip
-
-
 def _offload(value: str, known: RunContext) -> list[str] | None:
     """One list for all that is typed; with sharded weights `weights` stands for the other networks too."""
-    others = [role for role, names in (("reference", _REFERENCE), ("critic", _CRITIC)) if known.is_on(*names)]
-    if known.is_on(*_WEIGHTS) or (others and known.sharded):
+    on = [name for name in names_of("engine.offload") if known.is_on(name)]
+    of_role = {
+        "reference": [name for name in on if name.startswith("actor_rollout_ref.ref.")],
+        "critic": [name for name in on if name.startswith("critic.")],
+    }
+    others = [role for role, names in of_role.items() if names]
+    if len(on) > sum(map(len, of_role.values())) or (others and known.sharded):
         several = known.world > 1
         return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if several else None
     return [f"engine.offload=[{','.join(others)}]"] if others else []
@@ -180,16 +178,10 @@ def _bf16(value: str, known: RunContext) -> list[str] | None:
         return ["model.dtype=bfloat16"]
     if plain not in ("true", "yes", "on", "1", "auto", "bf16", "bfloat16"):
         return [] if plain in (*_OFF, "fp32", "float32") else None
-    weights = [_plain(known.given.get(name, "")).rpartition(".")[2] for name in _WEIGHT_FORMATS]
+    weights = [_plain(known.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
     if any(each in ("bfloat16", "bf16") for each in weights) or known.is_on("pure_bf16", "bfloat16"):
         return []
     return ["engine.mixed_precision=true"]
-
-
-_WEIGHT_FORMATS = (
-    "dtype", "torch_dtype", "model.dtype", "actor_rollout_ref.actor.fsdp_config.model_dtype",
-    "model.fsdp_config.model_dtype",
-)  # fmt: skip
 
 
 # ---- adapters
@@ -202,25 +194,14 @@ def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool
     if given is None:
         return [] if plain in (*_OFF, "full") else None
     words = [f"model.lora_rank={given}"]
-    if given > 0 and known.number(*_ALPHAS) is None:
+    if given > 0 and known.number(*names_of("model.lora_alpha")) is None:
         words.append(f"model.lora_alpha={alpha * given if of_rank else alpha}")
     return words
 
 
-_ALPHAS = (
-    "lora_alpha", "model.lora_alpha", "actor_rollout_ref.model.lora_alpha", "actor_rollout_ref.model.lora.alpha",
-)  # fmt: skip
-
-
-_RANKS = (
-    "lora_rank", "lora_r", "r", "model.lora_rank", "actor_rollout_ref.model.lora_rank",
-    "actor_rollout_ref.model.lora.rank", "use_peft", "use_lora", "adapter",
-)  # fmt: skip
-
-
 def _lora_alpha(value: str, known: RunContext) -> list[str]:
     """Without adapters an alpha is not read, so that 0 is no mistake."""
-    return [] if number(value) == 0 and not known.is_on(*_RANKS) else [f"model.lora_alpha={value}"]
+    return [] if number(value) == 0 and not known.is_on(*names_of("model.lora_rank")) else [f"model.lora_alpha={value}"]
 
 
 def _modules(value: str, known: RunContext) -> list[str]:
@@ -266,17 +247,14 @@ def _algorithm(value: str, known: RunContext) -> list[str] | None:
 def _clip(value: str, known: RunContext) -> list[str]:
     """Both sides of the range, unless one has a name of its own."""
     low = known.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
-    high = next((known.given[name] for name in _HIGH if known.is_on(name)), value)
+    high = next((known.given[name] for name in names_of("algorithm.clip_ratio_high") if known.is_on(name)), value)
     return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
-
-
-_HIGH = ("epsilon_high", "trl.epsilon_high", "actor_rollout_ref.actor.clip_ratio_high")
 
 
 def _lengths(value: str, known: RunContext) -> list[str]:
     """Prompt and answer with this sum."""
     both = _whole(number(value))
-    prompt, answer = known.count(*_PROMPT), known.count(*_ANSWER)
+    prompt, answer = (known.count(*names_of(f"data.max_{part}_length")) for part in ("prompt", "response"))
     if prompt and answer:
         return []
     if not both or both < 2 or max(prompt, answer) >= both:
@@ -285,28 +263,11 @@ def _lengths(value: str, known: RunContext) -> list[str]:
     return [f"data.max_prompt_length={prompt}", f"data.max_response_length={both - prompt}"]
 
 
-def dataset_words(value: str) -> list[str]:
-    """The words that choose files or a hub's dataset; none where `value` is neither."""
-    name = value.strip("'\"")
-    if name.lower().endswith(ENDINGS):
-        return ["data=files", f"data.train_files={value}"]
-    return ["data=hub", f"data.repo={value}"] if _HUB_ID.fullmatch(name) else []
-
-
-_PROMPT = (
-    "max_prompt_length", "max_prompt_len", "max_source_length", "data.max_prompt_length",
-    "actor_rollout_ref.rollout.prompt_length",
-)  # fmt: skip
-_ANSWER = (
-    "max_completion_length", "trl.max_completion_length", "response_length", "max_target_length",
-    "data.max_response_length", "actor_rollout_ref.rollout.response_length",
-)  # fmt: skip
-
-
 def _dataset(value: str, known: RunContext) -> list[str]:
     """Files, a hub's dataset, or a choice."""
-    choice = re.fullmatch(r"[\w.-]+", value.strip("'\""))
-    return dataset_words(value) or ([f"data={value}"] if choice else ["data=files", "data.train_files=FILE"])
+    name = value.strip("'\"")
+    choice = [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
+    return choice_of_value("data", name, {}) or choice
 
 
 def _betas(value: str, known: RunContext) -> list[str]:
@@ -340,8 +301,8 @@ def _functions(value: str, known: RunContext) -> list[str] | None:
         return None
     if name == "accuracy_reward":  # TRL's own
         return ["reward=math"]
-    if _HUB_ID.fullmatch(name):
-        return ["reward=model", f"reward.path={value}"]
+    if words := choice_of_value("reward", name, {}):
+        return words
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
 
