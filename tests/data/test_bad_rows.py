@@ -52,7 +52,9 @@ def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, bad: d
     assert all(row["reason"] for row in kept)
     found = {int(row["where"].rpartition(":")[2]): row["raw"].encode("utf-8", "surrogateescape") for row in kept}
     assert len(kept) == len(bad) and found == {**bad, 3 * len(BAD): b""}  # the longest stays in its file
-    truths = [int(row["reward_model"]["ground_truth"]) for row in pq.read_table(folder / "train.parquet").to_pylist()]
+    rows = pq.read_table(folder / "train.parquet").to_pylist()
+    assert [row["extra_info"]["index"] for row in rows] == list(range(len(rows)))
+    truths = [int(row["reward_model"]["ground_truth"]) for row in rows]
     assert truths == [line for line in range(1, 3 * len(BAD) + 1) if line % 3]
     manifest = prepared(folder)
     assert manifest and (manifest.rows, manifest.refused) == ({"train": len(truths)}, len(bad))

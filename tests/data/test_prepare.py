@@ -141,12 +141,12 @@ def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ticks = iter(range(1_000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
     told = list[DataProgress]()
-    files = rows(tmp_path / "a.jsonl", 200_000)
+    files = rows(tmp_path / "a.jsonl", 100_000)
     prepare(files, "prompts", "sums", told.append)
     size = Path(files.train_files[0]).stat().st_size
     assert [at.done_bytes for at in told] == sorted(at.done_bytes for at in told)
     assert told[-1].done_bytes == told[-1].bytes == size
-    assert told[-1].rows == 200_000
+    assert told[-1].rows == 100_000
 
 
 def started(source: Path, root: Path) -> subprocess.Popen[bytes]:
@@ -159,7 +159,7 @@ def started(source: Path, root: Path) -> subprocess.Popen[bytes]:
 
 def test_a_kill_leaves_nothing_half_done(tmp_path: Path, root: Path) -> None:
     source = tmp_path / "a.jsonl"
-    files = rows(source, 500_000)
+    files = rows(source, 300_000)
     process = started(source, root)
     while not list(root.glob(".unfinished-*/train.parquet")):
         assert process.poll() is None, "it ended before it could be killed"
@@ -176,21 +176,21 @@ def test_a_kill_leaves_nothing_half_done(tmp_path: Path, root: Path) -> None:
 
 def test_two_at_once_make_one(tmp_path: Path, root: Path) -> None:
     source = tmp_path / "a.jsonl"
-    rows(source, 20_000)
+    rows(source, 2_000)
     both = [started(source, root) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     [(folder, made)] = list(every())
-    assert made.rows == {"train": 20_000}
-    assert pq.read_table(folder / "train.parquet").num_rows == 20_000
+    assert made.rows == {"train": 2_000}
+    assert pq.read_table(folder / "train.parquet").num_rows == 2_000
     assert list(root.glob(".unfinished-*")) == []
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, root: Path) -> None:
     source = tmp_path / "a.jsonl"
-    rows(source, 100_000)
+    rows(source, 20_000)
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000));"
         "from launcher.cli.main import app; sys.argv = ['rlrun', *sys.argv[1:]]; app()"
     )
     ran = subprocess.run(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import launch_model
 import numpy as np
 import pytest
+import yaml
 from click.testing import Result
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
@@ -147,7 +150,7 @@ def test_a_command_of_a_page_does_what_it_says(
 @pytest.mark.slow
 def test_own_data_to_a_model_one_can_talk_to(all_pages: Any, hub: Any, tmp_path: Path) -> None:
     """README's path: its files as they stand there, its commands in their order, a small model under the name of the
-    large one."""
+    large one. The first run remembers what was asked and what it took, and does not go on with another model."""
     (readme,) = (page for page in all_pages if page.sequences)  # another page would need a test of its own
     assert readme.path.name == "README.md"
     launch_model.Model().save(tmp_path / "small")
@@ -163,4 +166,16 @@ def test_own_data_to_a_model_one_can_talk_to(all_pages: Any, hub: Any, tmp_path:
         ran = subprocess.run(shell, cwd=home, env=env, capture_output=True, text=True, timeout=300)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (home / "sums-model" / "model.safetensors").is_file()
+    run, stored = home / "runs" / "rlrun" / "ada", tmp_path / "store/Qwen/Qwen3-0.6B"
+    assert yaml.safe_load((run / "spec.yaml").read_text())["model"]["path"] == "Qwen/Qwen3-0.6B", "as it was asked"
+    found = json.loads((run / "prepared.json").read_text())
+    assert (found["model"]["path"], found["directory"]) == (str(stored), str(home))
+    locked = json.loads((run / "lock.json").read_text())["model"]
+    assert (locked["repo"], locked["commit"]) == ("Qwen/Qwen3-0.6B", "c" * 40) and len(locked["files"]) == 64
+    shutil.rmtree(run / "checkpoints")  # it would go on from the model itself, which is now another one
+    manifest = stored / ".rlrun/manifest.json"
+    manifest.write_text(re.sub("[0-9a-f]{64}", "e" * 64, manifest.read_text(), count=1))
+    again = subprocess.run(["rlrun", "train", "--resume", "ada"], cwd=home, env=env, capture_output=True, text=True)
+    changed = "✗ model: is not what the run began with (its files differ); use the original model\n"
+    assert (again.returncode, again.stderr) == (2, changed)
     assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000011").is_dir()

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
@@ -128,26 +127,6 @@ def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) ->
     assert any(phase.startswith("fetching openai/gsm8k") for phase in phases)
     with pytest.raises(Problems, match="is not prepared"):
         next(iter(run.data.read("train", "prompts")))
-
-
-def test_a_run_is_started_with_a_hubs_rows(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    place.add(
-        "o/sums",
-        {"train.jsonl": jsonl([{"prompt": f"{n}+1=", "response": str(n + 1)} for n in range(8)])},
-        kind="dataset",
-    )
-    words = ["algorithm=sft", "model=tiny", "data=hub", "data.repo=o/sums", "data.train_batch_size=4",
-             "trainer.experiment_name=hub", "trainer.total_training_steps=2"]  # fmt: skip
-    ran = CliRunner().invoke(app, ["train", *words])
-    assert ran.exit_code == 0, ran.output
-    spec = yaml.safe_load(Path("runs/rlrun/hub/spec.yaml").read_text())
-    assert (spec["data"]["_target_"], spec["data"]["repo"]) == ("launcher.data.hub.Hub", "o/sums"), "as it was asked"
-    found = json.loads(Path("runs/rlrun/hub/prepared.json").read_text())
-    assert found["data"]["_target_"] == "launcher.data.files.Files" and found["rows"]
-    assert found["data"]["train_files"][0].startswith(str(tmp_path / "data/o--sums-"))
-    lock = json.loads(Path("runs/rlrun/hub/lock.json").read_text())
-    assert len(lock["data"]) == 64
 
 
 def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
@@ -88,31 +85,3 @@ def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: An
     hub.add("o/policy", {"config.json": b"{}", "model.safetensors": WEIGHTS})
     prepared(run_of("model.path=o/policy", *words), [])
     assert hub.asked[0].path.startswith(first)
-
-
-@pytest.mark.slow
-def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: Path) -> None:
-    """A model that was trained here, put on a hub, is fetched and trained on; the run remembers the folder."""
-    rlrun = commands(tmp_path)
-    words = [*small, "algorithm=sft", "trainer.total_training_steps=1"]
-    assert rlrun("train", *words, "trainer.experiment_name=a").returncode == 0
-    policy = rlrun.run("a") / "checkpoints" / "step_000001" / "policy"
-    hub.add("o/policy", {path.name: path.read_bytes() for path in policy.iterdir()})
-    of_data = [word for word in words if not word.startswith("model")]
-    output = rlrun("train", *of_data, "model=hf", "model.path=o/policy", "trainer.experiment_name=b")
-    assert output.returncode == 0, output.stderr
-    spec = yaml.safe_load((rlrun.run("b") / "spec.yaml").read_text())
-    found = json.loads((rlrun.run("b") / "prepared.json").read_text())
-    assert spec["model"]["path"] == "o/policy", "as it was asked"
-    assert (found["model"]["path"], found["directory"]) == (str(tmp_path / "store/o/policy"), str(tmp_path))
-    assert "o/policy" in (rlrun.run("b") / "words.txt").read_text()
-    assert replace(Pretrained(path=found["model"]["path"])).shape is not None
-    locked = json.loads((rlrun.run("b") / "lock.json").read_text())["model"]
-    assert (locked["repo"], locked["commit"]) == ("o/policy", "c" * 40) and len(locked["files"]) == 64
-    shutil.rmtree(rlrun.run("b") / "checkpoints")  # it goes on from the model itself, which is now another one
-    of = tmp_path / "store/o/policy/.rlrun/manifest.json"
-    of.write_text(re.sub("[0-9a-f]{64}", "e" * 64, of.read_text(), count=1))
-    again = rlrun("train", "--resume", "b")
-    assert (again.returncode, again.stderr) == (
-        2, "✗ model: is not what the run began with (its files differ); use the original model\n"
-    )  # fmt: skip
