@@ -1,4 +1,4 @@
-"""Where TRL 1.16 says something else than we do. Each test names the difference and asserts both numbers."""
+"""Where TRL 1.16 says something else than we do. Each case names the difference and asserts both numbers."""
 
 from __future__ import annotations
 
@@ -31,37 +31,23 @@ def advantages(algorithm: GRPO, reward: torch.Tensor) -> torch.Tensor:
     return algorithm.prepare(Batch(mask, mask[:, 0], mask, group=group, reward=reward), {})[0].advantage[:, 0]
 
 
-# ---- groups
-
-
-def test_a_hundred_times_more_beside_the_std(deviates, trl_advantage) -> None:
+def test_advantages(deviates, trl_advantage) -> None:
+    """1e-4 is beside the std, not 1e-6; `loss_type="dr_grpo"` changes how tokens add up, and the std leaves with
+    `scale_rewards="none"` only."""
     reward = f64(0, 2)
-    ours, found = advantages(GRPO(), reward)[1], trl_advantage(reward, 2)[1]
-    deviates(
-        "rewards 0 and 2: 1e-4 beside the std, not 1e-6", "TRL",
-        (ours, 1 / (math.sqrt(2) + 1e-6)), (found, 1 / (math.sqrt(2) + 1e-4)),
-    )  # fmt: skip
-    assert abs(ours - found) > 4e-5
+    found = trl_advantage(reward, 2)[1]
+    deviates((advantages(GRPO(), reward)[1], 1 / (math.sqrt(2) + 1e-6)), (found, 1 / (math.sqrt(2) + 1e-4)))
+    reward = f64(0, 4)
+    found = trl_advantage(reward, 2, loss_type="dr_grpo")[1]
+    deviates((advantages(DrGRPO(), reward)[1], 2.0), (found, 2 / (math.sqrt(8) + 1e-4)))
 
 
 @pytest.mark.parametrize(("reward", "off"), [(0.7, 2.0**-24), (1000.1, 2.0**-14)])
 def test_equal_rewards_leave_rounding(deviates, trl_advantage, reward, off) -> None:
-    """The float32 mean is `off` by its last bit, and the std by sqrt(7 / 6) of that."""
+    """The float32 mean is `off` by its last bit, and the std by sqrt(7 / 6) of that: 0.0006 and 0.37 are left."""
     rewards = torch.full((7,), reward)
     ours, found = advantages(GRPO(), rewards), trl_advantage(rewards, 7)
-    assert (ours == 0).all()
-    left = off / (math.sqrt(7 / 6) * off + 1e-4)  # 0.0006 and 0.37
-    deviates(f"advantage of 7 x {reward}, float32", "TRL", (ours.abs().max(), 0.0), (found.abs().max(), left))
-
-
-def test_dr_grpo_keeps_the_std(deviates, trl_advantage) -> None:
-    """There `loss_type="dr_grpo"` changes how tokens add up; the std leaves with `scale_rewards="none"`."""
-    reward = f64(0, 4)
-    ours, found = advantages(DrGRPO(), reward)[1], trl_advantage(reward, 2, loss_type="dr_grpo")[1]
-    deviates("dr_grpo's advantage, rewards 0 and 4", "TRL", (ours, 2.0), (found, 2 / (math.sqrt(8) + 1e-4)))
-
-
-# ---- masked answers
+    deviates((ours.abs().max(), 0.0), (found.abs().max(), off / (math.sqrt(7 / 6) * off + 1e-4)))
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("grpo", "seq-mean-token-mean"), ("dr_grpo", "seq-mean-token-sum-norm")])
@@ -71,14 +57,11 @@ def test_a_truncated_answer_still_divides(deviates, mean_loss, trl_grpo, trl_adv
     algorithm = GRPO(norm_adv_by_std_in_grpo=False, loss_agg_mode=mode)
     batch = Batch(mask, f64(1, 1, 1), mask, group=torch.zeros(3, dtype=torch.long), reward=reward, old=0 * mask)
     made, _ = algorithm.prepare(batch, {})
-    baseline = trl_advantage(reward, 3, scale="none")
-    assert baseline.tolist() == [-2, -1, 3]  # 0, 1 and 5 less 2
+    assert trl_advantage(reward, 3, scale="none").tolist() == [-2, -1, 3]  # 0, 1 and 5 less 2
     assert made.advantage[:, 0].tolist() == [-2, -1, 0]
-    ours, theirs = mean_loss(algorithm, 0 * mask, made), trl_grpo(0 * mask, made, loss_type=kind)
-    deviates(f"{kind} where 1 of 3 answers is masked", "TRL", (ours, 3 / 2), (theirs, 3 / 3))
-
-
-# ---- the loss
+    deviates(
+        (mean_loss(algorithm, 0 * mask, made), 3 / 2), (trl_grpo(0 * mask, made, loss_type=kind), 3 / 3)
+    )  # of three answers one is masked
 
 
 def test_the_dual_clip_is_off(deviates, trl_grpo) -> None:
@@ -86,27 +69,24 @@ def test_the_dual_clip_is_off(deviates, trl_grpo) -> None:
     new, batch = one_token(2.0, -1.0)
     found = trl_grpo(new, batch)
     assert GRPO().loss(Output(new), batch)[0].item() == pytest.approx(found.item(), rel=1e-15)
-    deviates("no dual clip in PPO's loss", "TRL", (PPO().loss(Output(new), batch)[0], 3.0), (found, math.exp(2)))
+    deviates((PPO().loss(Output(new), batch)[0], 3.0), (found, math.exp(2)))
 
 
 def test_the_kl_is_weighed_by_the_ratio(deviates, trl_grpo) -> None:
-    new, batch = one_token(0.5, 0.0)
-    ours, found = GRPO(kl_loss_coef=1.0).loss(Output(new), batch)[0], trl_grpo(new, batch, beta=1.0, corrected=True)
-    k3 = math.exp(-0.5) + 0.5 - 1
-    deviates("k3 times the ratio, use_bias_correction_kl", "TRL", (ours, k3), (found, math.exp(0.5) * k3))
+    """By `use_bias_correction_kl`."""
+    (new, batch), k3 = one_token(0.5, 0.0), math.exp(-0.5) + 0.5 - 1
+    found = trl_grpo(new, batch, beta=1.0, corrected=True)
+    deviates((GRPO(kl_loss_coef=1.0).loss(Output(new), batch)[0], k3), (found, math.exp(0.5) * k3))
 
 
-def test_the_entropy_bonus_is_a_mean_over_tokens(deviates, trl_grpo) -> None:
-    """Whatever the loss is a mean over; ours adds up as the rest of the loss does."""
+def test_the_entropy_bonus_is_a_mean_over_tokens(deviates, mean_loss, trl_grpo) -> None:
+    """Whatever the loss is a mean over; ours adds up as the rest of the loss does: entropy 1 1 1 and 5 in two
+    answers."""
     mask, entropy = f64(1, 1, 1, 1, 0, 0).view(2, 3), f64(1, 1, 1, 5, 0, 0).view(2, 3)
     batch = Batch(mask, f64(3, 1), mask, old=0 * mask, advantage=0 * mask)
     algorithm = GRPO(entropy_coeff=1.0)
     ours = algorithm.loss(Output(0 * mask, entropy), batch)[0] / algorithm.units(batch)
-    found = trl_grpo(0 * mask, batch, entropy=entropy, entropy_coef=1.0)
-    deviates("entropy 1 1 1 and 5 in two answers, grpo", "TRL", (ours, -(1 + 5) / 2), (found, -8 / 4))
-
-
-# ---- pairs
+    deviates((ours, -(1 + 5) / 2), (trl_grpo(0 * mask, batch, entropy=entropy, entropy_coef=1.0), -8 / 4))
 
 
 def pair(margin: tuple[float, float], tokens: tuple[int, int]) -> tuple[torch.Tensor, Batch]:
@@ -119,18 +99,14 @@ def pair(margin: tuple[float, float], tokens: tuple[int, int]) -> tuple[torch.Te
 
 
 def test_ipo_is_averaged_over_tokens(deviates, trl_dpo) -> None:
+    """Eq. 17 on sums: (2 + 1 - 5)^2; there on means of 2 and 4 tokens: (2 / 2 + 1 / 4 - 5)^2."""
     logp, batch = pair((2.0, -1.0), (2, 4))
-    ours = DPO(loss_type="ipo").loss(Output(logp), batch)[0]
     found = trl_dpo(logp, batch, loss_type="ipo", beta=0.1)[0]
-    # eq. 17 on sums: (2 + 1 - 5)^2; there: (2 / 2 + 1 / 4 - 5)^2
-    deviates("IPO of 2 in 2 tokens and -1 in 4", "TRL", (ours, 4.0), (found, 3.75**2))
-    averaged = DPO(loss_type="ipo", length_normalised=True).loss(Output(logp), batch)[0]
-    assert averaged.item() == pytest.approx(found.item(), rel=1e-15)
+    deviates((DPO(loss_type="ipo").loss(Output(logp), batch)[0], 4.0), (found, 3.75**2))
 
 
 def test_label_smoothing_of_the_sigmoid_is_not_heard(deviates, trl_dpo) -> None:
     logp, batch = pair((0.0, -10.0), (1, 1))
-    ours = DPO(label_smoothing=0.1).loss(Output(logp), batch)[0]
     found = trl_dpo(logp, batch, loss_type="sigmoid", beta=0.1, label_smoothing=0.1)[0]
     right, wrong = math.log1p(math.exp(-1)), math.log1p(math.exp(1))  # the margin is 10, so beta h = 1
-    deviates("label_smoothing=0.1 of the sigmoid", "TRL", (ours, 0.9 * right + 0.1 * wrong), (found, right))
+    deviates((DPO(label_smoothing=0.1).loss(Output(logp), batch)[0], 0.9 * right + 0.1 * wrong), (found, right))
