@@ -26,7 +26,7 @@ from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.loop import Schedule, Source, Training
+from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
@@ -56,7 +56,7 @@ class Parts:
     held_out: Rows
     policy: Policy
     generator: Generator
-    source: Source
+    source: Demonstrations | Rollouts
     validation: Validation | None
     steps: int
 
@@ -113,7 +113,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
     reward_model = load_reward(run, device)
-    source: Source = (
+    source = (
         Rollouts(train_rows, order, generator, reward_model, run.algorithm, run.seed)
         if policy.sampled
         else Demonstrations(train_rows, order, model)

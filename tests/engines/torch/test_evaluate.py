@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -67,32 +69,25 @@ def validation(jobs: ModuleType) -> Validating:
     return make
 
 
-def core(metrics: dict[str, float]) -> dict[str, float]:
-    """The chief metrics."""
-    return {name: value for name, value in metrics.items() if name.startswith("val-core/")}
-
-
 def test_the_score_of_each_prompt_is_logged(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:
-    """The mean of its answers, in the order of the rows; a prompt whose answers have no score has none."""
-    rows = held_out(ids(3, 5, 2, 4), ["1", "0.5", "nan", "-3"], ["b", "a", "a", "a"])
-    events = validation(tiny(), rows, Named(), shown=1, val_n=2, val_temperature=1.0).measure(7)[1]
-    assert [type(event) for event in events] == [Sample, HeldOutScores, HeldOutScores]
+    """The mean of its answers, in the order of the rows, and of each source; a prompt whose answers have no score has
+    none, and one without a truth is not asked."""
+    truths, sources = ["1", "0.5", "nan", "-3", "4", None], ["b", "a", "a", "a", "c/d", "b"]
+    rows = held_out(ids(3, 5, 2, 4, 6, 1), truths, sources)
+    metrics, events = validation(tiny(), rows, Named(), shown=1, val_n=2, val_temperature=1.0).measure(7)
+    assert [type(event) for event in events] == [Sample, HeldOutScores, HeldOutScores, HeldOutScores]
     assert [vars(event) for event in events[1:]] == [
         {"at": event.at, "step": 7, "data_source": source, "scores": scores,
-         "prompts": tuple(prompt_digest("", truth) for truth in truths)}
+         "prompts": tuple(prompt_digest("", str(truth)) for truth in truths)}
         for event, source, scores, truths in zip(
-            events[1:], "ba", ((1.0,), (0.5, -3.0)), (["1"], ["0.5", "-3"]), strict=True
+            events[1:], ("b", "a", "c/d"), ((1.0,), (0.5, -3.0), (4.0,)), (["1"], ["0.5", "-3"], ["4"]), strict=True
         )
     ]  # fmt: skip
-
-
-def test_the_mean_of_each_source_by_hand(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> None:
-    rows = held_out(ids(3, 5, 2, 4, 6, 1), ["1", "0", "4", "1", "-3", None], ["a", "b", "c/d", "a", "a", "b"])
-    found = validation(tiny(), rows, Named()).measure(1)[0]
-    assert core(found) == {
-        "val-core/a/reward/mean@1": pytest.approx(-1 / 3),  # (1 + 1 - 3) / 3
-        "val-core/b/reward/mean@1": 0.0,  # its other row has no truth, so it is not asked
-        "val-core/c/d/reward/mean@1": 4.0,
+    means = {name: value for name, value in metrics.items() if name.endswith("/mean@2")}
+    assert means == {
+        "val-core/a/reward/mean@2": -1.25,
+        "val-core/b/reward/mean@2": 1.0,
+        "val-core/c/d/reward/mean@2": 4,
     }
 
 
@@ -214,37 +209,31 @@ class Listed(Reward):
     """Fake: scores and sayings by the table, whatever the answers are."""
 
     def __init__(self, scores: list[list[float]] = SCORES) -> None:
-        self.scores = [score for of_prompt in scores for score in of_prompt]
-        self.said_next = iter("".join(SAID))
+        self.scores, self.said_next = chain.from_iterable(scores), iter("".join(SAID))
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        found, self.scores = self.scores[: len(answers)], self.scores[len(answers) :]
-        return found
+        return [next(self.scores) for _ in answers]
 
     def extract_answer(self, response: str) -> str:
         return next(self.said_next)
 
 
-Measured = tuple[dict[str, float], list[Any]]
-
-
 @pytest.fixture
-def measured(jobs: ModuleType) -> Callable[..., Measured]:
-    def measure(reward: Reward, n: int = 4, size: int = 3, shown: int = 2) -> Measured:
-        model, rows = jobs.small("float64"), Rows()
-        for place, (ids, mask) in enumerate(jobs.sequences_of(5, 3)):
-            rows.rows.append(
-                Row(f"f:{place}", PROMPTS[place], ground_truth=str(place), data_source="x" if place < 2 else "y")
-            )
-            rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
-        decoder = Decoder(model, TorchSampler(val_n=n, val_temperature=1.0), 5)
-        return Validation(rows, jobs.policy_of(model, GRPO()), decoder, reward, 0, size, shown).measure(7)
+def measured(validation: Validating, tiny: Callable[..., CausalLM], ids: Ids) -> Callable[..., Any]:
+    """Metrics and events of step 7: four answers to each of three prompts, of two sources."""
+
+    def measure(reward: Reward, **values: int) -> tuple[dict[str, float], list[Any]]:
+        rows = held_out(ids(3, 5, 2), ["0", "1", "2"], ["x", "x", "y"])
+        rows.rows[:] = [replace(row, prompt=prompt) for row, prompt in zip(rows.rows, PROMPTS, strict=True)]
+        return validation(tiny(), rows, reward, val_n=4, val_temperature=1.0, **values).measure(7)
 
     return measure
 
 
-def test_verls_names_and_values_by_hand(measured: Callable[..., Measured]) -> None:
+def test_verls_names_and_values_by_hand(measured: Callable[..., Any]) -> None:
     found, _ = measured(Listed())
+    ends = [found.pop(f"val-aux/x/reward/wilson95_{end}@4") for end in ("low", "high")]
+    assert 0 <= ends[0] < 0.25 < ends[1] <= 1
     # of 1001: best of 2 is wrong in 1 of 6 draws; of 0000 always; the mean of both is 5 / 12
     assert {name: value for name, value in found.items() if "/x/" in name} == {
         "val-core/x/reward/mean@4": 0.25,
@@ -252,14 +241,11 @@ def test_verls_names_and_values_by_hand(measured: Callable[..., Measured]) -> No
         "val-core/x/reward/best@4/mean": 0.5,
         "val-core/x/reward/maj@4/mean": 0.5,
         "val-aux/x/reward/std@4": pytest.approx((1 / 3) ** 0.5 / 2),
-        "val-aux/x/reward/wilson95_low@4": pytest.approx(found["val-aux/x/reward/wilson95_low@4"]),
-        "val-aux/x/reward/wilson95_high@4": pytest.approx(found["val-aux/x/reward/wilson95_high@4"]),
     }
-    assert 0 <= found["val-aux/x/reward/wilson95_low@4"] < 0.25 < found["val-aux/x/reward/wilson95_high@4"] <= 1
     assert found["val-core/y/reward/mean@4"] == 0.75 and found["val-core/y/reward/maj@4/mean"] == 1.0
 
 
-def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callable[..., Measured]) -> None:
+def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callable[..., Any]) -> None:
     found, _ = measured(Listed([[0.5, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]]))
     assert not any("wilson" in name for name in found if "/x/" in name)
     error = 1.959964 * 0.125 / 2**0.5 / 2**0.5  # means 0.125 and 0 of two prompts: std 0.125 / sqrt 2
@@ -268,13 +254,11 @@ def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callabl
     assert any("wilson" in name for name in found if "/y/" in name)
 
 
-def test_a_few_answers_are_kept_as_they_were_given(measured: Callable[..., Measured]) -> None:
-    size = 2
-    _, (*samples, x, y) = measured(Listed(), size=size)
+def test_a_few_answers_are_kept_as_they_were_given(measured: Callable[..., Any]) -> None:
+    _, (*samples, x, y) = measured(Listed(), size=2, shown=2)
     assert [(s.step, s.data_source, s.prompt, s.ground_truth, s.score) for s in samples] == [
         (7, "x", "what?", "0", 1.0), (7, "x", "system: be brief\nuser: why?", "1", 0.0)
     ]  # fmt: skip
     assert all(isinstance(sample.response, str) for sample in samples)
     assert (x.data_source, x.scores, y.data_source, y.scores) == ("x", (0.5, 0.0), "y", (0.75,))
-    assert list(map(type, measured(Listed(), size=size, shown=0)[1])) == [HeldOutScores] * 2
-    assert list(map(type, measured(Listed(), size=size, shown=99)[1])) == [Sample] * 3 + [HeldOutScores] * 2
+    assert list(map(type, measured(Listed(), shown=99)[1])) == [Sample] * 3 + [HeldOutScores] * 2

@@ -78,11 +78,9 @@ class Network(nn.Module):
 
     def hidden(self, packed: Packed) -> Tensor:
         """[M, H] last hidden states before the predicted tokens."""
-        decoder = self._inside[1]
         if self.supports_packing:
-            return _packed(decoder, packed).last_hidden_state[0].index_select(0, packed.source)
-        return torch.cat([decoder(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
-                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
+            return _packed(self._inside[1], packed).last_hidden_state[0].index_select(0, packed.source)
+        return _in_rectangles(self._inside[1], packed, "last_hidden_state")
 
 
 class CausalLM(Network):
@@ -126,8 +124,7 @@ class CausalLM(Network):
         """[M, V] logits of the predicted tokens."""
         if self.supports_packing:
             return _packed(self.base, packed, logits_to_keep=packed.source).logits[0]
-        return torch.cat([self.base(input_ids=ids, use_cache=False).logits.flatten(0, 1)
-                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
+        return _in_rectangles(self.base, packed, "logits")
 
 
 class CriticNetwork(Network):
@@ -171,13 +168,15 @@ def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
     )  # fmt: skip
 
 
-def _rectangles(packed: Packed) -> Iterator[Tensor]:
-    """[count, length] ids of the sequences of each length."""
-    start = 0
+def _in_rectangles(module: nn.Module, packed: Packed, output: str) -> Tensor:
+    """[M, ...] the output before the predicted tokens, where the sequences of each length are computed together."""
+    found, start = list[Tensor](), 0
     for call in packed.layout.calls:
         size = call.count * call.length
-        yield packed.ids[0, start : start + size].view(call.count, call.length)
+        ids = packed.ids[0, start : start + size].view(call.count, call.length)
+        found.append(getattr(module(input_ids=ids, use_cache=False), output).flatten(0, 1))
         start += size
+    return torch.cat(found)[packed.source]
 
 
 @torch.no_grad()

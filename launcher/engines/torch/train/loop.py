@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,24 +21,11 @@ from launcher.engines.torch.train.clock import Clock, perf_metrics
 from launcher.engines.torch.train.measure import batch_metrics, distribution, loss_tokens, shows_distributions
 from launcher.engines.torch.train.policy import Policy, join_updates
 from launcher.engines.torch.train.save import LastValidation, SaveResult
-from launcher.engines.torch.train.sources import Order
+from launcher.engines.torch.train.sources import Demonstrations, Rollouts
 from launcher.engines.torch.train.tally import mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState, Batch
 from launcher.spec.run import RunSpec
-
-
-class Source(Protocol):
-    """Source of a step's sequences: rows of a dataset, or prompts answered by the policy and scored."""
-
-    order: Order
-
-    @property
-    def alerts(self) -> Sequence[str]:
-        """Messages for the user about the last batch."""
-
-    def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        """This process's part of a step's batch, and its metrics."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Training:
 
     run: RunSpec
     policy: Policy
-    source: Source
+    source: Demonstrations | Rollouts
     validation: Validation | None
     schedule: Schedule
     emit: Callable[[Event], None]
