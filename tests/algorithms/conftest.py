@@ -53,12 +53,6 @@ def algorithm(request: pytest.FixtureRequest) -> Algorithm:
     return ALGORITHMS[request.param]
 
 
-@pytest.fixture(params=[name for name, one in ALGORITHMS.items() if isinstance(one, GRPO)])
-def comparing(request: pytest.FixtureRequest) -> Algorithm:
-    """Those whose advantage compares the answers to one prompt."""
-    return ALGORITHMS[request.param]
-
-
 @pytest.fixture(params=[name for name, one in ALGORITHMS.items() if isinstance(one, GRPO | PPO)])
 def clipping(request: pytest.FixtureRequest) -> Algorithm:
     """Those whose loss is a clipped ratio times an advantage."""

@@ -72,19 +72,3 @@ def test_pairs_are_kept_whatever_their_reward() -> None:
     made, told = algorithm.prepare(dull, {})
     assert algorithm.units(made).item() == PAIRS
     assert told["train/groups_filtered"] == SAMPLED
-
-
-def test_pairs_do_not_move_the_advantage_of_sampled_answers() -> None:
-    _, batch = drawn(0)
-    sampled = batch.preference == 0
-    moved = replace(batch, reward=torch.where(sampled, batch.reward, 99.0))
-    ours, no_reduce = (GSPOSelfPlay().prepare(x, {})[0].advantage for x in (moved, batch.rows(sampled)))
-    assert torch.equal(ours[sampled], no_reduce)
-
-
-def test_a_micro_batch_without_rows_of_a_kind_says_nothing_of_it() -> None:
-    new, batch = drawn(0)
-    made, _ = GSPOSelfPlay().prepare(batch, {})
-    for which, absent in ((made.preference == 0, "actor/dpo_loss"), (made.preference != 0, "actor/pg_loss")):
-        _, seen = GSPOSelfPlay().loss(Output(new[which]), made.rows(which))
-        assert seen and absent not in seen

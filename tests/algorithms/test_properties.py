@@ -179,14 +179,6 @@ def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
 # ---- policy gradient
 
 
-def test_a_constant_added_to_the_rewards_does_not_matter(comparing, drawn) -> None:
-    _, batch = drawn(comparing)
-    made, lifted = (comparing.prepare(replace(batch, reward=batch.reward + c), {})[0] for c in (0, 64.0))
-    assert torch.equal(made.mask, lifted.mask)
-    assert (made.advantage - lifted.advantage).abs().max() <= CLOSE
-    assert made.advantage.abs().max() > 0
-
-
 def test_importance_weighs_each_tokens_policy_loss_and_nothing_else(clipping, drawn) -> None:
     """Outside all clips. The pull to the reference and the bonus speak of the policy as it is, not of who sampled."""
     _, batch = drawn(clipping)

@@ -97,19 +97,6 @@ def test_two_trainers_share_two_samplers_and_their_parts_of_weights_are_put_toge
     assert colocated == within
 
 
-def test_two_copies_in_two_parts_each_answer_two_trainers(tiny: list[str], commands: Any, tmp_path: Path) -> None:
-    rlrun, found = commands(tmp_path), []
-    for name, words in (
-        ("alone", TWO),
-        ("beside", [*TWO, "sampler.n_gpus=4", "sampler.tensor_parallel_size=2"]),
-    ):
-        ran = rlrun("train", *tiny, *WORDS, *words, "optim.lr=1e-2", f"trainer.experiment_name={name}")
-        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-        found.append([{k: v for k, v in one.items() if not k.startswith(PROGRAMS)} for one in metrics(rlrun.run(name))])
-    assert len(found[0]) == STEPS + 1
-    assert found[1] == found[0]
-
-
 def test_killed_and_stopped_it_ends_as_if_undisturbed(
     within: Path, tiny: list[str], commands: Any, until: Callable[..., None], result: Callable[..., Any], tmp_path: Path
 ) -> None:

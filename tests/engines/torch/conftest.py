@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import socket
@@ -30,6 +29,9 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
 from launcher.spec.episode import Episode, Turn
 from launcher.text.tokenizer import character_tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
+import jobs
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "  # 45 characters and 3 special tokens
@@ -68,7 +70,8 @@ def tiny() -> Callable[..., CausalLM]:
     def make(spread: float = 0.3, seed: int = 0, **values: Any) -> CausalLM:
         chosen = {"dtype": "float64", "hidden_size": 32, "intermediate_size": 48, "num_key_value_heads": 2} | values
         model = load_model(Scratch(**chosen), seed, CPU)
-        _draw(model.module, spread, seed)
+        jobs.draw(model.module, spread, seed)
+        model.module.tie_weights()
         return model
 
     return make
@@ -80,10 +83,11 @@ def family() -> Callable[..., tuple[CausalLM, PreTrainedModel]]:
 
     def make(name: str, dtype: torch.dtype = torch.float64) -> tuple[CausalLM, PreTrainedModel]:
         values = {**SIZES, **FAMILIES[name]}
-        experts = {"experts_implementation": values.pop("experts_implementation")} if name in _MIXTURES else {}
+        experts = {key: values.pop(key) for key in ["experts_implementation"] if key in values}
         config = AutoConfig.for_model(name, **values)
         ours = AutoModelForCausalLM.from_config(config, dtype=dtype, **experts)
-        _draw(ours, 0.3, 0)
+        jobs.draw(ours, 0.3, 0)
+        ours.tie_weights()
         plain = AutoModelForCausalLM.from_config(deepcopy(config), dtype=dtype, **experts).eval()
         plain.load_state_dict(ours.state_dict())
         if ours.config._attn_implementation == "sdpa" and ours._supports_attention_backend:
@@ -91,17 +95,6 @@ def family() -> Callable[..., tuple[CausalLM, PreTrainedModel]]:
         return CausalLM(ours, character_tokenizer(ALPHABET)), plain
 
     return make
-
-
-_MIXTURES = {name for name, values in FAMILIES.items() if "experts_implementation" in values}
-
-
-def _draw(module: PreTrainedModel, spread: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for weight in module.parameters():
-        if weight.dim() > 1:
-            weight.data.copy_(spread * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
-    module.tie_weights()
 
 
 @pytest.fixture
@@ -177,18 +170,10 @@ def generated() -> Callable[..., list[int]]:
 
 # ---- training and validating, the same in one process and in several
 
-JOBS = Path(__file__).with_name("jobs.py")
 
-
-@pytest.fixture(scope="session")
-def jobs() -> ModuleType:
-    """The file beside this one; tests are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location("jobs", JOBS)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["jobs"] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="session", name="jobs")
+def _jobs() -> ModuleType:
+    return jobs
 
 
 @pytest.fixture
@@ -203,7 +188,7 @@ def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 @pytest.fixture(scope="session")
-def together(jobs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
+def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
     """What each of `size` real processes finds that train and validate together; run once for each size, whichever
     of pytest's own processes asks first.
     """
@@ -230,7 +215,9 @@ def _run(size: int, folder: Path) -> list[dict[str, Any]]:
         free.bind(("127.0.0.1", 0))
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
     env = {**os.environ, **rendezvous, "WORLD_SIZE": str(size)}
-    ran = subprocess.run([sys.executable, str(JOBS), str(folder)], env=env, capture_output=True, text=True, timeout=600)
+    ran = subprocess.run(
+        [sys.executable, jobs.__file__, str(folder)], env=env, capture_output=True, text=True, timeout=600
+    )
     errors = [(folder / f"{rank}.err").read_text() for rank in range(size)]
     assert ran.stdout.splitlines()[-1:] == [json.dumps([0] * size)], (ran.stderr, errors)
     return [json.loads((folder / f"{rank}.out").read_text().splitlines()[-1]) for rank in range(size)]

@@ -54,16 +54,13 @@ def lines(results: list[CheckResult]) -> list[str]:
 WRONG: list[tuple[dict[str, Any], str]] = [
     # what differs from a whole folder, what is named
     ({"rename": {"": "_orig_mod."}}, "they hold others.*_orig_mod.*without those of a wrapper"),
-    ({"rename": {"model.": "model.language_model."}}, "they hold others.*language_model"),
     ({"rename": {"model.layers.": "transformer.h.", "model.": "transformer."}}, r"they hold.*transformer.*model_type"),
     ({"rename": {"model.": ""}, "drop": [r"lm_head\.weight"]}, "no output layer lm_head.*AutoModelForCausalLM"),
     ({"rename": {"lm_head.": "score."}, "config": {"architectures": ["LlamaForSequenceClassification"]}},
      "LlamaForSequenceClassification, with score.weight.*reward=model"),
     ({"drop": [r"model\.layers\.1\.self_attn\.k_proj\.weight"]}, r"1 of 21.*layers\.1\.self_attn\.k_proj.*safetensors"),
-    ({"drop": [r"model\.norm\.weight"]}, "1 of 21.*model.norm.*random numbers"),
     ({"config": {"num_hidden_layers": 4}}, "num_hidden_layers is 4.*have 2 layers.*use num_hidden_layers 2"),
     ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*sizes in config"),
-    ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*sizes"),
     ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*config.json"),
     ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
@@ -102,9 +99,11 @@ def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expec
         {},
         {"drop": [r"lm_head\.weight"], "config": {"tie_word_embeddings": True}},
         {"rename": {"model.": ""}},  # transformers puts the prefix back
-        {"more": {"mtp.layers.0.eh_proj.weight": [4, 4], "model.layers.0.self_attn.k_scale": []}},
-        {"config": {"vocab_size": 128}, "shapes": {r"(model\.embed_tokens|lm_head)\.weight": [128, 32]}},
-        {"config": {"pad_token_id": None, "quantization_config": None, "torch_dtype": "float16"}},
+        {
+            "more": {"mtp.layers.0.eh_proj.weight": [4, 4], "model.layers.0.self_attn.k_scale": []},
+            "config": {"pad_token_id": None, "quantization_config": None, "torch_dtype": "float16", "vocab_size": 128},
+            "shapes": {r"(model\.embed_tokens|lm_head)\.weight": [128, 32]},
+        },
         {"positions": 8192, "config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
     ],
     ids=str,
@@ -148,8 +147,7 @@ MASK = torch.ones(1, 1, 64, 64, dtype=torch.bool)
     ("kind", "more"),
     [
         ("gpt_neox", {f"{LAYER_0}.attention.bias": MASK, f"{LAYER_0}.attention.masked_bias": torch.tensor(-1e9)}),
-        ("gpt2", {"h.0.attn.bias": MASK.byte()}),
-        ("gpt2", {"transformer.h.0.attn.bias": MASK, "position_ids": torch.arange(64)}),
+        ("gpt2", {"h.0.attn.bias": MASK.byte(), "position_ids": torch.arange(64)}),
     ],
 )  # fmt: skip
 def test_masks_in_weights_of_before_are_no_quantized_ones(
@@ -191,7 +189,7 @@ def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -> None:
     Model().save(tmp_path / "m")
     (tmp_path / "m" / name).unlink(missing_ok=True)
@@ -214,9 +212,8 @@ def test_a_header_that_is_none_is_refused(header: Any, tmp_path: Path) -> None:
     assert any(line.startswith("FAIL model.path: ") for line in lines(planned(tmp_path / "m")))
 
 
-@pytest.mark.parametrize("given", [{"drop": [r"model\.norm\.weight"]}, {"config": {"vocab_size": 512}}], ids=str)
-def test_the_engine_trains_no_random_weights(given: dict[str, Any], tmp_path: Path) -> None:
-    Model(**given).save(tmp_path / "m")
+def test_the_engine_trains_no_random_weights(tmp_path: Path) -> None:
+    Model(drop=[r"model\.norm\.weight"]).save(tmp_path / "m")
     with pytest.raises(Problems, match=r"model\.path: .*(random numbers|by config\.json)"):
         load_model(Pretrained(path=str(tmp_path / "m")), 0, CPU)
 

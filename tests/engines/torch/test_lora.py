@@ -144,22 +144,15 @@ def test_held_out_pairs_are_judged_with_the_adapters_on(jobs: ModuleType) -> Non
     assert abs(total / count - math.log(2)) > 1e-3  # which it is where both are the reference
 
 
-def trained_and_saved(model: Pretrained | Scratch, jobs: ModuleType, root: Path) -> tuple[Path, torch.Tensor]:
-    """A run's folder after two steps from `model`, and the logits that it ends with."""
-    policy: Policy = jobs.policy_of(load_model(model, 0, CPU), jobs.SFT(), optim=jobs.Optim(lr=1e-2))
-    for step in (1, 2):
-        policy.update(jobs.rollouts_of(policy.model, step), step)
-    assert Saver(root / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
-    return root, logits(policy.model.module)
-
-
-def test_adapters_upon_adapters_lose_nothing(jobs: ModuleType, tmp_path: Path) -> None:
+def test_adapters_upon_adapters_lose_nothing(trained: Callable[..., Policy], tmp_path: Path) -> None:
     """Weights A, adapters B upon A, adapters C upon A + B: who loads C gets all three."""
-    a, _ = trained_and_saved(PLAIN, jobs, tmp_path / "a")
-    b, _ = trained_and_saved(Pretrained(path=str(a), dtype="float64", lora_rank=4), jobs, tmp_path / "b")
-    c, expected = trained_and_saved(Pretrained(path=str(b), dtype="float64", lora_rank=4), jobs, tmp_path / "c")
-    policy = c / "checkpoints" / "step_000002" / "policy"
-    assert json.loads((policy / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
-    assert (policy / "base" / "config.json").is_file()
+    model: Scratch | Pretrained = PLAIN
+    for name in "abc":
+        policy = trained(model)
+        assert Saver(tmp_path / name / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
+        model = Pretrained(path=str(tmp_path / name), dtype="float64", lora_rank=4)
+    saved, c = tmp_path / "c" / "checkpoints" / "step_000002" / "policy", tmp_path / "c"
+    assert json.loads((saved / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
+    assert (saved / "base" / "config.json").is_file()
     found = logits(load_model(Pretrained(path=str(c), dtype="float64"), 0, CPU).module)
-    assert (found - expected).abs().max() <= 1e-9
+    assert (found - logits(policy.model.module)).abs().max() <= 1e-9
