@@ -74,7 +74,7 @@ def diagnose(
     not_chosen = [group for group in missing if group not in named]
     problems = [*(answer.problem for answer in answers), *problems]
     problems += _not_given(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
-    chosen = arguments.choices | _stand_ins(missing, values) | {key: meant[key] for key in meant if key in files}
+    chosen = arguments.choices | _choices_for(missing, values) | {key: meant[key] for key in meant if key in files}
     full, plain = _with_choices(arguments, composed, chosen, meant, config_dir)
     suggester = Suggester(full, files, not_chosen, every)
     with suppress(ValidationError):  # what is not converted is named below
@@ -115,7 +115,7 @@ def _meant(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Ove
     return found
 
 
-def _stand_ins(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, Override]:
+def _choices_for(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, Override]:
     """A choice for each group without one: of a setting of it that is typed, the default, or one that needs nothing."""
     defaults = defaults_choices(conf_dir() / "run.yaml")
     known = {group: parse(f"{group}={choice}") for group, choice in defaults.items() if choice} | placeholders()

@@ -69,12 +69,11 @@ def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list
         problems.append(Problem("-m", f"{count:,} points are more than {LIMIT:,}", fix))
     if problems:
         raise Problems(list(dict.fromkeys(problems)))
-    return [_point([*combined], swept) for combined in product(*choices)]
+    return [_point(words, swept) for words in product(*choices)]
 
 
-def _point(overrides: list[str], swept: Mapping[int, str]) -> Point:
-    differs = {key.lstrip("+"): overrides[place].removeprefix(f"{key}=") for place, key in swept.items()}
-    return Point(tuple(overrides), differs)
+def _point(overrides: tuple[str, ...], swept: Mapping[int, str]) -> Point:
+    return Point(overrides, {key.lstrip("+"): overrides[place].removeprefix(f"{key}=") for place, key in swept.items()})
 
 
 def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:

@@ -63,11 +63,10 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
 def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
     """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
     such as the batch size, stay."""
-    chosen = {word.text.partition("=")[0] for word in overrides if word.source == "command line"} & {*groups()}
+    chosen = {word.key for word in overrides if word.source == "command line"} & {*groups()}
 
     def stays(word: SourcedOverride) -> bool:
-        name = word.text.partition("=")[0]
-        group, _, setting = name.partition(".")
+        group, _, setting = word.key.partition(".")
         noun = fields_of(RunSpec)[group].annotation if group in chosen else None
         return noun is None or (isinstance(noun, type) and setting in fields_of(noun))
 

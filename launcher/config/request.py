@@ -18,6 +18,16 @@ class SourcedOverride:
     """`command line: sampler.n=8`, or file and line."""
     source: Source = "command line"
 
+    @property
+    def key(self) -> str:
+        """What it sets, without `+` and `~`."""
+        return self.text.partition("=")[0].lstrip("+~")
+
+    @property
+    def value(self) -> str:
+        """As it was typed; empty where there is none."""
+        return self.text.partition("=")[2]
+
 
 @dataclass(frozen=True)
 class RunRequest:

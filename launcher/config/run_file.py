@@ -41,13 +41,9 @@ def arguments_of(path: Path, config_dir: Path | None) -> tuple[list[tuple[str, i
     resolved = any(name.endswith(f".{TARGET}") for name in found)
     if resolved and (path.parent / "lock.json").exists():
         found.pop("trainer.experiment_name", None)  # the name of that run
-    made = _of_resolved(found, config_dir) if resolved else _of_leaves(found)
-    return list(made), config_dir
-
-
-def _of_leaves(found: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
-    for name, leaf in found.items():
-        yield f"{name}={_literal(leaf.value)}", leaf.line
+    if resolved:
+        return list(_of_resolved(found, config_dir)), config_dir
+    return [(f"{name}={_literal(leaf.value)}", leaf.line) for name, leaf in found.items()], config_dir
 
 
 def _literal(value: Any) -> str:

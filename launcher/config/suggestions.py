@@ -326,11 +326,6 @@ def readable(value: str) -> str:
 
 def shell_text(words: Iterable[str]) -> str:
     """As they are typed in a shell."""
-    return " ".join(
-        with_short_value(word) if _SAFE.fullmatch(word) else shlex.quote(with_short_value(word)) for word in words
-    )
-
-
-def with_short_value(word: str) -> str:
-    key, equals, value = word.partition("=")
-    return word if len(value) <= LONGEST else f"{key}{equals}VALUE"
+    pairs = [word.partition("=") for word in words]
+    short = [f"{key}{equals}{value if len(value) <= LONGEST else 'VALUE'}" for key, equals, value in pairs]
+    return " ".join(word if _SAFE.fullmatch(word) else shlex.quote(word) for word in short)

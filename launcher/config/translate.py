@@ -89,7 +89,7 @@ def translated(by: RunRequest, accepted: Collection[str]) -> Translated | None:
     """The request in our words; None where its engine takes no names but ours, or none of them is typed. `accepted` are
     the arguments that can be read."""
     files = choices(by.config_dir)
-    typed = [_typed(word) for word in by.overrides if word.text in accepted]
+    typed = [word for word in by.overrides if word.text in accepted]
     chosen = {each.key: each for each in typed if each.key in files}
     name = chosen["engine"].value if "engine" in chosen else defaults_choices(conf_dir() / "run.yaml")["engine"]
     engine = class_of("engine", files["engine"][name]) if name in files["engine"] else Engine
@@ -97,23 +97,11 @@ def translated(by: RunRequest, accepted: Collection[str]) -> Translated | None:
     return _Translator(by, typed, chosen, files, engine.names).translate() if engine.names else None
 
 
-@dataclass(frozen=True)
-class _Typed:
-    word: SourcedOverride
-    key: str
-    """Without `+` and `~`."""
-    value: str
-
-    @property
-    def removes(self) -> bool:
-        return self.word.text.startswith("~")
-
-
 @dataclass
 class _Translator:
     by: RunRequest
-    typed: Sequence[_Typed]
-    chosen: Mapping[str, _Typed]
+    typed: Sequence[SourcedOverride]
+    chosen: Mapping[str, SourcedOverride]
     files: Mapping[str, Mapping[str, Path]]
     names: OtherNames
 
@@ -125,8 +113,8 @@ class _Translator:
             return None
         named = [each for each in self.typed if each in of_others or ("." in each.key and self._meanings(each.key))]
         derived = self._derived_choices(named)
-        self.suggester = self._suggester([each.word for each in self.typed if each not in of_others], derived)
-        taken = {each.word: found for each in named if (found := self._take(each, each in of_others))}
+        self.suggester = self._suggester([each for each in self.typed if each not in of_others], derived)
+        taken = {each: found for each in named if (found := self._take(each, each in of_others))}
         for word, source in derived.values():
             if source in taken and word not in taken[source].words:
                 taken[source] = replace(taken[source], words=(word, *taken[source].words))
@@ -138,13 +126,13 @@ class _Translator:
         node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
         return Suggester(node, self.files, [group for group in self.files if group not in node], self.given)
 
-    def _foreign_words(self) -> list[_Typed]:
+    def _foreign_words(self) -> list[SourcedOverride]:
         """The arguments by names of the engine's project: those of the table, keys that it has, or that begin as its
         keys do."""
         ours = {*self.files, *PLAIN}
         sections = {_section(name) for each in table().meanings for name in each.names.get(self.names.project, ())}
         others = [each for each in self.typed if each.key not in (*self.holders, *ours)]
-        known = self.names.known([each.word.text for each in others], self.given)
+        known = self.names.known([each.text for each in others], self.given)
         return [
             each for each, is_known in zip(others, known, strict=True)
             if is_known or self._meaning_of(each.key) or _section(each.key) in sections - ours
@@ -157,14 +145,14 @@ class _Translator:
         """The first meaning of a key, or of the mapping that it is in."""
         return next(iter(self._meanings(key) or self._meanings(key.rpartition(".")[0])), None)
 
-    def _name(self, typed: _Typed) -> str:
+    def _name(self, typed: SourcedOverride) -> str:
         """The name to look up: today's, of a key of an older version."""
         ours = typed.key in self.holders or self._meanings(typed.key)
         return typed.key if ours else self.names.todays_name(typed.key)
 
     # ---- choices
 
-    def _derived_choices(self, named: Sequence[_Typed]) -> dict[str, tuple[str, SourcedOverride]]:
+    def _derived_choices(self, named: Sequence[SourcedOverride]) -> dict[str, tuple[str, SourcedOverride]]:
         """The words for choices that these arguments make, and the argument, of each group of which none is typed."""
         found, context = dict[str, tuple[str, SourcedOverride]](), RunContext(self.given)
         for each in named:
@@ -172,39 +160,39 @@ class _Translator:
             for word in (self._words(meaning, each, context) if meaning else None) or ():
                 group, _, choice = word.partition("=")
                 if group not in self.chosen and choice in self.files.get(group, ()):
-                    found.setdefault(group, (word, each.word))
-        estimator = next((each.word for each in named if self._name(each) == "algorithm.adv_estimator"), None)
+                    found.setdefault(group, (word, each))
+        estimator = next((each for each in named if self._name(each) == "algorithm.adv_estimator"), None)
         has_settings = any(name.startswith("reward.") and name in self.holders for name in self.given)
         if estimator and "data.train_files" in self.given and "reward" not in self.chosen and not has_settings:
             found.setdefault("reward", ("reward=auto", estimator))  # as verl scores: by each row's data_source
         return found
 
-    def _makes_way(self, word: str, words: Sequence[str], typed: _Typed) -> bool:
+    def _makes_way(self, word: str, words: Sequence[str], typed: SourcedOverride) -> bool:
         """Whether a choice that follows from `typed` makes way for the chosen one: the same, or a kind of it."""
         group, _, choice = word.partition("=")
         chosen = self.chosen.get(group)
         if chosen is None or not {choice, chosen.value} <= {*self.files[group]}:
             return False
-        of_recipe = chosen.word.source != "command line" and typed.word.source == "command line"
+        of_recipe = chosen.source != "command line" and typed.source == "command line"
         if chosen.value == choice or of_recipe or any(each.startswith(f"{group}.") for each in words):
             return chosen.value == choice
         return issubclass(*(class_of(group, self.files[group][each]) for each in (chosen.value, choice)))
 
     # ---- single arguments
 
-    def _take(self, typed: _Typed, of_others: bool) -> Taken | None:
+    def _take(self, typed: SourcedOverride, of_others: bool) -> Taken | None:
         """What it is taken as; None where it stays as it is."""
         if not of_others and is_unset(typed.value):
             return None
         if _section(typed.key) not in self.suggester.missing_groups:  # then also `algorithm.lam` of GRPO
             of_others = of_others or not has_setting(self.suggester.node, typed.key)
         project, meanings = self.names.project, self._meanings(self._name(typed))
-        passed_on = Taken(typed.word, (EXTRA,), project) if of_others else None
-        if typed.removes:
+        passed_on = Taken(typed, (EXTRA,), project) if of_others else None
+        if typed.text.startswith("~"):
             return passed_on
         if not meanings:
             inner = self._words_in_mapping(self._name(typed), typed)
-            return Taken(typed.word, tuple(inner), project) if inner else passed_on
+            return Taken(typed, tuple(inner), project) if inner else passed_on
         meaning = next(filter(self.suggester.fits, meanings), meanings[0])
         words = self._words_in_run(meaning, typed)
         if words is None:
@@ -213,11 +201,11 @@ class _Translator:
             return passed_on
         if not words:
             note = _why_left_out(meaning, typed.value, self.suggester.run_context())
-            return Taken(typed.word, (), project, note)
-        is_same = " ".join(words).lower() == typed.word.text.lstrip("+").lower()
-        return None if is_same else Taken(typed.word, tuple(words), project)
+            return Taken(typed, (), project, note)
+        is_same = " ".join(words).lower() == typed.text.lstrip("+").lower()
+        return None if is_same else Taken(typed, tuple(words), project)
 
-    def _words_in_run(self, meaning: Translation, typed: _Typed) -> list[str] | None:
+    def _words_in_run(self, meaning: Translation, typed: SourcedOverride) -> list[str] | None:
         """The words; None where they cannot be typed as they are, or set what the run has not."""
         words = self._words(meaning, typed, self.suggester.run_context())
         if words is None or not is_complete(words) or self.suggester.lacking([each for each in words if each != EXTRA]):
@@ -230,7 +218,7 @@ class _Translator:
             return False
         return is_unset(value) or not meaning.ours or not (is_off(value) or self.suggester.fits(meaning))
 
-    def _words_in_mapping(self, name: str, typed: _Typed) -> list[str]:
+    def _words_in_mapping(self, name: str, typed: SourcedOverride) -> list[str]:
         """The words for one value of a setting that is a mapping: `reward.custom_reward_function.reward_kwargs.a=1`."""
         above, _, inner = name.rpartition(".")
         meaning = next(iter(self._meanings(above)), None)
@@ -241,7 +229,7 @@ class _Translator:
         words = [word for word in meaning.use.split() if "{}" not in word and not self._makes_way(word, (), typed)]
         return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]
 
-    def _words(self, meaning: Translation, typed: _Typed, known: RunContext) -> list[str] | None:
+    def _words(self, meaning: Translation, typed: SourcedOverride, known: RunContext) -> list[str] | None:
         value = readable(typed.value)
         if meaning.tells_verl(value):
             pattern = meaning.with_verl(value)
@@ -287,11 +275,6 @@ class _Translator:
         found = locate(str(target), noun) if target else noun
         assert issubclass(found, Algorithm)
         return found.data
-
-
-def _typed(word: SourcedOverride) -> _Typed:
-    key, _, value = word.text.partition("=")
-    return _Typed(word, key.lstrip("+~"), value)
 
 
 def _section(key: str) -> str:

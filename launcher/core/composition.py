@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.defaults_list import create_defaults_list
@@ -65,7 +65,7 @@ def compose(
     """The config `name`; a file is that of the first folder which has it, and `check` is called before it is read.
     Raises what Hydra, OmegaConf, YAML, the file system and `check` raise."""
     with LOCK:
-        files = _Files(folders, check)
+        files = CachingConfigRepository(_Files(folders, check))  # each file is asked for three times
         found = create_defaults_list(files, name, list(overrides), prepend_hydra=False, skip_missing=False)
         loader = ConfigLoaderImpl(ConfigSearchPathImpl())
         config = loader._compose_config_from_defaults_list(found.defaults, files)

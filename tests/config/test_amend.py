@@ -27,7 +27,6 @@ RUN = yaml.safe_load(to_yaml(resolve(["algorithm=grpo", "model=tiny", "data=reve
         ("hardware.nproc_per_node=3", ("hardware", "nproc_per_node"), 3),
         ("engine.strategy=fsdp2", ("engine", "strategy"), "fsdp2"),
         ("engine.offload=[weights,critic]", ("engine", "offload"), ["weights", "critic"]),
-        ("trainer.max_tokens_per_gpu=null", ("trainer", "max_tokens_per_gpu"), None),
         ("trainer.save_freq=10", ("trainer", "save_freq"), 10),
     ],
 )

@@ -39,14 +39,10 @@ def zsh(line: str) -> list[str]:
         (["train", "algorithm="], groups()["algorithm"]),
         (["train", "trainer.sa"], ["trainer.save_freq="]),
         (["train", "algorithm=dpo", "algorithm.lo"], ["algorithm.loss_type="]),  # of the class that was chosen
-        (["train", "algorithm=dpo", "algorithm="], groups()["algorithm"]),
         (["train", "engine.strategy=f"], ["fsdp2"]),
         (["train", "trainer.val_before_train="], ["true", "false"]),
-        (["train", "critic.optim.lr_w"], ["critic.optim.lr_warmup_steps="]),
         (["train", "optim.lr="], []),  # any number
-        (["train", "see"], ["seed="]),
         (["train", "nothing.of"], []),
-        (["train", "nothing="], []),
         (["config", "show", "algorithm.clip_ratio_l"], ["algorithm.clip_ratio_low"]),
         (["config", "diff", "grpo"], ["grpo-gsm8k"]),
         (["data", "prepare", "x", "reward=gs"], ["gsm8k", "gsm8k_format"]),

@@ -20,9 +20,7 @@ GROUPS = groups()
          ["optim.lr=1e-06 seed=0", "optim.lr=1e-06 seed=1", "optim.lr=5e-07 seed=0", "optim.lr=5e-07 seed=1"]),
         (["seed=range(0,3)"], ["seed=0", "seed=1", "seed=2"]),  # the end is left out, as in Python
         (["optim.lr=range(0.1,0.3,0.1)"], ["optim.lr=0.1", "optim.lr=0.2"]),
-        (["seed=choice(4,2)"], ["seed=4", "seed=2"]),
         (["seed=sort(3,1,2,reverse=true)"], ["seed=3", "seed=2", "seed=1"]),
-        (["algorithm=grpo,gspo"], ["algorithm=grpo", "algorithm=gspo"]),
         (["algorithm=glob(g*,exclude=*selfplay)"], ["algorithm=grpo", "algorithm=gspo"]),
         (["+sampler.n=2,4"], ["sampler.n=2", "sampler.n=4"]),
         (["trainer.max_tokens_per_gpu=null,64"],
@@ -54,12 +52,8 @@ def test_of_two_values_the_last_is_taken() -> None:
     [
         (["seed=0,0"], "seed: 'seed=0,0' has 0 twice; give it once"),
         (["seed=0,1", "seed=2"], "seed: is swept, and given again after that; give it once"),
-        (["seed=0,1", "seed=2,3"], "seed: is swept, and given again after that; give it once"),
         (["seed=range(0,10,0)"], "'seed=range(0,10,0)': is not a range; use range(first,end,step)"),
-        (["optim.lr=range(0.0,1.0,0.0)"], "'optim.lr=range(0.0,1.0,0.0)': is not a range; use range(first,end,step)"),
-        (["seed=range(0,nan)"], "'seed=range(0,nan)': is not a range; use range(first,end,step)"),
         (["seed=range(0,inf)"], "seed: 'seed=range(0,inf)' is more than 1,000 values; use fewer"),
-        (["seed=range(0,1e15)"], "seed: 'seed=range(0,1e15)' is more than 1,000 values; use fewer"),
         (["seed=range(3,1)"], "seed: 'seed=range(3,1)' has no values; use a range that holds a value"),
         (["seed=shuffle(range(0,1e15))"],  # said before it is made a list
          "seed: 'seed=shuffle(range(0,1e15))' has another order each time; leave shuffle out"),
@@ -71,7 +65,6 @@ def test_of_two_values_the_last_is_taken() -> None:
          "-m: 1,520 points are more than 1,000; use fewer values, or several sweeps"),
         (["trainer.experiment_name=a,b"],
          "trainer.experiment_name: its runs stand side by side; use one for all"),
-        (["trainer.run_root=a,b"], "trainer.run_root: its runs stand side by side; use one for all"),
     ],
 )  # fmt: skip
 def test_a_sweep_that_cannot_be_made_is_refused(words: list[str], line: str) -> None:
@@ -90,7 +83,6 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     ("word", "key", "value"),
     [
         ("optim.lr=1e-6", "optim.lr", 1e-6),  # which YAML would take for text
-        ("seed=3", "seed", 3),
         ("+sampler.n=8", "sampler.n", 8),
         ("trainer.max_tokens_per_gpu=null", "trainer.max_tokens_per_gpu", None),
         ("data.train_files=[a.jsonl,b.jsonl]", "data.train_files", ["a.jsonl", "b.jsonl"]),

