@@ -167,7 +167,7 @@ def answers(saved: Path, *others: Callable[[Path, Sequence[list[int]]], Written]
     answerer = Answerer(saved, Files(), Sampling())
     prompts = [answerer.encoder.prompt_ids(asked) for asked in ANSWERS]
     decoder = Decoder(answerer.model, TorchSampler(), LONGEST)
-    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64)), 0.0)
+    ours = decoder.answer(make_requests(prompts, np.zeros(len(prompts), np.uint64), 0.0))
     texts = [text.strip() for text in decoder.texts(ours)]
     # some templates open an answer with more than they open a prompt with
     right = [text.endswith(answer) for text, answer in zip(texts, ANSWERS.values(), strict=True)]
