@@ -107,7 +107,7 @@ class Answerer:
         sampler = TorchSampler(top_p=self.sampling.top_p, top_k=self.sampling.top_k, max_num_seqs=64)
         decoder = Decoder(self.model, sampler, room)
         decoder.on_token = heard
-        found = decoder.answer(make_requests(asked, keys), self.sampling.temperature)
+        found = decoder.answer(make_requests(asked, keys, self.sampling.temperature))
         texts = decoder.texts(found)
         return [
             Reply(text, len(one.turns[-1].tokens), one.outcome == "length")

@@ -89,7 +89,8 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
         prompts = PROMPTS[world.RANK :: world.SIZE] if not (step and world.RANK) else []
         with generator.current_weights() as told:
             keys = random_streams.stream_keys(0, step, range(len(prompts)), 2)
-            episodes = generator.answer(make_requests(prompts, keys), 0.5)
+            episodes = generator.answer(make_requests(prompts, keys, 0.5))
+        assert all(set(one.turns[0].versions) == {step} for one in episodes)
         answers = [one.turns[0] for one in episodes]
         total = float(next(iter(generator.exported))[1].double().sum())
         expected = [

@@ -31,7 +31,7 @@ def decoder(model: CausalLM, max_new: int = 12, **values: Any) -> Decoder:
 
 
 def answered(decoder: Decoder, prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Turn]:
-    return [episode.turns[0] for episode in decoder.answer(make_requests(prompts, keys), temperature)]
+    return [episode.turns[0] for episode in decoder.answer(make_requests(prompts, keys, temperature))]
 
 
 def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[Turn]:

@@ -73,11 +73,19 @@ def test_rows_that_are_left_out_change_with_the_epoch() -> None:
     assert len(set(left)) > 1
 
 
-def test_later_rounds_draw_rows_of_their_own() -> None:
-    order = Order(40, 4, 3, shuffle=False)
-    drawn = [tuple(order.step_rows(step, round_)) for step in (1, 2, 11) for round_ in (0, 1, 2)]
-    assert len(set(drawn)) == 8 and drawn[0] == drawn[6] == (0, 1, 2, 3)  # only the order of the epochs comes again
-    assert all(len(set(rows)) == 4 for rows in drawn)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_streams_depend_on_row_epoch_and_attempt_alone(shuffle: bool) -> None:
+    """They are those of the step and round in which the row has its turn, and no two draws have the same."""
+    order, keys = Order(11, 4, 3, shuffle), list[int]()
+    for step in range(1, 7):
+        for round_ in range(3):
+            for draw in order.draws(step, round_):
+                mine = order.stream_keys(9, draw, 2)
+                assert mine.tolist() == random_streams.stream_keys(9, step, [draw.row], 2, round_).tolist()
+                keys += mine.tolist()
+    assert len(set(keys)) == len(keys) == 6 * 3 * 4 * 2
+    assert [draw.attempt for draw in order.draws(3, 0)] == [0] * 4
+    assert order.draws(4, 1)[0].attempt != order.draws(4, 2)[0].attempt != order.draws(3, 1)[0].attempt
 
 
 # ---- episodes become a batch
@@ -101,7 +109,7 @@ def test_collate_by_hand(tiny: Callable[..., CausalLM]) -> None:
 
 def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Callable[..., CausalLM]) -> None:
     turns = (
-        Turn([7, 8], stop="end", logp=[-0.5, -0.25]),
+        Turn([7, 8], stop="end", logp=[-0.5, -0.25], versions=[3, 4]),
         Turn([9], "data"),
         Turn([10], stop="length", logp=[-1.0]),
     )
@@ -121,15 +129,24 @@ def test_an_episode_of_several_turns_is_learnt_where_the_policy_wrote(tiny: Call
 # ---- requests
 
 
-def test_each_request_has_as_many_episodes_as_streams(
+def test_requests_wait_until_a_result_is_asked_for(
     tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
 ) -> None:
-    prompts, keys = ids(3, 5), random_streams.stream_keys(0, 1, range(2), 2)
-    decoder = Decoder(tiny(), TorchSampler(), 5)
-    expected = decoder.answer(make_requests(prompts, keys), 1.0)
-    first, second = decoder.submit([Request(prompts[0], keys[:2]), Request(prompts[1], keys[3:])], 1.0)
-    assert (first.result(), second.result()) == (expected[:2], expected[3:])
-    assert [episode.prompt for episode in expected] == [prompts[0]] * 2 + [prompts[1]] * 2
+    """Answers are those of asking at once, whoever else waits; each token knows the weights that wrote it."""
+    model, prompts = tiny(), ids(3, 5)
+    keys = random_streams.stream_keys(0, 1, range(2), 2)
+    decoder = Decoder(model, TorchSampler(), 5)
+    expected = decoder.answer(make_requests(prompts, keys, 1.0))
+    first, second = decoder.submit(make_requests(prompts, keys, 1.0))
+    assert (first.episodes, second.episodes) == (None, None)
+    assert [*first.result(), *second.result()] == expected and not decoder.waiting
+    assert all(set(episode.turns[0].versions) == {0} for episode in expected)
+    model.version = 7
+    (single,) = decoder.answer([Request(prompts[1], keys[3:], 1.0)])
+    assert single.turns[0].tokens == expected[3].turns[0].tokens and set(single.turns[0].versions) == {7}
+    decoder.submit(make_requests(prompts, keys, 1.0))
+    with pytest.raises(ValueError, match=r"temperatures \[0\.5, 1\.0\]; use one"):
+        decoder.answer(make_requests(prompts, keys, 0.5))
 
 
 # ---- sources

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,12 +24,29 @@ class Request:
 
     prompt: list[int]
     keys: np.ndarray  # [n] uint64: equal keys give equal answers
+    temperature: float
+    """0 takes the likeliest tokens."""
 
 
-def make_requests(prompts: Sequence[list[int]], keys: np.ndarray) -> list[Request]:
+def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:
     """Equally many answers to each prompt; `keys` [P * n] are their streams, prompt by prompt."""
     each = np.split(keys, len(prompts)) if prompts else []
-    return [Request(prompt, mine) for prompt, mine in zip(prompts, each, strict=True)]
+    return [Request(prompt, mine, temperature) for prompt, mine in zip(prompts, each, strict=True)]
+
+
+class EpisodesFuture:
+    """The episodes of one request, as soon as they are asked for."""
+
+    def __init__(self, request: Request, generator: Generator) -> None:
+        self.request, self.generator = request, generator
+        self.episodes: list[Episode] | None = None
+
+    def result(self) -> list[Episode]:
+        """One for each key. Answers all requests that wait where this one still does; then it is collective."""
+        if self.episodes is None:
+            self.generator.answer_waiting()
+        assert self.episodes is not None
+        return self.episodes
 
 
 class Generator(ABC):
@@ -38,6 +54,7 @@ class Generator(ABC):
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
+        self.waiting: list[EpisodesFuture] = []
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
@@ -45,18 +62,34 @@ class Generator(ABC):
         Collective."""
         yield {}
 
-    def submit(self, requests: Sequence[Request], temperature: float) -> list[Future[list[Episode]]]:
-        """The episodes of each request, one for each of its keys; a temperature of 0 takes the likeliest tokens.
-        Collective: a process without requests must call it, too."""
-        turns, futures = iter(self.generate(requests, temperature)), list[Future[list[Episode]]]()
-        for request in requests:
-            futures.append(Future())
-            futures[-1].set_result([Episode(request.prompt, (next(turns),)) for _ in request.keys])
+    def submit(self, requests: Sequence[Request]) -> list[EpisodesFuture]:
+        """Take requests; they wait until a result is asked for."""
+        futures = [EpisodesFuture(request, self) for request in requests]
+        self.waiting += futures
         return futures
 
-    def answer(self, requests: Sequence[Request], temperature: float) -> list[Episode]:
-        """The episodes of all requests, request by request. Collective, as `submit` is."""
-        return [episode for future in self.submit(requests, temperature) for episode in future.result()]
+    def answer_waiting(self) -> None:
+        """Answer the requests that wait. Collective: a process without requests must call it, too.
+
+        Raises `ValueError` where they have several temperatures.
+        """
+        futures, self.waiting = self.waiting, []
+        temperatures = {future.request.temperature for future in futures} or {0.0}
+        if len(temperatures) > 1:
+            raise ValueError(f"requests that wait together have temperatures {sorted(temperatures)}; use one")
+        found = iter(self.generate([future.request for future in futures], temperatures.pop()))
+        for future in futures:
+            prompt, turns = future.request.prompt, [next(found) for _ in future.request.keys]
+            versions = [[self.model.version] * len(turn.tokens) for turn in turns]
+            future.episodes = [
+                Episode(prompt, (replace(turn, versions=each),)) for turn, each in zip(turns, versions, strict=True)
+            ]
+
+    def answer(self, requests: Sequence[Request]) -> list[Episode]:
+        """The episodes of all requests, request by request. Collective, as `answer_waiting` is."""
+        futures = self.submit(requests)
+        self.answer_waiting()
+        return [episode for future in futures for episode in future.result()]
 
     @abstractmethod
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:

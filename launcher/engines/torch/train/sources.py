@@ -13,7 +13,7 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Generator, make_requests
+from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
@@ -59,6 +59,16 @@ def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, rewar
 
 
 @dataclass(frozen=True)
+class Draw:
+    """A row that is answered: its random streams are a function of these three numbers and of the run's seed."""
+
+    row: int
+    epoch: int
+    attempt: int
+    """0 when the row has its turn in the epoch; a number of its own each time that it is drawn beside that."""
+
+
+@dataclass(frozen=True)
 class Order:
     """The rows of each step: a pure function of the step, so a restart needs no state."""
 
@@ -74,15 +84,32 @@ class Order:
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
 
-    def step_rows(self, step: int, round_: int = 0) -> list[int]:
-        """This process's rows of a step (1-based): every SIZE-th of the batch. Where it samples once more, in a later
-        round, rows drawn anew, apart from every epoch's order."""
-        start, order = (step - 1) % self.steps_per_epoch * self.batch, np.arange(self.rows)
-        if round_:
-            start, order = 0, random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)
-        elif self.shuffle:
-            order = random_streams.row_order(self.seed, self.epoch(step), self.rows)
+    def step_rows(self, step: int) -> list[int]:
+        """This process's rows of a step (1-based): every SIZE-th of the batch."""
+        start = (step - 1) % self.steps_per_epoch * self.batch
+        order = random_streams.row_order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
         return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
+
+    def draws(self, step: int, round_: int = 0) -> list[Draw]:
+        """This process's rows of a step; where it samples once more, rows drawn anew, apart from every epoch's
+        order."""
+        epoch = self.epoch(step)
+        if not round_:
+            return [Draw(row, epoch, 0) for row in self.step_rows(step)]
+        attempt = (step - 1) % self.steps_per_epoch * ROUNDS + round_
+        drawn = random_streams.row_order(self.seed, -(step * ROUNDS + round_), self.rows)[: self.batch]
+        return [Draw(int(row), epoch, attempt) for row in drawn][world.RANK :: world.SIZE]
+
+    def stream_keys(self, seed: int, draw: Draw, n: int) -> np.ndarray:
+        """[n] uint64 random streams of the answers to a drawn row.
+
+        They are those of the step in which the row has its turn, so that it does not matter when it is answered.
+        """
+        turn, round_ = divmod(draw.attempt, ROUNDS)
+        if not draw.attempt:
+            places = random_streams.row_places(self.seed, draw.epoch, self.rows) if self.shuffle else range(self.rows)
+            turn = int(places[draw.row]) // self.batch
+        return random_streams.stream_keys(seed, draw.epoch * self.steps_per_epoch + turn + 1, [draw.row], n, round_)
 
 
 class Demonstrations:
@@ -163,25 +190,24 @@ class Rollouts:
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
         """Answered prompts, then pairs; each has a number in the step."""
-        first, rows = round_ * self.order.batch + world.RANK, self.order.step_rows(step, round_)
-        given = [(first + place * world.SIZE, row, self.rows.tokens[row]) for place, row in enumerate(rows)]
-        prompts = [(number, row, tokens.ids) for number, row, tokens in given if isinstance(tokens, Tokens)]
-        pairs = {number: tokens for number, _, tokens in given if isinstance(tokens, Pair)}
-        n = self.generator.sampler.n
-        keys = random_streams.stream_keys(self.seed, step, [row for _, row, _ in prompts], n, round_)
-        return self._answer_prompts(prompts, keys, clock) + read_episodes([*pairs.values()], [*pairs])
+        draws = self.order.draws(step, round_)
+        first = round_ * self.order.batch + world.RANK
+        given = [(first + place * world.SIZE, draw, self.rows.tokens[draw.row]) for place, draw in enumerate(draws)]
+        prompts = [(number, draw, row) for number, draw, row in given if isinstance(row, Tokens)]
+        pairs = [(number, row) for number, _, row in given if isinstance(row, Pair)]
+        episodes = self._answer_prompts(prompts, clock)
+        return episodes + read_episodes([pair for _, pair in pairs], [number for number, _ in pairs])
 
-    def _answer_prompts(
-        self, prompts: Sequence[tuple[int, int, list[int]]], keys: np.ndarray, clock: Clock
-    ) -> list[Episode]:
-        """`sampler.n` scored episodes for each prompt, with its number as their group; a prompt is given by its number,
-        row and tokens."""
-        n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
+    def _answer_prompts(self, prompts: Sequence[tuple[int, Draw, Tokens]], clock: Clock) -> list[Episode]:
+        """`sampler.n` scored episodes for each prompt, with its number as their group."""
         if not prompts:
-            return self.generator.answer([], temperature)  # which is collective
+            return self.generator.answer([])  # which is collective
+        n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
         with clock("gen"):
-            episodes = self.generator.answer(make_requests([ids for _, _, ids in prompts], keys), temperature)
-        asked = [(number, row) for number, row, _ in prompts for _ in range(n)]
+            keys = [self.order.stream_keys(self.seed, draw, n) for _, draw, _ in prompts]
+            requests = [Request(row.ids, key, temperature) for (_, _, row), key in zip(prompts, keys, strict=True)]
+            episodes = self.generator.answer(requests)
+        asked = [(number, row.row) for number, _, row in prompts for _ in range(n)]
         with clock("reward"):
             texts = zip(asked, self.generator.texts(episodes), strict=True)
             scores = score_safely(self.reward, [self.rows.answer(row, text) for (_, row), text in texts])

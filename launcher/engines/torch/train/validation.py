@@ -140,8 +140,8 @@ class Validation:
     def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        requests = make_requests([self._prompt(place) for place in places], keys)
-        texts = self.generator.texts(self.generator.answer(requests, temperature))  # which is collective
+        requests = make_requests([self._prompt(place) for place in places], keys, temperature)
+        texts = self.generator.texts(self.generator.answer(requests))  # which is collective
         if not places:
             return
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]

@@ -101,11 +101,11 @@ def _load_weights(link: Link, copy: VllmModel) -> None:
 def _generate(
     copy: VllmModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
 ) -> list[list[Turn]]:
-    """Generate the answers of all trainers together."""
+    """Generate the answers of all trainers together; a trainer without requests has no temperature."""
     whole = [one for mine, _, _ in received for one in mine]
     if not whole:
         return [[] for _ in received]
-    _, temperature, ends = received[0]
+    temperature, ends = next((warmth, ends) for mine, warmth, ends in received if mine)
     found = iter(copy.generate(whole, temperature, ends))
     return [[next(found) for _ in mine] for mine, _, _ in received]
 
