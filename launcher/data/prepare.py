@@ -55,7 +55,7 @@ class PreparedData:
     files: Mapping[str, int]
     """Bytes of each file in the folder."""
     digest: str
-    """Hash of all inputs; see `digest`."""
+    """Twelve hex digits of a hash of all inputs: content, order, kind and settings."""
     made_at: float
     version: int
     """Version of the format."""
@@ -136,23 +136,17 @@ def _describe(
 ) -> PreparedData:
     """What will be prepared, as far as it is known before a row was read."""
     sources = {file: hashes.get(file) or _sha256(file) for of_split in names.values() for file in of_split}
-    settings = converted(files)
+    settings, contents = converted(files), [[sources[file] for file in of_split] for of_split in names.values()]
+    inputs = json.dumps([VERSION, kind, dict(sorted(settings.items())), contents])
     return PreparedData(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin), files={},
-        digest=digest(kind, settings, [[sources[file] for file in of] for of in names.values()]), made_at=time.time(),
-        version=VERSION,
+        digest=hashlib.sha256(inputs.encode()).hexdigest()[:12], made_at=time.time(), version=VERSION,
     )  # fmt: skip
 
 
 def converted(files: Files) -> dict[str, Any]:
     """The settings that determine the prepared rows."""
     return {setting: getattr(files, setting) for setting in _CONVERTED}
-
-
-def digest(kind: Kind, chosen: Mapping[str, Any], sources: Sequence[Sequence[str]]) -> str:
-    """Twelve hex digits that identify the inputs: content, order, kind and settings."""
-    whole = json.dumps([VERSION, kind, dict(sorted(chosen.items())), sources])
-    return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
 
 @contextmanager

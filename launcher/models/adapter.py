@@ -31,6 +31,9 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
     if not isinstance(kind, str) or not _known_to_peft(kind):
         got = f"peft_type is {short_repr(kind, 60)} in {CONFIG}"
         return [Problem("", got, "use LoRA adapters (LORA)", "bad-file")]
+    if not isinstance(targets := node.get("target_modules"), list | str | None):
+        got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}"
+        return [Problem("", got, "use a list of the names of layers", "bad-file")]
     base = base or base_folder(folder)
     matrices = next(_matrix_problems(folder, node, base), None) if kind == "LORA" else None
     found = [*_kind_problems(node), *([matrices] if matrices else [])]

@@ -73,7 +73,7 @@ def _fault(path: Path) -> str:
 
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
-    numbers. Numbers of layers, heads and the like are found by `dry_load`."""
+    numbers. How many layers, heads and the like there may be is for `dry_load` to say."""
     return [*_quantized(config), *(fault for part in parts(config) for fault in _out_of_range(part))]
 
 
@@ -99,6 +99,11 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    (
+        "|".join((*_PLAIN, "num_key_value_heads", "head_dim")),
+        lambda x: isinstance(x, int) and 0 <= x <= _MOST,
+        f"a whole number of at most {_MOST:,} for {{name}}, as its publisher has it",
+    ),
     (".*(dropout|pdrop)", lambda x: 0 <= x < 0.9, "{name} as its publisher has it, such as 0 or 0.1"),  # little is left
     (".*(norm_eps|norm_epsilon)", lambda x: 0 <= x <= 0.1, "{name} of about 1e-6, as its publisher has it"),
     ("rope_theta", lambda x: 0 < x < inf, "{name} above 0, as its publisher has it"),

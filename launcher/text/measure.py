@@ -32,7 +32,7 @@ from launcher.text.encoder import (
 )
 from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
-from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
+from launcher.text.tokenizer import load_tokenizer
 from launcher.text.turns import reasoning_in
 
 WRITTEN = 2**20
@@ -44,9 +44,8 @@ TEXTS = ("config.json", "generation_config.json")
 
 class Measure:
     def __init__(self, model: Model, data: Dataset, exact: bool) -> None:
-        tokenizer = None if exact else load_fast_tokenizer(model)
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
-        self.encoder = _BoundedEncoder(tokenizer or load_tokenizer(model), endless)
+        self.encoder = _BoundedEncoder(load_tokenizer(model, fast=not exact), endless)
         backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
         backend.no_truncation()
         backend.no_padding()

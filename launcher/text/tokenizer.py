@@ -18,28 +18,17 @@ from launcher.spec.model import Model
 from launcher.text.bounds import TOKENIZER
 
 
-def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
-    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
+def load_tokenizer(model: Model, *, fast: bool = False) -> PreTrainedTokenizerFast:
+    """The model's tokenizer alone; `fast` takes a folder's tokenizer.json as it is, without torch: a second instead of
+    four. Raises `Problems` where it cannot be loaded."""
     if isinstance(model, Scratch):
         return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
+    if fast and (file := Path(path) / TOKENIZER).is_file():
+        return _loaded(str(file), lambda: PreTrainedTokenizerFast.from_pretrained(path))
     own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
     return _loaded(path, lambda: tokenizer_class(Path(path)).from_pretrained(path, **own))
-
-
-def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
-    """The same without torch, from a folder's own tokenizer.json: a second instead of four. None where there is none.
-
-    Raises `Problems` where it cannot be read.
-    """
-    if isinstance(model, Scratch):
-        return character_tokenizer(model.alphabet)
-    assert isinstance(model, Pretrained)
-    folder = Path(weights_of(model.path))
-    if not (folder / TOKENIZER).is_file():
-        return None
-    return _loaded(str(folder / TOKENIZER), lambda: PreTrainedTokenizerFast.from_pretrained(folder))
 
 
 def _loaded(path: str, load: Callable[[], Any]) -> PreTrainedTokenizerFast:

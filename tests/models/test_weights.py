@@ -168,7 +168,7 @@ def test_a_file_that_no_loader_could_read_is_named(tmp_path: Path, name: str, co
     [
         ({"r": "x"}, "r is 'x'"), ({"r": float("inf")}, "r is inf"), ({"r": -1}, "r is -1"),
         ({"peft_type": "NOPE"}, "peft_type is 'NOPE'"), ({"peft_type": None}, "peft_type is None"),
-        ({"target_modules": r".*\.(q|v)_proj"}, ""),
+        ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
         ({"target_modules": "all-linear"}, ""), ({}, ""),
     ],
 )  # fmt: skip
