@@ -46,7 +46,6 @@ class Unknown:
     """As it was typed; `true` where it had none."""
     dashes: str = ""
     """Those of an option: `--key value`."""
-    word: SourcedOverride | None = None
 
     @property
     def shown(self) -> str:
@@ -105,7 +104,7 @@ def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOver
             while left and ((is_secret and not values) or _is_value(left[0].text)) and (is_secret or not values):
                 values.append(left.popleft().text)
             value = " ".join(values) or "true"
-        options.append(Unknown(name, value, option["dashes"], word))
+        options.append(Unknown(name, value, option["dashes"]))
     return rest, options
 
 
@@ -151,7 +150,7 @@ def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, 
         if not equals or not re.fullmatch(r"[\w.]*[a-z][\w.]*", name):
             arguments.problems.extend(unreadable.problems)
         elif name.partition(".")[0] not in settable:
-            arguments.unknown.append(Unknown(name, value.strip(), word=word))
+            arguments.unknown.append(Unknown(name, value.strip()))
         elif value and value[0] not in "'\"[{(" and not set(value) & set('"\\$') and value.isprintable():
             return parse(f"{key}={quoted(value)}")
         else:
@@ -167,7 +166,7 @@ def _take(override: Override, word: SourcedOverride, arguments: Arguments, known
         arguments.refuse(problem, key)
         arguments.doubtful.update(get_close_matches(top, known, n=1) if top not in known else [])
     elif top not in (*known, *PLAIN):
-        arguments.unknown.append(Unknown(key, text_of(override), word=word))
+        arguments.unknown.append(Unknown(key, text_of(override)))
     elif key in known and value is not None and value not in known[key]:
         arguments.no_choices.append((key, str(value)))
     elif key == PARTS and isinstance(value, dict):

@@ -282,7 +282,7 @@ def _section(key: str) -> str:
 
 
 def _why_left_out(meaning: Translation, value: str, known: RunContext) -> str:
-    if is_off(value) or is_unset(value):
+    if is_off(value):
         return OFF
     if not meaning.ours and meaning.note:
         return meaning.note

@@ -16,14 +16,13 @@ LOGGER = "trainer.logger"
 
 @dataclass(frozen=True)
 class TrackerLibrary:
-    """What a tracker imports, and the package that pip installs for it; both empty where nothing is needed."""
+    """The package that a tracker imports and pip installs, by the one name of both; empty where nothing is needed."""
 
-    module: str = ""
     package: str = ""
 
     @property
     def installed(self) -> bool:
-        return not self.module or find_spec(self.module) is not None
+        return not self.package or find_spec(self.package) is not None
 
     @property
     def fix(self) -> str:
@@ -31,15 +30,10 @@ class TrackerLibrary:
         return f"run pip install {self.package}, or pip install 'rlrun[trackers]'"
 
 
-TRACKERS: Mapping[str, TrackerLibrary] = MappingProxyType({
-    "tensorboard": TrackerLibrary("tensorboard", "tensorboard"),
-    "wandb": TrackerLibrary("wandb", "wandb"),
-    "trackio": TrackerLibrary("trackio", "trackio"),
-    "mlflow": TrackerLibrary("mlflow", "mlflow"),
-    "swanlab": TrackerLibrary("swanlab", "swanlab"),
-    "prometheus": TrackerLibrary(),
-    "file": TrackerLibrary(),
-})  # fmt: skip
+TRACKERS: Mapping[str, TrackerLibrary] = MappingProxyType(
+    {name: TrackerLibrary(name) for name in ("tensorboard", "wandb", "trackio", "mlflow", "swanlab")}
+    | {name: TrackerLibrary() for name in ("prometheus", "file")}
+)
 """In the order in which they are listed."""
 
 

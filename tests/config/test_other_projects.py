@@ -16,7 +16,7 @@ from launcher.config.compose import config_file, groups
 from launcher.config.descriptions import written
 from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, RunContext, convert, is_complete
-from launcher.config.names.table import OTHER, Translation, table
+from launcher.config.names.table import Translation, table
 from launcher.config.nodes import flat
 from launcher.config.reference import coming_from
 from launcher.config.request import SourcedOverride
@@ -99,12 +99,6 @@ def known(word: str) -> bool:
 
 
 # ---- the table
-
-
-def test_the_table_has_names_of_every_project() -> None:
-    pairs = {(key, name) for meaning in table().meanings for key, names in meaning.names.items() for name in names}
-    count = {key: sum(of == key for of, _ in pairs) for key in [*table().projects, OTHER]}
-    assert len(pairs) >= 1000 and min(count[key] for key in table().projects) >= 140, count
 
 
 NAMED = [meaning for meaning in table().meanings if meaning.names]

@@ -16,7 +16,7 @@ from launcher.core.overrides import literal
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
-_OFF = (*_UNSET, "false", "no", "off", "0", "0.0")
+_OFF = (*_UNSET, "false", "no", "off")
 _OTHER_WAY = ("full", "hf", "huggingface")
 """Values of switches that choose something without the setting: all weights, a sampler that is not vLLM."""
 
@@ -45,14 +45,15 @@ class RunContext:
 
     def is_on(self, *names: str) -> bool:
         """Whether one of them is typed with a value that does not switch it off."""
-        return any(name in self.given and _plain(self.given[name]) not in _OFF for name in names)
+        return any(name in self.given and not is_off(self.given[name]) for name in names)
 
     def says_better(self, meaning: Translation) -> bool:
         """Whether another name that is typed says it, or switches it off."""
         return self.is_off(*meaning.switch) or self.is_on(*meaning.unless)
 
     def is_off(self, *names: str) -> bool:
-        return any(_plain(self.given[name]) in (*_OFF, *_OTHER_WAY) for name in names if name in self.given)
+        typed = [self.given[name] for name in names if name in self.given]
+        return any(is_off(value) or _plain(value) in _OTHER_WAY for value in typed)
 
     @property
     def typed_nodes(self) -> int:
@@ -81,12 +82,12 @@ def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | 
     own = None if meaning.values is None else _looked_up(meaning.values, plain)
     if own is None and plain in _UNSET:
         return []
-    if known.is_off(*meaning.switch) or (plain not in _OFF and known.is_on(*meaning.unless)):
+    if known.is_off(*meaning.switch) or (not is_off(plain) and known.is_on(*meaning.unless)):
         return []  # as `says_better` tells
     if meaning.convert:
         return RULES[meaning.convert](value, known)
     pattern = own if own is not None else _pattern(meaning)
-    if own is None and plain in _OFF and "{}" not in (pattern or ""):
+    if own is None and is_off(plain) and "{}" not in (pattern or ""):
         return []  # what we do not have is off already
     return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
 
@@ -106,9 +107,8 @@ def is_complete(words: list[str]) -> bool:
 
 
 def is_off(value: str) -> bool:
-    """Whether a value switches something off: `false`, `0`, `null`."""
-    plain = value.strip("'\"").lower()
-    return _ALIASES.get(plain, plain) in ("false", "null") or number(plain) == 0
+    """Whether a value switches something off, or says nothing: `false`, `0`, `null`."""
+    return _plain(value) in _OFF or number(value) == 0
 
 
 def is_unset(value: str) -> bool:
@@ -177,7 +177,7 @@ def _bf16(value: str, known: RunContext) -> list[str] | None:
     if plain == "full":
         return ["model.dtype=bfloat16"]
     if plain not in ("true", "yes", "on", "1", "auto", "bf16", "bfloat16"):
-        return [] if plain in (*_OFF, "fp32", "float32") else None
+        return [] if is_off(plain) or plain in ("fp32", "float32") else None
     weights = [_plain(known.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
     if any(each in ("bfloat16", "bf16") for each in weights) or known.is_on("pure_bf16", "bfloat16"):
         return []
@@ -192,7 +192,7 @@ def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool
     plain = _plain(value)
     given = rank if plain in ("true", "yes", "on", "lora") else _whole(number(plain))
     if given is None:
-        return [] if plain in (*_OFF, "full") else None
+        return [] if is_off(plain) or plain == "full" else None
     words = [f"model.lora_rank={given}"]
     if given > 0 and known.number(*names_of("model.lora_alpha")) is None:
         words.append(f"model.lora_alpha={alpha * given if of_rank else alpha}")
@@ -233,7 +233,7 @@ def _algorithm(value: str, known: RunContext) -> list[str] | None:
     loss = _plain(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
     if plain == "gae":
         return ["algorithm=ppo"]
-    if plain in (*_OFF, "vanilla"):
+    if is_off(plain) or plain == "vanilla":
         return []
     if plain not in ("grpo", "grpo_vectorized", "gspo", "true") or estimator not in ("", "grpo", "grpo_vectorized"):
         return None  # also a critic, or another estimator, with this loss or filter
