@@ -109,16 +109,3 @@ def test_whiten(values: list[float], mask: list[float], expected: list[float]) -
 
 
 # ---- preference
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [(0.0, -math.log(2)), (1.0, -math.log1p(math.exp(-1))), (-800.0, -800.0), (800.0, 0.0), (40.0, -math.exp(-40))],
-)
-def test_log_sigmoid(x: float, expected: float) -> None:
-    at = f64(x).requires_grad_()
-    found = ops.log_sigmoid(at)
-    assert found.item() == pytest.approx(expected, rel=1e-15, abs=0)
-    found.sum().backward()
-    assert at.grad is not None
-    assert at.grad.item() == pytest.approx(1 / (1 + math.exp(min(x, 700))), rel=1e-12, abs=1e-300)
