@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -64,8 +63,6 @@ class Fake:
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Turn]:
         if "die" in self.words:
             os._exit(9)
-        if "slow" in self.words:
-            time.sleep(0.3)
         assert list(ends) == [1]
         return [answer(prompt, seed, temperature, self.total, self.rank) for prompt, seed in asked]
 

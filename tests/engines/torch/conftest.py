@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -24,10 +24,7 @@ from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train.collate import collate
 from launcher.models.scratch import Scratch
-from launcher.spec.algorithm import Batch
-from launcher.spec.episode import Episode, Turn
 from launcher.text.tokenizer import character_tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests are no package
@@ -109,18 +106,6 @@ def ids() -> Callable[..., list[list[int]]]:
 
 
 @pytest.fixture
-def batch_of() -> Callable[..., Batch]:
-    """A batch of sequences, each imitated after its first `prompt` tokens."""
-
-    def make(model: CausalLM, sequences: Sequence[list[int]], prompt: int = 1) -> Batch:
-        masks = [[0] * min(prompt, len(row)) + [1] * max(len(row) - prompt, 0) for row in sequences]
-        rows = zip(sequences, masks, strict=True)
-        return collate([Episode([], (Turn(ids, "data", mask=mask),)) for ids, mask in rows], model)
-
-    return make
-
-
-@pytest.fixture
 def entering() -> Iterator[Callable[[CausalLM], list[tuple[int, int]]]]:
     """Record the [rows, tokens] of every call of the model."""
     handles = []
@@ -140,17 +125,17 @@ def entering() -> Iterator[Callable[[CausalLM], list[tuple[int, int]]]]:
         handle.remove()
 
 
-@torch.no_grad()
-def logp_alone(plain: PreTrainedModel, sequence: list[int]) -> Tensor:
+@pytest.fixture
+def logp_alone() -> Callable[[PreTrainedModel, list[int]], Tensor]:
     """[T - 1] log-probability of each token but the first, the sequence read by itself."""
-    tokens = torch.tensor([sequence])
-    logits = plain(input_ids=tokens, use_cache=False).logits[0, :-1]  # [T - 1, V] speak of tokens 1..
-    return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
 
+    @torch.no_grad()
+    def read(plain: PreTrainedModel, sequence: list[int]) -> Tensor:
+        tokens = torch.tensor([sequence])
+        logits = plain(input_ids=tokens, use_cache=False).logits[0, :-1]  # [T - 1, V] speak of tokens 1..
+        return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
 
-@pytest.fixture(name="logp_alone")
-def _logp_alone() -> Callable[[PreTrainedModel, list[int]], Tensor]:
-    return logp_alone
+    return read
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from launcher.engines.torch.model.attention import NO_MASK, Call, Layout, attention
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.packing import pack
+from launcher.engines.torch.train.collate import collate
 from launcher.spec.algorithm import Batch
 
 D = 8  # of each head
@@ -134,7 +136,7 @@ def test_packed_is_what_each_sequence_is_alone(
     packs: bool,
     family: Callable[..., Any],
     ids: Callable[..., list[list[int]]],
-    batch_of: Callable[..., Batch],
+    jobs: ModuleType,
     logp_alone: Callable[..., torch.Tensor],
     entering: Callable[..., list[tuple[int, int]]],
 ) -> None:
@@ -142,8 +144,9 @@ def test_packed_is_what_each_sequence_is_alone(
     model, plain = family(name)
     assert model.supports_packing == packs
     sequences, shapes = ids(*LENGTHS), entering(model)
+    batch = collate([jobs.written(row, [0] + [1] * (len(row) - 1)) for row in sequences], model)
     with torch.no_grad():
-        found = model(model.pack(batch_of(model, sequences))).logp
+        found = model(model.pack(batch)).logp
     assert sorted(shapes) == ([(1, 39)] if packs else [(1, 2), (1, 3), (1, 4), (1, 5), (1, 7), (2, 9)])
     for row, sequence in zip(found, sequences, strict=True):
         assert row[0] == 0

@@ -23,7 +23,6 @@ from launcher.engines.torch.rollout.generator import ExportedWeights, Generator,
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
@@ -91,31 +90,23 @@ def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_a_policys_update_notes_how_far_they_are_apart(
-    epochs: int, tiny: Callable[..., CausalLM], jobs: ModuleType
-) -> None:
+def test_a_policys_update_notes_how_far_they_are_apart(epochs: int, jobs: ModuleType) -> None:
     """On-policy by the log-probabilities that the update computes anyway, otherwise by those before it: equal ones."""
-    batch, _, _ = rolled(tiny())
-    model, seen = jobs.small("float64"), Mismatch(2.0)
-    policy = jobs.policy_of(model, GSPOSelfPlay(), limits=Limits(3), reference=jobs.small("float64", 1))
-    policy.mismatch = seen
+    policy = jobs.policy_for("gspo_selfplay", "float64", Limits(3))
+    policy.mismatch = Mismatch(2.0)
+    batch = jobs.batch_for(policy.algorithm, policy.model, 1)
+    answer = (batch.mask > 0) & (batch.preference == 0)[:, None]
+    batch = replace(batch, rollout=batch.tokens / -8.0)
+    old = policy.annotate(batch, Clock(), on_policy=False).old
     made = policy.annotate(batch, Clock(), on_policy=epochs == 1)
     made, _ = policy.algorithm.prepare(made, {})
     for _ in range(epochs):
         policy.update(made, 1)
-    found = seen.metrics(CPU)
-    old = policy_logp(jobs, batch)
-    answer = (batch.mask > 0) & (batch.preference == 0)[:, None]
+    found = policy.mismatch.metrics(CPU)
     assert found["rollout_corr/kl"] == pytest.approx((batch.rollout - old)[answer].mean().item())
     assert found["training/rollout_probs_diff_max"] == pytest.approx(
         (old.exp() - batch.rollout.exp())[answer].abs().max().item()
     )
-
-
-def policy_logp(jobs: ModuleType, batch: Batch) -> torch.Tensor:
-    policy: Policy = jobs.policy_of(jobs.small("float64"), GSPOSelfPlay(), limits=Limits(8))
-    with torch.no_grad():
-        return policy._compute_rows(policy.model, batch, policy._parts(batch), policy._logp)
 
 
 def batch_of(old: list[float], rollout: list[float], mask: list[int]) -> Batch:

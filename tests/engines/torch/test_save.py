@@ -104,9 +104,10 @@ def test_plain_transformers_reads_the_policy(
     spec: Scratch, tmp_path: Path, policy_of: PolicyOf, train: Train, ids: Callable[..., list[list[int]]]
 ) -> None:
     model = load_model(spec, 0, CPU)
+    model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     policy = policy_of(model)
     train(policy, 1, 2)
-    path = saved(policy, tmp_path) / "policy"
+    path = saved(policy, tmp_path / "run" / "checkpoints") / "policy"
     theirs = AutoModelForCausalLM.from_pretrained(path)
     assert theirs.dtype == model.module.dtype
     assert theirs.config._attn_implementation == "sdpa"  # our own attention stays with us
@@ -117,6 +118,8 @@ def test_plain_transformers_reads_the_policy(
         assert torch.equal(theirs(input_ids=tokens).logits, model.module(input_ids=tokens).logits)
 
     check_same_tokens(AutoTokenizer.from_pretrained(path), model.tokenizer)
+    check_same_tokens(load_model(spec, 0, CPU, path).tokenizer, model.tokenizer)  # as training goes on
+    check_same_tokens(load_model(Pretrained(path=str(tmp_path / "run")), 0, CPU).tokenizer, model.tokenizer)
 
 
 def check_same_tokens(found: PreTrainedTokenizerFast, expected: PreTrainedTokenizerFast) -> None:
@@ -125,15 +128,6 @@ def check_same_tokens(found: PreTrainedTokenizerFast, expected: PreTrainedTokeni
     assert found.decode(found(text).input_ids) == expected.decode(expected(text).input_ids)
     for name in ("pad_token_id", "eos_token_id", "unk_token_id", "chat_template"):
         assert getattr(found, name) == getattr(expected, name)
-
-
-def test_training_goes_on_with_the_same_tokens(tmp_path: Path, policy_of: PolicyOf) -> None:
-    spec = Scratch(architecture="qwen3")
-    model = load_model(spec, 0, CPU)
-    model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    folder = saved(policy_of(model), tmp_path / "run" / "checkpoints")
-    check_same_tokens(load_model(spec, 0, CPU, folder / "policy").tokenizer, model.tokenizer)
-    check_same_tokens(load_model(Pretrained(path=str(tmp_path / "run")), 0, CPU).tokenizer, model.tokenizer)
 
 
 OWN_CODE = """
