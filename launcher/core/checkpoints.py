@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
@@ -165,14 +166,20 @@ def best_first(root: Path, grade: Grade) -> list[Path]:
 
 
 def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
-    """Remove all but the `last` newest, the `best` best, and the newest that verifies; returns the removed.
+    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
 
-    Where none verifies, all stay. `sealed` was written just now and is known to verify, so that nothing is hashed: of
-    the best, too, nothing but their grade is looked at.
+    Where none verifies, all stay. `sealed` was written just now and is known to verify. Nothing else is hashed, unless
+    one with a grade would go: then the better ones are, as a damaged one must not be kept in its place.
     """
     good = sealed or newest_verified(root)[0]
-    every = newest_first(root)
-    kept = {good, *every[:last], *(best_first(root, grade)[:best])} if good else {*every}
+    if good is None:
+        tidy(root)
+        return []
+    every, ranked = newest_first(root), best_first(root, grade)
+    kept = {good, *every[:last], *ranked[:best]}
+    if not kept.issuperset(ranked):
+        verified = (folder for folder in ranked if folder == good or not faults(folder))
+        kept = {good, *every[:last], *islice(verified, best)}
     gone = [folder for folder in every if folder not in kept]
     for folder in gone:
         folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint

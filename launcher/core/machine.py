@@ -112,6 +112,23 @@ def has_open(pid: int, path: Path) -> bool:
         return False
 
 
+_WITHOUT_DEVICE = {"tmpfs", "overlay"}  # file systems of one machine that no block device is behind
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process of this machine holds a `flock` on a file, which this user need not be able to open. None where
+    that is not known: of a network's disk, the locks of other machines are listed nowhere."""
+    with suppress(OSError):
+        status = path.stat()
+        device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()]
+        kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == device}
+        if os.major(status.st_dev) or (kinds and kinds <= _WITHOUT_DEVICE):
+            locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+            return any(fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}") for fields in locks)
+    return None
+
+
 def shell_exit_code(code: int) -> int:
     """A shell's exit code for a process: 128 + the signal that killed it, which Python gives as -signal."""
     return 128 - code if code < 0 else code

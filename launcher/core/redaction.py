@@ -14,18 +14,28 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from itertools import pairwise
 
 MARK = "[secret]"
 MIN_LENGTH = 8  # characters of a value that is redacted wherever it stands; a shorter one would redact words, too
 _SHORTEST = 6  # ... of one that is registered
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of `X-Api-Key`, `api_key`, `apiKey` and `API_KEY`
-_SECRET = re.compile(
-    r"(?:token|secret|password|passwd|passphrase|apikey|cookie)(?:_|$)|"  # also as the end of a word: PGPASSWORD
-    r"\b(?:pwd_|(?:\w+_)?(?:pass|sshpass|pat)$)|_pwd(?:_|$)|"  # `PASS_RATE` and `PWD` are none
-    r"(?:\b|_)(?:auth|authorization|secrets|passwords|creds|credentials?|cookies|jwt|sas|dsn|webhook|connection_string)(?:_|$)"
-)
-"""What the words of a name say, in small letters with `_` between them."""
+_ENDINGS = ("token", "secret", "password", "passwd", "passphrase", "apikey", "cookie", "sshpass")
+"""What a word of a secret's name ends with: PGPASSWORD."""
+_SECRET = {
+    "secrets", "passwords", "creds", "credential", "credentials", "cookies", "authorization", "jwt", "sas", "dsn",
+    "webhook", "pat", "pwd",
+}  # fmt: skip
+"""Whole words of a secret's name."""
+_OF_VARIABLE = {"tokens", "pass", "auth"}
+"""... of an environment variable, where it is the last word: `PASS_RATE` and `RAY_AUTH_MODE` are none."""
+_OF_SETTING = {"auth"}
+"""... of a setting, in any place."""
+_BEFORE_VALUE = {"auth", "key"}
+"""... of what stands before a value in a query or a header."""
+_KEYS = {"key", "keys", "tokens"}
+"""These are secrets where it is said of whom or what they are; any other key may be that of a dict."""
 _OWNERS = {
     "api", "access", "private", "secret", "encryption", "signing", "master", "deploy", "ssh", "openai",
     "anthropic", "azure", "aws", "gcp", "google", "gemini", "hf", "huggingface", "wandb", "swanlab", "comet",
@@ -33,26 +43,68 @@ _OWNERS = {
     "fireworks", "replicate", "openrouter", "perplexity", "moonshot", "zhipu", "nvidia", "ngc", "langsmith",
     "langfuse", "tavily", "serper", "pinecone", "stripe", "slack", "datadog", "sentry",
 }  # fmt: skip
-"""Of whom or what `key` and `tokens` are secrets; any other key may be that of a dict."""
-_POINTS = {"env", "path", "file", "dir", "sock", "name", "id", "type", "endpoint", "count", "limit", "budget", "length"}
-"""A name that ends so names where the secret is, or something about it."""
+_POINTS = {
+    "env",
+    "path",
+    "file",
+    "dir",
+    "sock",
+    "name",
+    "type",
+    "mode",
+    "endpoint",
+    "count",
+    "limit",
+    "budget",
+    "length",
+}
+"""A variable that ends so names where the secret is, or something about it."""
+_SETTING_POINTS = _POINTS | {"id", "url"}
+"""... a setting; VAULT_SECRET_ID is a half of a secret, and the URL of a variable may hold one."""
+_ARE_SECRET = (["key", "id"], ["webhook", "url"])
+"""Ends of a name that are secrets themselves."""
 _OF_TEXT = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop",
             "max", "min", "num", "total", "per"}  # fmt: skip
 """Tokens beside these are those that a model reads."""
+_COUNTED = {"new", "input", "output", "prompt", "completion", "batched"}
+"""... where there are several: NEW_TOKEN may be a secret."""
 
 
 def is_secret_name(name: str, *, key: bool = False) -> bool:
     """Whether what has this name, a setting, a variable, a field or a header, is likely a secret and not only its
-    place: HF_TOKEN, WANDB_API_KEY, `X-Api-Key`, but not `token_env`. `key` where every key is one."""
+    place: HF_TOKEN, WANDB_API_KEY, `X-Api-Key`, but not `token_env`. `key` where the name stands before a value, in a
+    query or a header: every key, and what would else only point to a secret, is one there."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if not words or (words[-1] in _POINTS and words[-2:] != ["key", "id"]):
-        return False
-    if _OF_TEXT.intersection(words):
-        words = [word for word in words if word not in ("token", "tokens")]
-    if _SECRET.search("_".join(words)):
+    if key:
+        anywhere, last = _SECRET | _BEFORE_VALUE, {"pass"}
+    elif name.isupper():
+        words = _telling_words(words, _POINTS)
+        anywhere, last = _SECRET, _OF_VARIABLE
+    else:
+        words = _telling_words(words, _SETTING_POINTS)
+        anywhere, last = _SECRET | _OF_SETTING, set()
+    if anywhere.intersection(words) or last.intersection(words[-1:]):
         return True
-    owned = bool(_OWNERS.intersection(words)) and "public" not in words
-    return ("key" in words and (key or owned)) or ("tokens" in words and owned)
+    return any(word.endswith(_ENDINGS) for word in words) or _is_owned(words, beside=not name.isupper())
+
+
+def _is_owned(words: list[str], *, beside: bool) -> bool:
+    """Whether a name says of a key whose it is; `beside`: by the word before or after."""
+    pairs = {frozenset(pair) for pair in pairwise(words)}
+    if not beside and "public" not in words:
+        pairs.add(frozenset(words))
+    return {"connection", "string"} in pairs or any(pair & _OWNERS and pair & _KEYS for pair in pairs)
+
+
+def _telling_words(words: list[str], points: set[str]) -> list[str]:
+    """Those of a name that may say of its value that it is a secret: none where the name points to one, and no tokens
+    that a model reads."""
+    if words == ["pwd"] or (words and words[-1] in points and words[-2:] not in _ARE_SECRET):
+        return []
+    counted = {"token", "tokens"} if not _OWNERS.intersection(words) else {"tokens"}  # VIDEO_API_TOKEN is a secret
+    if _OF_TEXT.intersection(words):
+        return [word for word in words if word not in counted]
+    return [word for word in words if word != "tokens"] if _COUNTED.intersection(words) else words
 
 
 # ---- the environment
@@ -224,7 +276,7 @@ def _without_login(match: re.Match[str]) -> str:
 
 def _without_value(match: re.Match[str]) -> str:
     name, value = match[2], match[4]
-    likely = is_secret_name(name, key=True) or name.lower() in _SIGNED or name.lower() == "pwd"
+    likely = is_secret_name(name, key=True) or name.lower() in _SIGNED
     return f"{match[1]}{name}{match[3]}{MARK}" if likely and not _number(value) else match[0]
 
 

@@ -168,14 +168,14 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
 
 
 def same_files(recorded: object, now: object) -> bool:
-    """Whether two origins have equal bytes, wherever they lie. One that was not recorded is taken to be equal."""
-    return recorded is None or _digests(recorded) == _digests(now)
-
-
-def _digests(origin: object) -> object:
-    if isinstance(origin, list):
-        return [_digests(each) for each in origin]
-    return (origin.get("files"), origin.get("imports")) if isinstance(origin, dict) else origin
+    """Whether two origins have equal bytes, wherever they lie. One that was not recorded, and imported modules that
+    were not, are taken to be equal."""
+    if isinstance(recorded, list) and isinstance(now, list):
+        return len(recorded) == len(now) and all(map(same_files, recorded, now))
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        digests = [name for name in ("files", "imports") if name == "files" or name in recorded]
+        return all(recorded.get(name) == now.get(name) for name in digests)
+    return recorded is None or recorded == now
 
 
 def folder_origin(folder: Path) -> dict[str, str] | None:

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher.core import machine
 from launcher.core.files import NewLines
-from launcher.core.state import RunState, Sink, write_all
+from launcher.core.state import Sink, write_all
 from launcher.launch.follow import Outcome
 from launcher.models import size
 from launcher.runs import store
@@ -278,7 +278,7 @@ def submit_and_follow(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Ou
     try:
         state = store.watch(folder, sinks)
     except KeyboardInterrupt:
-        state = RunState()
+        state = replace(store.see(folder).state, why="")
         write_all(sinks, state, [], [f"{queued.name} continues; rlrun stop {folder.path} would end it"])
         return Outcome(128 + signal.SIGINT, state)
     return Outcome(CODES[state.status], state)

@@ -130,7 +130,7 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
         checkpoint, faults = supervise.newest_checkpoint(folder)
     else:
         checkpoint, faults = _checkpoint_at(from_step, folder), []
-    stored = _asked(folder, []).trainer
+    stored = (_asked(folder, []) if overrides else asked).trainer
     same = all(getattr(asked.trainer, name) == getattr(stored, name) for name in LENGTH)
     steps = (state.steps or None) if same else asked.trainer.total_training_steps
     if not same:
@@ -186,8 +186,9 @@ def resume(
         alerts = supervise.rollback_to(checkpoint, faults, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if overrides:
-            provenance.amend(folder, to_yaml(asked))
-            write_atomic(folder.spec, to_yaml(asked))
+            spec = to_yaml(asked)
+            provenance.amend(folder, spec)
+            write_atomic(folder.spec, spec)
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *overrides])
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")

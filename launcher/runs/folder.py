@@ -139,12 +139,12 @@ class Lock:
 
 
 def holder(folder: Folder) -> dict[str, int | str] | None:
-    """Process id and host of the run's writer; None when nobody writes it. Of another user's run, whose lock cannot be
-    opened, nothing: somebody may write it."""
+    """Process id and host of the run's writer; None when nobody writes it. Nothing is known of the writer of another
+    user's run, whose lock cannot be opened; where it is not known whether there is one, there may be."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except PermissionError:
-        return {}
+        return None if machine.is_locked(folder.path / ".lock") is False else {}
     except OSError:  # nobody has written here, or nothing that can be locked
         return None
     try:

@@ -92,7 +92,7 @@ class RunReader:
 
 def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
     """Show a run until it has ended and is not queued; returns its last state."""
-    reader, told = RunReader(folder.events), ""
+    reader, shown = RunReader(folder.events), ""
     while True:
         lives = holder(folder) is not None  # before reading, as in `see`
         events, lines = list[LoggedEvent](), list[str]()
@@ -101,8 +101,8 @@ def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
             lines += console_lines(logged.event, reader.state)
         state = _actual(folder, reader.state, lives)
         waits = state.why if state.status == "waiting" else ""
-        lines += [waits] if waits and waits != told else []
-        told = waits
+        lines += [waits] if waits and waits != shown else []
+        shown = waits
         write_all(sinks, state, events, lines)
         if not lives and state.status != "waiting":
             return state

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core import checkpoints
 from launcher.core.checkpoints import (
     best_first,
     newest_first,
@@ -100,10 +101,20 @@ def test_where_none_verifies_all_stay(tmp_path: Path) -> None:
     assert kept(tmp_path) == [1, 2, 3]
 
 
-def test_nothing_is_hashed_where_the_newest_was_written_just_now(tmp_path: Path) -> None:
+def test_a_damaged_best_is_not_best(tmp_path: Path) -> None:
     flip(save(tmp_path, 1, 0.9) / "weights")
     save(tmp_path, 2, 0.5)
-    gone = retain(tmp_path, 1, 1, graded, save(tmp_path, 3, 0.1))
+    save(tmp_path, 3, 0.3)
+    gone = retain(tmp_path, 1, 1, graded, save(tmp_path, 4, 0.1))
+    assert kept(tmp_path) == [2, 4] and [step_of(path) for path in gone] == [3, 1]
+
+
+def test_nothing_is_hashed_where_nothing_with_a_grade_would_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip(save(tmp_path, 1, 0.9) / "weights")
+    save(tmp_path, 2, None)
+    newest = save(tmp_path, 3, 0.1)
+    monkeypatch.delattr(checkpoints, "sha256")
+    gone = retain(tmp_path, 1, 1, graded, newest)
     assert kept(tmp_path) == [1, 3] and [step_of(path) for path in gone] == [2]
 
 

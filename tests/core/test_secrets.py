@@ -59,18 +59,24 @@ def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, pla
 SECRET_NAMES = """
 HF_TOKEN HF_TOKEN_READ TOKEN_HF WANDB_API_KEY AWS_SECRET_ACCESS_KEY AWS_ACCESS_KEY_ID PGPASSWORD KAGGLE_KEY
 CLIENT_SECRET SENTRY_DSN SMTP_PASS MY_SECRET_1 MYSQL_PWD API_TOKENS MY_CREDS AZURE_SAS KEY_OPENAI ENCRYPTION_KEY_BASE64
-accessKey SLACK_WEBHOOK_URL AZURE_STORAGE_CONNECTION_STRING X-Api-Key judge.api_key
+accessKey SLACK_WEBHOOK_URL AZURE_STORAGE_CONNECTION_STRING X-Api-Key judge.api_key webhook_url accessKeyId api_keys
+VAULT_SECRET_ID MODAL_TOKEN_ID GH_TOKENS HTTP_AUTH auth_header VIDEO_API_TOKEN NEW_TOKEN GITHUB_PAT
+AZURE_PROD_KEY openai.key
 """
 OTHER_NAMES = """
 AWS_REGION HF_TOKEN_PATH TOKENIZERS_PARALLELISM SSH_AUTH_SOCK PATH KEYBOARD MAX_TOKENS OPENAI_MAX_TOKENS COMPASS
 FOO_COMPAT PASS_RATE PWD OLDPWD SORT_KEY K8S_SECRET_NAME DB_PASSWORD_FILE LANGFUSE_PUBLIC_KEY EOS_TOKEN token_env _ 1
+RAY_AUTH_MODE AUTH0_DOMAIN token_url first_pass openai.response_key MAX_NEW_TOKENS NEW_TOKENS langfuse.public_key
+token_id pad_token_id total_num_tokens auth_mode
 """
 
 
 def test_names_of_secrets() -> None:
     assert [name for name in SECRET_NAMES.split() if not redaction.is_secret_name(name)] == []
     assert [name for name in OTHER_NAMES.split() if redaction.is_secret_name(name)] == []
-    assert redaction.is_secret_name("sort_key", key=True) and not redaction.is_secret_name("sort", key=True)
+    before_value = ["sort_key", "secret_id", "token_id", "x-auth-id", "video_api_token", "user_pass", "pwd"]
+    assert [name for name in before_value if not redaction.is_secret_name(name, key=True)] == []
+    assert [name for name in ("sort", "max_tokens", "pass_rate", "") if redaction.is_secret_name(name, key=True)] == []
 
 
 @pytest.mark.parametrize("value", ["false", "1234567", "training", "/usr/bin/env", "secret"])

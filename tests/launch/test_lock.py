@@ -111,6 +111,9 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
         (None, {"files": "a"}, True),  # of an older version
         ({"files": "a", "folder": "/x"}, {"files": "a", "folder": "/y"}, True),
         ({"files": "a"}, {"files": "b"}, False),
+        ({"files": "a"}, {"files": "a", "imports": "i"}, True),  # not recorded
+        ([{"files": "a", "imports": "i"}], [{"files": "a", "imports": "j"}], False),
+        ({"files": "a", "imports": "i"}, {"files": "a"}, False),
         ({"files": "a"}, None, False),
         ([{"files": "a"}], [{"files": "a"}], True),
         ([{"files": "a"}], [{"files": "a"}, {"files": "b"}], False),

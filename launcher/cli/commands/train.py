@@ -6,7 +6,7 @@ import shlex
 import signal
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -104,7 +104,7 @@ class TrainRequest:
     root: Path
     from_step: int | None
 
-    @property
+    @cached_property
     def by(self) -> RunRequest:
         """The arguments with those of the recipe or file, and where these look for config files."""
         return run_request(self.typed, self.config_dir, self.recipe if self.resume is None else None)
