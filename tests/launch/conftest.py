@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from launcher.runs.folder import Folder, Lock, read_attempts
 from launcher.runs.stop_requests import handle_signals
 from launcher.spec.cluster import Cluster, Stack
 from launcher.spec.engine import Plan
-from launcher.spec.run import RunSpec
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Scripted:
         self.looks += 1
         if self.looks == 2:
             self.attempt.during()
-        return None if self.looks < 3 else 128 + self.asked[0] if self.asked else self.attempt.code
+        return None if self.looks < 4 else 128 + self.asked[0] if self.asked else self.attempt.code
 
     def failed_rank(self) -> int | None:
         return 0 if self.attempt.code and not self.attempt.lost else None
@@ -84,7 +84,8 @@ class Scripted:
         self.asked.append(number)
 
     def kill(self) -> None:
-        """It has ended."""
+        if self.looks < 4:  # else it has ended
+            self.asked.append(signal.SIGKILL)
 
 
 SCRIPT: list[Attempt] = []
@@ -108,6 +109,8 @@ class Ran:
     outcome: Outcome
     folder: Folder
     pauses: list[float]
+    resumed: Callable[[dict[str, Any]], Outcome]
+    """Goes on from the newest checkpoint, with one more attempt."""
 
     def told(self, *kinds: type[Event]) -> list[Event]:
         return [event for event in events_of(self.folder.events) if isinstance(event, kinds)]
@@ -122,17 +125,13 @@ class Ran:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunSpec:
-    words = ["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"]
-    return replace(resolve(words), cluster=ScriptedCluster())
-
-
-@pytest.fixture
-def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ran]]:
+def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ran]]:
     """A run whose attempts go like that, and which may be restarted so many times; pauses take no time."""
 
-    def go(script: list[dict[str, Any]], most: int = 3) -> Ran:
+    def go(script: list[dict[str, Any]], most: int = 3, words: Sequence[str] = ()) -> Ran:
         SCRIPT[:] = [Attempt(**each) for each in script]
+        every = ["algorithm=sft", "model=tiny", "data=reverse", f"trainer.max_restarts={most}", *words]
+        run = replace(resolve(every), cluster=ScriptedCluster())
         folder, pauses = Folder(tmp_path / "p" / "a"), list[float]()
         folder.path.mkdir(parents=True)
         (folder.path / "lock.json").write_text(json.dumps({"data": run.data.fingerprint()}))
@@ -143,9 +142,16 @@ def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return 0.0
 
         monkeypatch.setattr(supervise, "pause_s", at_once)
-        limited = replace(run, trainer=replace(run.trainer, max_restarts=most))
-        with Lock(folder) as lock:
-            return Ran(Supervisor(limited, folder, lock, [], handle_signals).work(0, []), folder, pauses)
+
+        def work(step: int) -> Outcome:
+            with Lock(folder) as lock:
+                return Supervisor(run, folder, lock, [], handle_signals).work(step, [])
+
+        def resumed(attempt: dict[str, Any]) -> Outcome:
+            SCRIPT[:] = [Attempt(**attempt)]
+            return work(supervise.step_of(supervise.newest_checkpoint(folder)[0]))
+
+        return Ran(work(0), folder, pauses, resumed)
 
     yield go
     assert SCRIPT == [], "every attempt was made"

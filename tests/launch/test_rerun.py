@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Alert, events_of
 from launcher.core.problems import Problems
-from launcher.launch import provenance, rerun
+from launcher.launch import provenance, rerun, start
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
@@ -144,10 +143,11 @@ MINE = {
 
 
 @pytest.mark.slow
-def test_a_run_is_repeated_and_resumed_with_copies_of_its_own_code(
+def test_a_run_is_repeated_with_copies_of_its_own_code(
     commands: Any, small: list[str], tmp_path: Path, result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rlrun = commands(tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     for name, text in MINE.items():
         (tmp_path / "mine" / name).write_text(text)
@@ -156,31 +156,22 @@ def test_a_run_is_repeated_and_resumed_with_copies_of_its_own_code(
     assert ran.returncode == 0, ran.stderr
     first, again = rlrun.run("first"), rlrun.run("first-rerun-1")
     assert sorted(path.name for path in (first / "code" / "reward").glob("*.py")) == ["helpers.py", "my.py"]
-    output = rlrun("rerun", "first", "--dry-run")
-    assert (output.returncode, output.stdout, again.exists()) == (0, "nothing differs\n", False)
     ran = rlrun("rerun", "first")
     assert ran.returncode == 0 and ran.stdout.startswith("nothing differs\n"), ran.stderr
     assert result(again, 3) == result(first, 3), "equal to the last digit"
     assert (again / "words.txt").read_text() == "rlrun rerun rlrun/first\n"
     assert json.loads((again / "lock.json").read_text())["words"] == "rlrun rerun rlrun/first"
 
-    home = tmp_path / "elsewhere"  # a folder that was carried away is whole
-    shutil.copytree(first, home / "p" / "moved")
-    ran = commands(home)("rerun", str(home / "p" / "moved"), "seed=1", "--json", "--dry-run")
-    node = json.loads(ran.stdout)
-    assert (ran.returncode, node["new"], node["status"]) == (0, "p/moved-rerun-1", None)
-    assert [each["what"] for each in node["differences"]] == ["seed"]
+    moved = tmp_path / "elsewhere" / "p" / "moved"  # a folder that was carried away is whole
+    shutil.copytree(first, moved)
+    made = rerun.prepare_rerun(Folder(moved), ["seed=1"])
+    assert made.run.trainer.experiment_name == "moved-rerun-1" and [each.what for each in made.differences] == ["seed"]
 
     (tmp_path / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
     shutil.rmtree(again / "checkpoints" / "step_000003")
-    ran = rlrun("train", "--resume", "first-rerun-1")
-    assert ran.returncode == 0, ran.stderr
-    (events, *weights), (before, *others) = result(again, 3), result(first, 3)
-    assert [line for line in events if '"Alert"' not in line] == before and weights == others
-    alerts = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
-    (text,) = [text for text in alerts if "mine/helpers.py has changed or gone since the run began; " in text]
-    assert text.endswith("it goes on with its copy, which you may change: code/reward/my.py")
-    monkeypatch.chdir(tmp_path)
+    (note,) = start.to_resume(Folder(again), []).notes
+    assert "mine/helpers.py has changed or gone since the run began; " in note
+    assert note.endswith("it goes on with its copy, which you may change: code/reward/my.py")
     repeated = rerun.prepare_rerun(Folder(first), [])
     assert repeated.refused == [] and any("mine/helpers.py" in each.line for each in repeated.differences)
     assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(first / "code/reward/my.py")

@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from launcher.core.checkpoints import newest_first, sha256
-from launcher.core.events import Step, events_of
+from launcher.core.checkpoints import sha256
 from launcher.core.problems import Problems
-from launcher.core.state import fold
-from launcher.launch import start
+from launcher.launch import start, supervise
 from launcher.runs.folder import Folder
 
 
@@ -28,11 +25,6 @@ def done(sft: tuple[Any, Path], request: pytest.FixtureRequest) -> Folder:
 
 def files(folder: Folder) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
-
-
-def losses(folder: Folder) -> dict[int, float]:
-    steps = [event for event in events_of(folder.events) if isinstance(event, Step)]
-    return {event.step: event.metrics["train/loss"] for event in steps if "train/loss" in event.metrics}
 
 
 def test_a_run_that_is_done_is_answered_without_a_worker(done: Folder) -> None:
@@ -56,10 +48,14 @@ def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
 
 
 def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
-    assert start.to_resume(done, [], 2).line == "goes on from checkpoints/step_000002, to step 6"
+    found = start.to_resume(done, [], 2)
+    assert found.line == "goes on from checkpoints/step_000002, to step 6"
     with pytest.raises(Problems) as refused:
         start.to_resume(done, [], 3)
     assert refused.value.lines == ["--from: no checkpoint of step 3; use 6 or 4 or 2"]
+    assert supervise.rollback_to(found.checkpoint, found.faults, done) == []
+    kept = {"step_000002", "aside-step_000004", "aside-step_000006"}
+    assert {path.name for path in done.checkpoints.iterdir()} == kept, "they are sound, and are kept"
 
 
 def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
@@ -69,24 +65,6 @@ def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:
     assert start.to_resume(done, []).notes == []
     (note,) = start.to_resume(done, ["trainer.total_training_steps=8"]).notes
     assert note.startswith("the cosine learning rate now falls until step 8, before until 6: after step 6 it jumps")
-
-
-@pytest.mark.slow
-def test_from_an_earlier_checkpoint_for_longer(done: Folder, sft: tuple[Any, Path], home: Any) -> None:
-    words, before = ["--resume", done.path.name, "--from", "4", "trainer.total_training_steps=8"], files(done)
-    ran = home("train", *words, "--dry-run")
-    assert ran.returncode == 0 and "goes on from checkpoints/step_000004, to step 8" in ran.stdout, ran.stderr
-    assert files(done) == before, "a dry run changes nothing"
-    ran = home("train", *words)
-    assert ran.returncode == 0, ran.stderr
-    state, expected, after = fold(events_of(done.events)), losses(Folder(sft[1])), losses(done)
-    assert (state.status, state.step, state.steps, state.alerts) == ("finished", 8, 8, 0)
-    assert {step: after[step] for step in expected} == expected and after.keys() - expected.keys() == {7, 8}
-    kept = [path.name for path in newest_first(done.checkpoints)]
-    assert kept == ["step_000008", "step_000006", "step_000004", "step_000002"]
-    assert (done.checkpoints / "aside-step_000006").is_dir(), "it was sound, and is kept"
-    assert yaml.safe_load(done.spec.read_text())["trainer"]["total_training_steps"] == 8
-    assert start.to_resume(done, []).is_done
 
 
 def test_where_every_checkpoint_is_damaged_nothing_is_started(done: Folder) -> None:

@@ -19,17 +19,18 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from launcher.core.checkpoints import faults, newest_verified, sha256
 from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn, events_of
 from launcher.core.state import RunState, fold
+from launcher.launch import start
 from launcher.runs.folder import Folder, holder
-from tests.conftest import wait_until
+from tests.conftest import wait_until, weights
 
 pytestmark = pytest.mark.slow
 
@@ -138,13 +139,6 @@ def test_the_same_name_again_is_refused(sft: tuple[Any, Path], home: Any, small:
 # ---- a run that is interrupted in every way, one after the other
 
 
-@pytest.fixture(scope="module")
-def untouched(home: Any, small: list[str]) -> Path:
-    ran = home("train", *small, *LONG, "trainer.experiment_name=untouched")
-    assert ran.returncode == 0, ran.stderr
-    return Path(home.run("untouched"))
-
-
 def workers(launcher: int) -> list[int]:
     """Of rank 0, 1, ...; what redacts their logs is no worker."""
     found = {}
@@ -156,71 +150,60 @@ def workers(launcher: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-@dataclass
-class Stage:
-    """How the run stood after an interruption."""
+def close_its_terminal(home: Any, run: Path, *words: str) -> int:
+    """Begin the run in a terminal, and close that after some steps: the system sends SIGHUP, and the picture can no
+    longer be drawn. The exit code."""
+    terminal, inside = pty.openpty()
 
-    exit_code: int
-    state: RunState
-    newest: str
-    ended: list[Ended]
+    def become_its_own() -> None:
+        os.setsid()
+        fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
+
+    process = home.begin("train", *words, stdin=inside, stdout=inside, stderr=inside, preexec_fn=become_its_own)
+    os.close(inside)
+    drawn = b""
+    while steps_told(run) < 6:
+        drawn += os.read(terminal, 65536)
+    os.close(terminal)
+    assert b"rlrun/survivor" in drawn
+    return int(process.wait(timeout=120))
 
 
-def kill_both(process: subprocess.Popen[str]) -> None:
+def kill_both(process: subprocess.Popen[str], run: Path) -> None:
     """The training process, which is started again, and then the launcher, whose process ends by itself."""
-    run = Path(str(process.args[-1]))  # type: ignore[index]
+    seen = steps_told(run)
+    wait_until(lambda: steps_told(run) >= seen + 6)
     (worker,) = workers(process.pid)
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: events(run, Restarted) and steps_told(run) >= state_of(run).step + 3)
     process.kill()
+    assert process.wait(timeout=120) == -signal.SIGKILL
+    wait_until(lambda: holder(Folder(run)) is None)  # its processes hold its lock as long as they live
 
 
-INTERRUPTIONS: dict[str, Callable[[subprocess.Popen[str]], None]] = {
-    "SIGINT": lambda process: process.send_signal(signal.SIGINT),
-    "kill": kill_both,
-}
-
-
-@pytest.fixture(scope="module")
-def stages(home: Any, small: list[str], until: Callable[..., None]) -> dict[str, Stage]:
-    """One run, interrupted twice and resumed each time; the last one finishes."""
-    run, found = home.run("survivor"), {}
-    words = [*small, *LONG, "trainer.experiment_name=survivor"]
-    for name, interrupt in [*INTERRUPTIONS.items(), ("nothing", None)]:
-        process = home.begin("train", *(["--resume", str(run)] if found else words))
-        until(lambda: holder(Folder(run)))
-        if not found:
-            refused = home("train", "--resume", "survivor")  # while torch is being loaded
-            held = r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end"
-            assert refused.returncode == 2 and re.match(held, refused.stderr.splitlines()[-1])
-        if interrupt:
-            seen = steps_told(run)
-            until(lambda process=process, seen=seen: process.poll() is not None or steps_told(run) >= seen + 6)
-            interrupt(process)
-        exit_code = process.wait(timeout=120)
-        until(lambda: holder(Folder(run)) is None)  # its processes hold its lock as long as they live
-        newest = newest_verified(run / "checkpoints")[0]
-        found[name] = Stage(exit_code, state_of(run), newest.name if newest else "", events(run, Ended))
-    return found
-
-
-def test_a_signal_saves_the_step_and_ends(stages: dict[str, Stage]) -> None:
-    stage = stages["SIGINT"]
-    assert stage.exit_code == 130
-    assert 0 < stage.state.step < LAST
-    assert stage.newest == f"step_{stage.state.step:06d}"
-    (ended,) = stage.ended
-    assert ended.how == "stopped" and ended.why == f"SIGINT; checkpoints/{stage.newest} is the newest checkpoint"
-
-
-def test_after_all_that_the_run_is_equal_to_one_that_was_never_touched(
-    stages: dict[str, Stage], untouched: Path, home: Any, result: Callable[..., Any]
+def test_a_run_that_lost_its_terminal_and_all_its_processes_is_equal_to_one_that_was_never_touched(
+    home: Any, small: list[str], result: Callable[..., Any]
 ) -> None:
-    killed = stages["kill"]
-    assert (killed.exit_code, killed.ended, killed.state.status) == (-signal.SIGKILL, [], "running")
-    assert stages["nothing"].exit_code == 0
     run = home.run("survivor")
-    assert result(run, LAST) == result(untouched, LAST)
+    assert close_its_terminal(home, run, *small, *LONG, "trainer.experiment_name=survivor") == 128 + signal.SIGHUP
+    stopped = state_of(run)
+    assert 0 < stopped.step < LAST and stopped.checkpoint == f"checkpoints/step_{stopped.step:06d}"
+    (ended,) = events(run, Ended)
+    assert ended.how == "stopped" and ended.why == f"SIGHUP; {stopped.checkpoint} is the newest checkpoint"
+
+    process = home.begin("train", "--resume", str(run))
+    wait_until(lambda: holder(Folder(run)))
+    refused = home("train", "--resume", "survivor")  # while torch is being loaded
+    held = r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end"
+    assert refused.returncode == 2 and re.match(held, refused.stderr.splitlines()[-1])
+    kill_both(process, run)
+    newest, _ = newest_verified(run / "checkpoints")
+    assert newest and events(run, Ended) == [] and state_of(run).status == "running"
+    assert home("train", "--resume", str(run)).returncode == 0
+
+    ran = home("train", *small, *LONG, "trainer.experiment_name=untouched")
+    untouched = home.run("untouched")
+    assert ran.returncode == 0 and result(run, LAST) == result(untouched, LAST), ran.stderr
     assert steps_of(run) == list(range(LAST + 1))  # none twice, none missing
     (restarted,) = events(run, Restarted)
     assert restarted.cause == "killed" and restarted.why.startswith("rank 0: killed by SIGKILL")
@@ -229,8 +212,7 @@ def test_after_all_that_the_run_is_equal_to_one_that_was_never_touched(
     assert sha256(first) != result(untouched, LAST)[1], "and training moved the weights at all"
     # the steps after the newest checkpoint were reported before an interruption, and are done again
     every = [logged.event for logged in LogReader(run / "events.jsonl").new()]
-    back = [event.step for event in every if isinstance(event, Resumed)]
-    assert back == [int(stages[name].newest[5:]) for name in INTERRUPTIONS]
+    assert [event.step for event in every if isinstance(event, Resumed)] == [stopped.step, int(newest.name[5:])]
 
 
 def test_a_second_signal_ends_at_once(home: Any, small: list[str], until: Callable[..., None]) -> None:
@@ -246,28 +228,6 @@ def test_a_second_signal_ends_at_once(home: Any, small: list[str], until: Callab
     assert not list(run.glob("checkpoints/step_*")), "nothing was saved on the way out"
     assert not Path(f"/proc/{child}").exists()
     assert state_of(run).why == "SIGTERM, ended at once; nothing is saved yet"
-
-
-def test_a_terminal_that_is_closed_saves_the_step(home: Any, small: list[str]) -> None:
-    """The system sends SIGHUP then, and the picture can no longer be drawn."""
-    terminal, inside = pty.openpty()
-
-    def become_its_own() -> None:
-        os.setsid()
-        fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
-
-    words = ["train", *small, *LONG, "trainer.experiment_name=closed"]
-    process = home.begin(*words, stdin=inside, stdout=inside, stderr=inside, preexec_fn=become_its_own)
-    os.close(inside)
-    run, drawn = home.run("closed"), b""
-    while steps_told(run) < 5:
-        drawn += os.read(terminal, 65536)
-    os.close(terminal)
-    assert process.wait(timeout=60) == 128 + signal.SIGHUP
-    state = state_of(run)
-    assert b"rlrun/closed" in drawn
-    assert state.why == f"SIGHUP; checkpoints/step_{state.step:06d} is the newest checkpoint"
-    assert not faults(run / state.checkpoint)
 
 
 # ---- two processes
@@ -316,13 +276,13 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    sft: tuple[Any, Path], home: Any, result: Callable[..., Any]
+def test_where_a_checkpoint_is_damaged_the_run_goes_on_from_the_one_before_and_for_longer(
+    sft: tuple[Any, Path], home: Any
 ) -> None:
     _, run = sft
     damaged = copy(run, "damaged")
     flip(damaged / "checkpoints" / f"step_{STEPS:06d}" / "policy" / "model.safetensors")
-    ran = home("train", "--resume", "damaged")
+    ran = home("train", "--resume", "damaged", "trainer.total_training_steps=8")
     assert ran.returncode == 0, ran.stderr
     line = (
         "checkpoints/step_000006/policy/model.safetensors: its bytes changed since it was written (sha256 differs);"
@@ -330,10 +290,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     )
     assert [event.text for event in events(damaged, Alert)] == [line]
     assert f"alert at step 4: {line}" in ran.stdout.splitlines()
-    logged, weights = result(damaged, STEPS)
-    assert ([event for event in logged if '"Alert"' not in event], weights) == result(run, STEPS)
-    assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000006", [])
+    state, expected, after = state_of(damaged), losses(run), losses(damaged)
+    assert (state.status, state.step, state.steps) == ("finished", 8, 8)
+    assert {step: after[step] for step in expected} == expected and after.keys() - expected.keys() == {7, 8}
+    assert weights(damaged, STEPS) == weights(run, STEPS)
+    assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000008", [])
     assert (damaged / "checkpoints" / "damaged-step_000006").is_dir(), "what was found damaged is kept to be looked at"
+    assert yaml.safe_load((damaged / "spec.yaml").read_text())["trainer"]["total_training_steps"] == 8
+    assert start.to_resume(Folder(damaged), []).is_done
+
+
+def losses(run: Path) -> dict[int, float]:
+    return {event.step: event.metrics["train/loss"] for event in events(run, Step) if "train/loss" in event.metrics}
 
 
 def test_a_full_disk_does_not_end_the_run(home: Any, small: list[str], small_disk: Callable[[int, Path], Path]) -> None:

@@ -134,11 +134,14 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     second, before = state_of(runs[1]).step, steps_told(runs[0])
 
     # the same words again will do
-    process = rlrun.begin("train", "-m", *words[:-2], "--resume", SWEEP, "--parallel", "1")
+    ran = rlrun("train", "-d", "-m", *words[:-2], "--resume", SWEEP, "--parallel", "1")
+    assert (ran.returncode, ran.stdout.splitlines()[0]) == (0, f"rlrun/{SWEEP} runs in the background"), ran.stderr
+    watched = rlrun("watch", SWEEP)
+    assert watched.returncode == 2 and "is a sweep; use rlrun status" in watched.stderr
     until(lambda: steps_told(runs[0]) >= before + 3)
-    (point,) = children(process.pid)
-    process.kill()
-    process.wait(timeout=60)
+    driver = holder_of(sweep.path)
+    (point,) = children(driver)
+    os.kill(driver, signal.SIGKILL)
     until(lambda: holder(sweep) is None)  # its points hold its lock as long as they live
     assert not alive(point), "no process is left behind"
     state = state_of(runs[0])
