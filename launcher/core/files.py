@@ -81,10 +81,11 @@ class PathIn:
 
 
 class AppendOnlyFile:
-    """An append-only text file. While the disk refuses writes, lines are kept in memory; none is lost or torn."""
+    """An append-only text file. While the disk refuses writes, lines are kept in memory, of `most` bytes the last; none
+    is lost or torn."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._file = descriptor
+    def __init__(self, descriptor: int, most: int | None = None) -> None:
+        self._file, self._most = descriptor, most
         self._waiting = b""
         self.refused: OSError | None = None
         """Why the disk took nothing at the last try; None when it took everything."""
@@ -99,7 +100,11 @@ class AppendOnlyFile:
         return log
 
     def append(self, line: str) -> None:
-        self._waiting += redact(line).encode("utf-8", "backslashreplace") + b"\n"
+        self.write(redact(line).encode("utf-8", "backslashreplace") + b"\n")
+
+    def write(self, text: bytes) -> None:
+        """Append a text that is redacted already."""
+        self._waiting += text
         self.flush()
 
     def flush(self) -> None:
@@ -107,10 +112,10 @@ class AppendOnlyFile:
         try:
             while self._waiting:
                 self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+            self.refused = None
         except OSError as error:
             self.refused = error
-        else:
-            self.refused = None
+            self._waiting = self._waiting[-self._most :] if self._most else self._waiting
 
     def sync(self) -> None:
         """What was appended survives a power cut from here on; where that is refused, `refused` says why."""

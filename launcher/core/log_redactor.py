@@ -13,9 +13,11 @@ import selectors
 import signal
 import sys
 
+from launcher.core.files import AppendOnlyFile
 from launcher.core.redaction import redact
 
-LONGEST = 2**18  # bytes of a line; a longer one is cut where it has a space, so that no secret is
+LONGEST = 2**18
+"""Bytes of a line, and of what waits on a full disk; a longer line is cut where it has a space, so that no secret is."""
 _CHUNK = 2**16
 _END = re.compile(rb"[\r\n]")
 
@@ -24,9 +26,8 @@ class LogRedactor:
     """Copies one pipe to one log, by whole lines."""
 
     def __init__(self, source: int, log: int) -> None:
-        self.source, self._log = source, log
+        self.source, self._log = source, AppendOnlyFile(log, LONGEST)
         self._half = bytearray()
-        self._refused = b""
 
     def read(self) -> bool:
         """Read once; False at the end."""
@@ -45,15 +46,8 @@ class LogRedactor:
         return True
 
     def _write(self, data: bytes) -> None:
-        """What a full disk refuses waits, up to LONGEST, and is written with what comes next."""
-        text = data.decode("utf-8", "surrogateescape")
-        left = self._refused + "".join(map(redact, text.splitlines(keepends=True))).encode("utf-8", "surrogateescape")
-        try:
-            while left:
-                left = left[os.write(self._log, left) :]
-        except OSError:
-            left = left[-LONGEST:]
-        self._refused = left
+        lines = data.decode("utf-8", "surrogateescape").splitlines(keepends=True)
+        self._log.write("".join(map(redact, lines)).encode("utf-8", "surrogateescape"))
 
 
 def main() -> None:

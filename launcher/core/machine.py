@@ -102,13 +102,7 @@ def has_open(pid: int, path: Path) -> bool:
     """Whether the process has the file open, as far as this user may know."""
     try:
         return any(os.path.samefile(file.path, path) for file in psutil.Process(pid).open_files())
-    except (
-        psutil.Error,
-        OSError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ):  # it is no number, has ended, is another user's, or a file has gone
+    except (psutil.Error, OSError, ValueError, TypeError, OverflowError):  # no number, ended, another user's, or gone
         return False
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
@@ -24,6 +25,7 @@ from launcher.runs.folder import Folder
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
+Kind = TypeVar("Kind", bound=Reward)
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
 """Of one copy."""
 
@@ -40,7 +42,7 @@ def keep(reward: Reward, folder: Folder) -> tuple[Reward, list[str]]:
         copy = _copied(path.parent, files, folder).relative_to(folder.path)
         return replace(leaf, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    return _mapped(reward, kept), notes
+    return with_each(reward, Python, kept), notes
 
 
 def changes(run: RunSpec, folder: Folder) -> list[str]:
@@ -54,7 +56,7 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
             notes.append(f"{files} since the run began; it goes on with its copy, which you may change: {copy}")
         return leaf
 
-    _mapped(run.reward, look)
+    with_each(run.reward, Python, look)
     return notes
 
 
@@ -144,11 +146,10 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _mapped(reward: Reward, change: Callable[[Python], Python]) -> Reward:
-    """The reward with another for each `python` in it."""
-    if isinstance(reward, Python):
+def with_each(reward: Reward, kind: type[Kind], change: Callable[[Kind], Reward]) -> Reward:
+    """The reward with another for each of this kind in it."""
+    if isinstance(reward, kind):
         return change(reward)
     if isinstance(reward, Combined):
-        parts = {name: _mapped(part, change) for name, part in reward.parts.items()}
-        return replace(reward, parts=parts)
+        return replace(reward, parts={name: with_each(part, kind, change) for name, part in reward.parts.items()})
     return reward

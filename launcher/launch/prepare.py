@@ -14,10 +14,10 @@ from launcher.core.problems import Problems
 from launcher.core.state import RunState, Sink, write_all
 from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
+from launcher.launch.code_copy import with_each
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.monitor.console import Seldom
-from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import DataProgress
 from launcher.spec.reward import Reward
@@ -37,9 +37,13 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
     """Models and data of a run in folders of this machine. Raises `Problems` where one cannot be had, or must not be
     loaded. A model whose own code may run is left to transformers, which downloads code and weights."""
     model, reward, show = run.model, run.reward, _phase_view(sinks)
+
+    def local(part: RewardModel) -> Reward:
+        return replace(part, path=str(_downloaded(part, show))) if part.on_hub else part
+
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_downloaded(model, show)))
-    reward = _with_local_models(reward, show)
+    reward = with_each(reward, RewardModel, local)
     if problems := [*model.problems(), *reward.problems()]:
         raise Problems(problems)
 
@@ -60,14 +64,6 @@ def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:
         write_all(sinks, RunState(status="running", phase=phase), [], lines)
 
     return show
-
-
-def _with_local_models(reward: Reward, show: Callable[..., None]) -> Reward:
-    if isinstance(reward, RewardModel) and reward.on_hub:
-        return replace(reward, path=str(_downloaded(reward, show)))
-    if isinstance(reward, Combined):
-        return replace(reward, parts={name: _with_local_models(part, show) for name, part in reward.parts.items()})
-    return reward
 
 
 def _downloaded(wanted: FromHub, show: Callable[..., None]) -> Path:

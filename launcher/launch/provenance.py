@@ -66,7 +66,7 @@ def read(folder: Folder) -> dict[str, Any]:
     try:
         recorded = parse_json(read_file(path))
     except (OSError, ValueError) as error:
-        raise _unreadable(str(path), error, "start a new run") from error
+        raise unreadable(path, error) from error
     if isinstance(recorded, dict) and isinstance(recorded.get("spec"), str):  # of an older version
         recorded["spec"] = [recorded["spec"]]
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
@@ -75,8 +75,9 @@ def read(folder: Folder) -> dict[str, Any]:
     return recorded
 
 
-def _unreadable(path: str, error: Exception, fix: str) -> Problems:
-    return Problems(Problem(path, f"cannot be read, {error_message(error)}", fix, "bad-file"))
+def unreadable(path: Path, error: Exception, fix: str = "start a new run") -> Problems:
+    """What is said of a file of a run that cannot be read."""
+    return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", fix, "bad-file"))
 
 
 def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
         loaded = sorted(path for path in folder.iterdir() if path.suffix in _LOADED and path.is_file())
         digests = {path.name: _file_digest(path) for path in loaded}
     except OSError as error:
-        raise _unreadable(str(folder), error, "use a model's folder") from error
+        raise unreadable(folder, error, "use a model's folder") from error
     some = any("of it" in digest for digest in digests.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
     return {"folder": str(folder), "files": _digest(digests), **how}

@@ -14,12 +14,11 @@ from yaml import YAMLError
 from launcher.config import guard
 from launcher.config.amend import amended
 from launcher.config.explain import build, explain
-from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.classes import add_code_dir
 from launcher.core.events import Alert
 from launcher.core.files import read_file, write_atomic
-from launcher.core.problems import Problem, Problems, error_message
+from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import code_copy, provenance, supervise
@@ -31,7 +30,7 @@ from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import Ready, check_fetched
-from launcher.runs import store
+from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.runs.stop_requests import Handle, no_signals
 from launcher.spec.run import RunSpec
@@ -129,26 +128,13 @@ def to_resume(folder: Folder, overrides: Sequence[str], from_step: int | None = 
     if from_step is None:
         checkpoint, faults = supervise.newest_checkpoint(folder)
     else:
-        checkpoint, faults = _checkpoint_at(from_step, folder), []
+        checkpoint, faults = kept_checkpoints.of_step(folder, from_step, "--from").path, []
     stored = (_asked(folder, []) if overrides else asked).trainer
     same = all(getattr(asked.trainer, name) == getattr(stored, name) for name in LENGTH)
     steps = (state.steps or None) if same else asked.trainer.total_training_steps
     if not same:
         notes += _longer(asked, state, supervise.step_of(checkpoint))
     return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
-
-
-def _checkpoint_at(step: int, folder: Folder) -> Path:
-    """Raises `Problems` where there is none, or it does not verify."""
-    found = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
-    if step in found:
-        if faults := checkpoints.faults(found[step]):
-            raise Problems(faults)
-        return found[step]
-    there = " or ".join(map(str, found))
-    raise Problems(
-        Problem("--from", f"no checkpoint of step {step}", f"use {there}" if there else "leave it out", "not-found")
-    )
 
 
 def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
@@ -243,11 +229,7 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
     except ValidationError as error:
         raise Problems(problem.within(str(folder.prepared)) for problem in explain(error, {})) from error
     except (OSError, ValueError) as error:
-        raise _unreadable(folder.prepared, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> Problems:
-    return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file"))
+        raise provenance.unreadable(folder.prepared, error) from error
 
 
 def recorded_spec(folder: Folder) -> RunSpec:
@@ -272,4 +254,4 @@ def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:
             raise Problems(Problem(str(folder.spec), "holds no run", fix, "bad-file")) from error
         raise Problems(problem.within(str(folder.spec)) for problem in explain(error, node)) from error
     except (YAMLError, ValueError) as error:
-        raise _unreadable(folder.spec, error) from error
+        raise provenance.unreadable(folder.spec, error) from error

@@ -41,7 +41,8 @@ def may_restart(cause: Cause, row: list[Cause], most: int) -> bool:
 
 
 def pause_s(restarts: int) -> float:
-    """Seconds before a restart, by how many there were in a row with it: the first at once, then 1, 2, 4, ..."""
+    """Seconds before a restart, of a run or a tracker, by how many there were in a row with it: the first at once, then
+    1, 2, 4, ..."""
     return min(2.0 ** (restarts - 2), LONGEST_PAUSE_S) if restarts > 1 else 0.0
 
 

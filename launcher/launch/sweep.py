@@ -25,8 +25,9 @@ from launcher.config.compose import groups
 from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
-from launcher.core.problems import Problem, Problems, error_message
+from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
+from launcher.launch import provenance
 from launcher.launch.follow import POLL_S
 from launcher.launch.queue import Needs, Queue, QueuedRun, ResourcePool, RunCommand, needs
 from launcher.preflight.plan import problems as refusals
@@ -231,8 +232,7 @@ def read(path: Path) -> Sweep:
             if not plain or entry.status not in get_args(Status):
                 raise ValueError("a point is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        got = f"cannot be read, {error_message(error)}"
-        raise Problems(Problem(str(file), got, "start a new sweep", "bad-file")) from error
+        raise provenance.unreadable(file, error, "start a new sweep") from error
     return sweep
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from launcher.clusters.local import start_log_redactor
 from launcher.core.events import LoggedEvent
 from launcher.core.state import RunState, Sink, write_all
+from launcher.launch.supervise import LONGEST_PAUSE_S, pause_s
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.trackers import trackers_of
@@ -24,7 +25,6 @@ from launcher.trackers.process import FINISH_S
 
 LOOK_S = 1.0  # between two looks at the processes
 KILLED_S = 1.0  # after FINISH_S, in which a process ends by itself
-LONGEST_PAUSE_S = 60.0
 CANNOT_WORK = 2  # exit code of a process that is not started again
 
 
@@ -42,12 +42,9 @@ class TrackerProcess:
         """Start it, where it does not run and should."""
         if self._process and (code := self._process.poll()) is not None:
             self._process = None
-            self._next_at = float("inf") if code == CANNOT_WORK else now + self._pause_s()
+            self._next_at = float("inf") if code == CANNOT_WORK else now + pause_s(self._starts)
         if not self._process and now >= self._next_at:
             self._start(now)
-
-    def _pause_s(self) -> float:
-        return min(2.0 ** (self._starts - 2), LONGEST_PAUSE_S) if self._starts > 1 else 0.0
 
     def _start(self, now: float) -> None:
         self._starts = min(self._starts + 1, 10)

@@ -20,13 +20,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+
+from annotated_types import Interval
 
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, YEAR_9999, Event, LogReader, Step, events_of, is_damage
 from launcher.core.files import NewLines, PathIn, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
+from launcher.core.settings import adapter
 from launcher.spec.engine import EventReader
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
@@ -263,7 +266,7 @@ class AttemptEnd:
     """The process that ended by it; None where it was no single one."""
     step: int
     """The last step that it reported."""
-    at: float
+    at: Annotated[float, Interval(ge=0, lt=YEAR_9999)]
     """Unix seconds (UTC)."""
 
     def write(self, logs: Path) -> None:
@@ -284,10 +287,6 @@ def read_attempts(folder: Folder) -> list[Attempt]:
 
 def _read_end(logs: Path) -> AttemptEnd | None:
     """None where the file is missing or damaged."""
-    try:
-        node = parse_json(read_file(logs / ENDED))
-        rank = None if node["rank"] is None else int(node["rank"])
-        end = AttemptEnd(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
-        return end if 0 <= end.at < YEAR_9999 else None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
+    with suppress(OSError, ValueError):
+        return adapter(AttemptEnd).validate_json(read_file(logs / ENDED))
+    return None

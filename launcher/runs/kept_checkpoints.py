@@ -81,15 +81,15 @@ def newest(folder: Folder) -> Kept:
     return _verified(folder, checkpoints.step_of(found))
 
 
-def of_step(folder: Folder, step: int) -> Kept:
-    """The checkpoint of a step. Raises `Problems` where there is none or it does not verify."""
+def of_step(folder: Folder, step: int, option: str = "--step") -> Kept:
+    """The checkpoint of a step, as `option` asks. Raises `Problems` where there is none or it does not verify."""
     every = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
     if step not in every:
         fix = f"it has {', '.join(map(str, reversed(every))) or 'none'}"
-        raise Problems(Problem("--step", f"{folder.name} has no checkpoint of step {step}", fix, "not-found"))
+        raise Problems(Problem(option, f"{folder.name} has no checkpoint of step {step}", fix, "not-found"))
     if faults := checkpoints.faults(every[step]):
         got = f"the checkpoint of step {step} does not verify"
-        raise Problems([Problem("--step", got, "use another", "bad-file"), *faults])
+        raise Problems([Problem(option, got, "use another", "bad-file"), *faults])
     return _verified(folder, step)
 
 

@@ -32,7 +32,7 @@ class RecordedRun:
     @property
     def name(self) -> str:
         """project/experiment."""
-        return f"{self.folder.path.parent.name}/{self.folder.path.name}"
+        return self.folder.name
 
     @property
     def path(self) -> Path:

@@ -52,7 +52,7 @@ def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     assert found.line == "goes on from checkpoints/step_000002, to step 6"
     with pytest.raises(Problems) as refused:
         start.to_resume(done, [], 3)
-    assert refused.value.lines == ["--from: no checkpoint of step 3; use 6 or 4 or 2"]
+    assert refused.value.lines == [f"--from: {done.name} has no checkpoint of step 3; it has 2, 4, 6"]
     assert supervise.rollback_to(found.checkpoint, found.faults, done) == []
     kept = {"step_000002", "aside-step_000004", "aside-step_000006"}
     assert {path.name for path in done.checkpoints.iterdir()} == kept, "they are sound, and are kept"
