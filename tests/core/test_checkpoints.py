@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import json
+import math
 import os
 import random
 import shutil
@@ -16,7 +18,18 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from launcher.core import checkpoints
-from launcher.core.checkpoints import MANIFEST, faults, newest_first, newest_verified, retain, set_aside_after
+from launcher.core.checkpoints import (
+    MANIFEST,
+    best_first,
+    faults,
+    newest_first,
+    newest_verified,
+    retain,
+    set_aside_after,
+    step_of,
+    validated,
+)
+from launcher.core.metrics import grade
 from launcher.core.problems import Problem
 
 SIZES = {
@@ -136,27 +149,31 @@ def replaced_by_a_link_to_nothing(path: Path) -> None:
     path.symlink_to("gone")
 
 
-ONCE: dict[str, Damage] = {
-    "deleted": Path.unlink,
-    "longer by one byte": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "a folder": replaced_by_a_folder,
-    "a link to nothing": replaced_by_a_link_to_nothing,
-}
-DAMAGES = [(name, kind, damage) for name in ("trainer.json", "policy/empty", MANIFEST) for kind, damage in ONCE.items()]
-DAMAGES += [
-    (name, kind, damage)
-    for name in ("policy/model.safetensors", "trainer.json")
-    for kind, damage in (
-        ("cut", cut(39)), ("its first bit", flip(0)), ("its last bit", flip(-1, 7)),
-        ("zeros", lambda path: path.write_bytes(bytes(path.stat().st_size))),
-    )
-]  # fmt: skip
+KINDS: dict[str, tuple[str, Damage]] = {
+    "deleted": ("trainer.json", Path.unlink),
+    "an empty file deleted": ("policy/empty", Path.unlink),
+    "the manifest deleted": (MANIFEST, Path.unlink),
+    "longer by one byte": ("trainer.json", lambda path: path.write_bytes(path.read_bytes() + b"\0")),
+    "a folder": ("trainer.json", replaced_by_a_folder),
+    "the manifest a folder": (MANIFEST, replaced_by_a_folder),
+    "a link to nothing": ("trainer.json", replaced_by_a_link_to_nothing),
+    "cut": ("policy/model.safetensors", cut(39)),
+    "its first bit": ("policy/model.safetensors", flip(0)),
+    "its last bit": ("policy/model.safetensors", flip(-1, 7)),
+    "zeros": ("policy/model.safetensors", lambda path: path.write_bytes(bytes(path.stat().st_size))),
+    "the state of another step": (
+        "trainer.json", lambda path: path.write_bytes((path.parents[1] / "step_000002" / path.name).read_bytes())
+    ),
+    "the manifest of another step": (
+        MANIFEST, lambda path: path.write_bytes((path.parents[1] / "step_000002" / path.name).read_bytes())
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "kind", "damage"), DAMAGES, ids=[f"{name}: {kind}" for name, kind, _ in DAMAGES])
-def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, name: str, kind: str, damage: Damage) -> None:
-    path = new(root) / name
-    damage(path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, kind: str) -> None:
+    name, damage = KINDS[kind]
+    damage(new(root) / name)
     newest, found = newest_verified(root)
     assert newest == old(root)
     assert [fault.where for fault in found] == [f"step_000004/{name}"]
@@ -185,12 +202,6 @@ def test_two_files_that_were_swapped_are_both_found(root: Path) -> None:
     assert {fault.where for fault in faults(new(root))} == {
         "step_000004/policy/model.safetensors", "step_000004/state/optimizer.safetensors"
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["trainer.json", MANIFEST])
-def test_a_file_of_another_step_is_found(root: Path, name: str) -> None:
-    shutil.copy(old(root) / name, new(root) / name)
-    assert [fault.where for fault in faults(new(root))] == [f"step_000004/{name}"]
 
 
 def test_another_steps_checkpoint_under_this_name_is_found(root: Path) -> None:
@@ -319,38 +330,111 @@ def test_whenever_it_breaks_off_the_older_one_stays_and_none_is_half(
 # ---- which ones stay
 
 
+SCORE = "val-core/maths/reward/mean@1"
+Score = float | None  # None: not validated at that step
+
+
+def save_graded(root: Path, step: int, score: Score) -> Path:
+    measured = {
+        "step": step if score is not None else max(step - 1, 0),
+        "metrics": {SCORE: 0.5 if score is None else score},
+    }
+    if score is not None and not math.isfinite(score):
+        measured["metrics"] = {SCORE: str(score)}  # as events and checkpoints write it
+
+    def fill(folder: Path) -> None:
+        (folder / "weights").write_bytes(b"weights")
+        (folder / "trainer.json").write_text(json.dumps({"step": step, "validated": measured}))
+
+    return checkpoints.write(root, step, fill)
+
+
+def graded(folder: Path) -> float | None:
+    return grade(validated(folder), None)
+
+
+def kept(root: Path) -> list[int]:
+    return sorted(map(step_of, newest_first(root)))
+
+
+def spoil(path: Path) -> None:
+    flip(len(path.read_bytes()) // 2)(path)
+
+
 @pytest.mark.parametrize(
-    ("count", "stay"),
+    ("scores", "last", "best", "stay"),
     [
-        (1, ["step_000010"]),
-        (2, ["step_000010", "step_000004"]),
-        (3, ["step_000010", "step_000004", "step_000002"]),
-        (9, ["step_000010", "step_000004", "step_000002"]),
-        (0, ["step_000010"]),  # never none
+        ([0.1, 0.9, 0.3, 0.4, 0.2], 1, 1, [2, 5]),
+        ([0.1, 0.9, 0.3, 0.4, 0.2], 2, 2, [2, 4, 5]),  # one of the best is new: no more are kept for that
+        ([0.1, 0.9, 0.3, 0.4, 0.2], 1, 3, [2, 3, 4, 5]),
+        ([0.1, 0.9, 0.3, 0.4, 0.2], 2, 0, [4, 5]),
+        ([0.5, 0.5, 0.1], 1, 1, [2, 3]),  # of equals the newer
+        ([None, 0.2, None, None], 1, 1, [2, 4]),  # what was not validated has no score
+        ([None, None, None], 2, 1, [2, 3]),
+        ([None, None, None], 0, 1, [3]),  # never none
+        ([None, None, None], 9, 0, [1, 2, 3]),
+        ([math.nan, 0.1, math.inf, -math.inf, 0.0], 1, 1, [2, 5]),  # what is no number is never best
+        ([-0.5, -0.2, -0.9], 1, 1, [2, 3]),
     ],
 )
-def test_the_newest_stay(root: Path, count: int, stay: list[str]) -> None:
-    save(root, 10)
-    retain(root, count, 0, ungraded)
-    assert [path.name for path in newest_first(root)] == stay
-    assert not list(root.glob(".*"))
+def test_the_newest_and_the_best_stay(
+    scores: list[Score], last: int, best: int, stay: list[int], tmp_path: Path
+) -> None:
+    for step, score in enumerate(scores, 1):
+        retain(tmp_path, last, best, graded, save_graded(tmp_path, step, score))
+    assert kept(tmp_path) == stay
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_newest_that_verifies_stays_where_newer_ones_are_damaged(tmp_path: Path) -> None:
+    for step in range(1, 5):
+        save_graded(tmp_path, step, None)
+    for step in (3, 4):
+        spoil(tmp_path / f"step_00000{step}" / "weights")
+    retain(tmp_path, 2, 1, graded)
+    assert kept(tmp_path) == [2, 3, 4]
+
+
+def test_where_none_verifies_all_stay(tmp_path: Path) -> None:
+    for step in range(1, 4):
+        spoil(save_graded(tmp_path, step, 0.5) / "weights")
+    assert retain(tmp_path, 1, 1, graded) == []
+    assert kept(tmp_path) == [1, 2, 3]
+
+
+def test_a_damaged_best_is_not_best(tmp_path: Path) -> None:
+    spoil(save_graded(tmp_path, 1, 0.9) / "weights")
+    save_graded(tmp_path, 2, 0.5)
+    save_graded(tmp_path, 3, 0.3)
+    gone = retain(tmp_path, 1, 1, graded, save_graded(tmp_path, 4, 0.1))
+    assert kept(tmp_path) == [2, 4] and [step_of(path) for path in gone] == [3, 1]
+
+
+def test_nothing_is_hashed_where_nothing_with_a_grade_would_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(save_graded(tmp_path, 1, 0.9) / "weights")
+    save_graded(tmp_path, 2, None)
+    newest = save_graded(tmp_path, 3, 0.1)
+    monkeypatch.delattr(checkpoints, "sha256")
+    gone = retain(tmp_path, 1, 1, graded, newest)
+    assert kept(tmp_path) == [1, 3] and [step_of(path) for path in gone] == [2]
+
+
+def test_what_a_validation_measured_is_read_with_care(tmp_path: Path) -> None:
+    at = save_graded(tmp_path, 3, 0.5)
+    assert validated(at) == {SCORE: 0.5} and best_first(tmp_path, graded) == [at]
+    assert validated(save_graded(tmp_path, 4, None)) == {}  # measured a step before
+    for text in ("", "{", "[]", "{}", '{"validated": 3}', '{"validated": {"step": 3, "metrics": {"a": "x"}}}',
+                 '{"validated": {"step": 3, "metrics": [1]}}', "\udcff"):  # fmt: skip
+        (at / "trainer.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert validated(at) == {}
+    (at / "trainer.json").unlink()
+    assert validated(at) == {}
 
 
 def test_steps_are_numbers_and_not_names(tmp_path: Path) -> None:
     root = save(tmp_path, 999_999, 1_000_000)
     retain(root, 1, 0, ungraded)
     assert [path.name for path in newest_first(root)] == ["step_1000000"]
-    assert newest_verified(root) == (root / "step_1000000", [])
-
-
-def test_room_is_made_but_never_at_the_cost_of_the_newest_good_one(root: Path) -> None:
-    save(root, 6)
-    flip(0)(root / "step_000006" / "trainer.json")
-    retain(root, 0, 1, ungraded)
-    assert [path.name for path in newest_first(root)] == ["step_000004"]
-    flip(0)(new(root) / "trainer.json")
-    retain(root, 0, 1, ungraded)  # none verifies: none is removed
-    assert [path.name for path in newest_first(root)] == ["step_000004"]
 
 
 def test_what_is_set_aside_is_no_checkpoint_any_more_and_keeps_its_files(root: Path) -> None:

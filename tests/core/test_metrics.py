@@ -1,4 +1,4 @@
-"""Which validation is the better one."""
+"""What a metric is called, here and elsewhere, and which validation is the better one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from launcher.core.metric_aliases import by_our_names, canonical
-from launcher.core.metrics import better, described, grade, held_out_score, label, metric
+from launcher.core.metric_aliases import by_our_names, canonical, known, spellings
+from launcher.core.metrics import better, catalogue, described, grade, held_out_score, label, metric
 
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
@@ -88,54 +88,44 @@ def test_names_for_a_screen(name: str, shown: str) -> None:
 # ---- the catalogue
 
 
-@pytest.mark.parametrize("name", [name for name in described() if "*" not in name])
-def test_our_names_are_canonical(name: str) -> None:
-    """A name that is emitted is no other project's name of another metric."""
-    assert canonical(name) == name
+def test_a_metric_has_the_meaning_of_its_mean_of_its_pattern_or_of_its_training() -> None:
+    for name, words in {
+        "prompt_length/max": "largest value", "val/test_score/openai/gsm8k": "older versions of verl",
+        "critic/rewards/std": "standard deviation",
+    }.items():  # fmt: skip
+        found = metric(name)
+        assert found and words in found.meaning
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("theirs", "ours"),
     [
-        ("actor/ppo_kl", "not to the reference model"),  # S0-17
-        ("actor/pg_loss", "need not fall"),  # S1-44
-        ("critic/advantages/mean", "0 by construction"),  # S2-13, S4-05, S4-12
-        ("actor/seq_log_prob_mean", "only its distance"),  # S4-06
-        ("val/test_score/openai/gsm8k", "older versions of verl"),  # S0-24
-        ("prompt_length/max", "largest value"),
-        ("critic/rewards/std", "standard deviation"),  # S4-09
+        ("critic/score/mean", "critic/score/mean"), ("reward", "critic/score/mean"),
+        ("mean_reward", "critic/score/mean"), ("Average reward score", "critic/score/mean"), ("Loss", "train/loss"),
+        ("KL", "actor/kl_loss"), ("actor/entropy_loss", "actor/entropy"), ("Grad. Norm", "actor/grad_norm"),
+        ("timing/gen", "timing_s/gen"), ("val/test_score/openai/gsm8k", "val-core/openai/gsm8k/reward/mean@1"),
+        ("val-core/openai/gsm8k/acc/mean@4", "val-core/openai/gsm8k/reward/mean@4"),
+        # of the same unit, and not only of the same subject
+        ("objective/rlhf_reward", "critic/rewards/mean"),  # the score less the KL penalty
+        ("objective/kl", "actor/ref_log_ratio_mean"),  # summed over an answer, not per token
+        ("mean_log_prob_current", "actor/seq_log_prob_mean"), ("std_reward", "critic/score/std"),
+        ("rollout/response_lengths", "response_length/mean"), ("train/pg_loss", "actor/pg_loss"),
+        ("objective/entropy", ""),  # summed over an answer, too: no spelling of the entropy per token
+        ("sampling/sampling_logp_difference/mean", ""),  # of logs, not probabilities
+        ("of/nobody", ""), ("", ""),
     ],
-)
-def test_what_the_documents_have_wrong_is_said_right(name: str, words: str) -> None:
-    entry = metric(name)
-    assert entry and words in entry.meaning
-
-
-@pytest.mark.parametrize(
-    ("spelling", "name"),
-    [
-        ("mean_log_prob_current", "actor/seq_log_prob_mean"),  # S4-06: sums over whole sequences
-        ("mean_log_prob_ref", "ref/seq_log_prob_mean"),  # S4-07
-        ("mean_ratio", "actor/ratio_mean"),  # S4-04
-        ("std_reward", "critic/score/std"),  # S4-09
-    ],
-)
-def test_names_of_document_004(spelling: str, name: str) -> None:
-    assert canonical(spelling) == name and metric(name)
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [
-    ("rollout/raw_reward", "critic/score/mean"), ("reward/avg_raw_reward", "critic/score/mean"),
-    ("Average reward score", "critic/score/mean"), ("objective/scores", "critic/score/mean"),
-    ("objective/rlhf_reward", "critic/rewards/mean"),  # the score less the KL penalty
-    ("objective/kl", "actor/ref_log_ratio_mean"),  # summed over an answer, not per token
-    ("objective/entropy", "objective/entropy"),  # summed over an answer, too: no spelling of the entropy per token
-    ("policy/entropy_avg", "actor/entropy"),
-    ("sampling/sampling_logp_difference/mean", "sampling/sampling_logp_difference/mean"),  # of logs, not probabilities
-    ("rollout/response_lengths", "response_length/mean"), ("train/pg_loss", "actor/pg_loss"),
-])  # fmt: skip
+)  # fmt: skip
 def test_a_name_of_another_project_stands_for_the_metric_of_the_same_unit(theirs: str, ours: str) -> None:
-    assert canonical(theirs) == ours
+    assert canonical(theirs) == (ours or theirs)
+    assert known(theirs) == (theirs not in ("objective/entropy", "of/nobody", ""))
+
+
+def test_a_spelling_stands_for_one_metric_and_each_of_ours_for_itself() -> None:
+    every = [name for ours, row in catalogue().items() if row.aliases for name in (ours, *row.aliases)]
+    assert len(every) == len(set(every)) and all(canonical(name) in catalogue() for name in every)
+    assert [name for name in described() if "*" not in name and canonical(name) != name] == []
+    assert spellings("critic/score/mean")[:2] == ("critic/score/mean", "reward")
+    assert spellings("of/nobody") == ("of/nobody",)
 
 
 def test_of_two_spellings_on_a_line_the_one_that_is_listed_first_counts() -> None:
