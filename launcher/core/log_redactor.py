@@ -17,7 +17,7 @@ from launcher.core.files import AppendOnlyFile
 from launcher.core.redaction import redact
 
 LONGEST = 2**18
-"""Bytes of a line, and of what waits on a full disk; a longer line is cut where it has a space, so that no secret is."""
+"""Bytes of a line, and of what waits on a full disk. A longer line is cut where it has a space, so no secret is."""
 _CHUNK = 2**16
 _END = re.compile(rb"[\r\n]")
 

@@ -187,15 +187,11 @@ def writer_lives(folder: Folder) -> bool:
     return writer_here(folder) is not None
 
 
-def holder_words(folder: Folder) -> str:
-    who = holder(folder) or {}
-    return f"process {who.get('pid', '?')} on {who.get('host', 'another host')}"
-
-
 def in_use(folder: Folder) -> Problem:
     """Why this process may not write it now."""
-    got, fix = f"is being written by {holder_words(folder)}", f"rlrun stop {folder.path} would end it"
-    return Problem(folder.name, got, fix, "in-use")
+    who = holder(folder) or {}
+    got = f"is being written by process {who.get('pid', '?')} on {who.get('host', 'another host')}"
+    return Problem(folder.name, got, f"rlrun stop {folder.path} would end it", "in-use")
 
 
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:

@@ -163,7 +163,11 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
     b'{"kind":"Step","at":1e300,"step":1,"metrics":{}}',  # no clock shows it
     b'{"kind":"Step","at":1.0,"step":9223372036854775808,"metrics":{}}',
+    b'{"kind":"Step","at":1.0,"step":Infinity,"metrics":{}}',
+    b'{"kind":"Step","at":1.0,"step":' + b"9" * 5000 + b',"metrics":{}}',
+    b"[" * 5000,
     b'{"kind":"Saved","at":NaN,"step":1,"path":"p"}',
+    b'{"kind":"Started","at":1.0,"run":["x"],"algorithm":1,"processes":1}',
     b'{"kind":"Saved","at":1.0,"step":%d,"path":"p"}' % 10**400,  # more than a float holds
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"HeldOutScores","at":1.0,"step":1,"data_source":"x","prompts":["a","b"],"scores":[1.0]}',

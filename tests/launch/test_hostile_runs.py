@@ -20,7 +20,6 @@ from launcher.launch import start, supervise
 from launcher.monitor.failure import left_by
 from launcher.preflight import plan
 from launcher.preflight.checks import history
-from launcher.runs import store
 from launcher.runs.folder import Folder, take, unheard_events
 from launcher.spec.stored import to_yaml
 
@@ -73,33 +72,12 @@ STORED = [
 
 @pytest.mark.parametrize(("name", "text", "line"), STORED, ids=[f"{name} {line[:20]}" for name, _, line in STORED])
 def test_hostile_files_of_a_run(name: str, text: str, line: str, here: Path, refused: Refused) -> None:
-    run = _with(here, name, text)
+    run = a_run(here)
+    (run / name).write_text(text)
     before = sorted(here.rglob("*"))
     lines = refused(lambda: start.resume(Folder(run), [], lambda *_: None))
     assert any(line in found for found in lines), lines
     assert sorted(here.rglob("*")) == before
-
-
-def _with(here: Path, name: str, text: str) -> Path:
-    run = a_run(here)
-    (run / name).write_text(text)
-    return run
-
-
-EVENTS = [
-    DEEP, '{"kind":"Alert","at":1' + "0" * 400 + ',"step":1,"text":"x"}',
-    '{"kind":"Step","at":1,"step":Infinity,"metrics":{}}',
-    '{"kind":"Alert","at":1,"step":1,"text":{"a":1}}',
-    '{"kind":"Started","at":1,"run":["x"],"algorithm":1,"processes":1}',
-    "null", "[]", '"x"', '{"kind":["x"]}', '{"kind":"Step","at":1,"step":' + "9" * 5000 + "}",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("line", EVENTS, ids=range(len(EVENTS)))
-def test_hostile_events_are_told_as_damaged(line: str, here: Path, within: Within) -> None:
-    run = _with(here, "events.jsonl", line + "\n")
-    with within(1.0):
-        assert "damaged" in store.see(Folder(run)).state.alert
 
 
 ENDED = to_line(Ended(how="finished"), seq=2) + "\n"

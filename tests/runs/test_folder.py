@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
+from launcher.core.events import Ended, Event, Phase, Started, Step, to_line
 from launcher.core.problems import Problems
 from launcher.runs import store
 from launcher.runs.folder import (
@@ -31,7 +31,6 @@ from launcher.runs.folder import (
 
 HOST = socket.gethostname()
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
-LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
 ENDED = Ended(at=90.0, how="stopped", why="w")
 
 
@@ -39,12 +38,8 @@ def step(number: int) -> Step:
     return Step(at=float(number), step=number, metrics={"train/loss": 1.0})
 
 
-def lines_of(events: Iterable[Event | str]) -> list[str]:
-    return [event if isinstance(event, str) else to_line(event) for event in events]
-
-
-def text_of(events: Iterable[Event | str]) -> str:
-    return "".join(line + "\n" for line in lines_of(events))
+def text_of(events: Iterable[Event]) -> str:
+    return "".join(to_line(event) + "\n" for event in events)
 
 
 @pytest.fixture
@@ -163,7 +158,7 @@ def test_a_new_run_takes_its_folder_for_its_owner_only(tmp_path: Path) -> None:
     ("left", "taken"),
     [
         ({}, True),
-        ({"events.jsonl": text_of([STARTED, LOADED])}, True),  # it ended before its first step
+        ({"events.jsonl": text_of([STARTED, Phase(name="loading")])}, True),  # it ended before its first step
         ({"events.jsonl": text_of([STARTED, step(0)])}, False),
         ({"checkpoints/step_000002/trainer.json": "{}"}, False),  # its log is gone, its weights are not
         ({"refused.jsonl": "{}\n", "spec.yaml": "x"}, True),  # its data was refused
@@ -218,10 +213,11 @@ CHANGED = [("null", '"y"'), ('"step": 1', '"step": Infinity'), ("1.0", "1e300"),
 LEFT = ["", "{", "[]", "5", "{}", "[" * 5000, *(GOOD.replace(*change) for change in CHANGED)]
 
 
-@pytest.mark.parametrize("left", LEFT, ids=range(len(LEFT)))
-def test_what_cannot_be_read_is_no_end(folder: Folder, left: str) -> None:
-    (folder.new_attempt() / "ended.json").write_text(left)
-    assert read_attempts(folder) == [Attempt("attempt_1", None)]
+def test_what_cannot_be_read_is_no_end(folder: Folder) -> None:
+    file = folder.new_attempt() / "ended.json"
+    for left in LEFT:
+        file.write_text(left)
+        assert read_attempts(folder) == [Attempt("attempt_1", None)], left
 
 
 # ---- finding and seeing runs
@@ -265,7 +261,6 @@ def test_a_run_is_found(root: Path, tmp_path: Path, name: str, path: str) -> Non
     [
         ("two", "'two': is the name of 2 runs; use p/two or q/two"),
         ("tiny-2", "'tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
-        ("no-run", "'no-run': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("a\0b", "'a\\x00b': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("a" * 300, f"'{'a' * 76}...: no run of that name in {{root}}; it may be p/one, p/two, q/tiny-1, q/two"),
         ("~no-such-user", "'~no-such-user': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
@@ -291,11 +286,9 @@ def test_the_run_that_wrote_last_comes_first(root: Path) -> None:
 
 
 SEEN = [
-    ([], "failed", "its processes are gone; --resume continues it"),
     ([STARTED, step(1)], "failed", "its processes are gone; --resume continues it"),
     ([STARTED, Ended(how="finished")], "finished", ""),
     ([STARTED, ENDED], "stopped", "w"),
-    ([STARTED, Ended(how="failed", why="w")], "failed", "w"),
 ]
 
 
