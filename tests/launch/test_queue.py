@@ -11,7 +11,6 @@ import pytest
 
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
 from launcher.core.state import RunState
-from launcher.launch import job
 from launcher.runs import store
 from launcher.runs.folder import Folder
 
@@ -90,14 +89,6 @@ def test_a_queue_that_does_not_answer_is_asked_again(tmp_path: Path, fake_slurm:
     shown = Running(standing, [])
     assert store.watch(run_of(tmp_path), [shown]).status == "failed"
     assert shown.lines == ["slurm job 12, in a queue that does not answer"]
-
-
-def test_events_are_read_from_any_number_on(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    assert job.tail(folder) == []
-    write(folder, BEGUN, ONE, SAVED, TWO)
-    assert [logged.event for logged in job.tail(folder)] == [BEGUN, ONE, SAVED, TWO]
-    assert [logged.event for logged in job.tail(folder, after_seq=1)] == [SAVED, TWO]
 
 
 def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, fake_slurm: Path, until: Callable[..., None]) -> None:
