@@ -315,6 +315,9 @@ def test_speed() -> None:
     for marks, pace in paces.items():
         state = RunState(marks=marks, step=2, steps=4)
         assert (state.seconds_per_step, state.eta_s) == (pace, None if pace is None else 2 * pace)
+    timed = RunState(marks=((1, 1.0), (2, 2.0)), step=2)
+    assert timed.eta_s is None, "nor without the number of steps"
+    assert replace(timed, steps=1).eta_s is None, "or with more steps than were planned"
 
 
 def test_only_the_latest_steps_tell_the_speed() -> None:
@@ -342,10 +345,3 @@ def test_the_most_serious_alert_stays_until_the_run_is_started_again() -> None:
     assert fold(warned).alert == "slow"
     assert fold([critical, replace(critical, text="lost again")]).alert == "lost again"
     assert fold([critical, again, *warned]).alert == "slow"
-
-
-def test_the_time_left_is_unknown_where_the_number_of_steps_is() -> None:
-    steps = [Step(at=20.0 + number, step=number, metrics={}) for number in (1, 2, 3)]
-    assert fold(steps).eta_s is None
-    assert fold([replace(LOADED, steps=2), *steps]).eta_s is None, "more steps than were planned"
-    assert fold([replace(LOADED, steps=5), *steps]).eta_s == 2.0
