@@ -16,7 +16,7 @@ from launcher.cli.main import app
 from launcher.config.resolve import resolve
 from launcher.core.events import Ended, Started, to_line
 from launcher.core.problems import Problems
-from launcher.launch import start, supervise
+from launcher.launch import job, start, supervise
 from launcher.monitor.failure import left_by
 from launcher.preflight import plan
 from launcher.preflight.checks import history
@@ -124,7 +124,7 @@ def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) 
         shutil.rmtree(run.path)
 
 
-@pytest.mark.parametrize("name", [".lock", "spec.yaml", "events.jsonl", "logs"])
+@pytest.mark.parametrize("name", [".lock", "spec.yaml", "events.jsonl", "logs", "detached.log"])
 def test_links_of_a_run_lead_nowhere(name: str, here: Path, refused: Refused) -> None:
     run = a_run(here)
     mine = here / "mine"
@@ -132,8 +132,9 @@ def test_links_of_a_run_lead_nowhere(name: str, here: Path, refused: Refused) ->
     before = mine.read_text()
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(mine)
-    lines = refused(lambda: start.resume(Folder(run), [], lambda *_: None))
-    assert len(lines) == 1 and name in lines[0] and "is a link" in lines[0]
+    for resume in (lambda: start.resume(Folder(run), [], []), lambda: job.resume(Folder(run))):
+        (line,) = refused(resume)
+        assert name in line and "is a link" in line
     assert mine.read_text() == before
 
 

@@ -29,7 +29,7 @@ from launcher.core.checkpoints import faults, newest_verified, sha256
 from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn, events_of
 from launcher.core.state import RunState, fold
 from launcher.launch import start
-from launcher.runs.folder import Folder, holder
+from launcher.runs.folder import Folder, holder, read_attempts
 from tests.conftest import wait_until, weights
 
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_ruined_run_is_named_with_a_command_that_works(home: Any, small: list[
     match = re.fullmatch(line, ran.stdout.splitlines()[-1])
     assert ran.returncode == 0 and match, ran.stdout
     assert events(home.run("ruined"), Alert)[0].text.startswith("the loss rose ")
-    assert " doubtful " in home("runs").stdout
+    assert state_of(home.run("ruined")).doubtful
     again = home(*match[2].split(), "--dry-run")
     assert (again.returncode, again.stdout) == (0, f"optim.lr: 5.0 -> {match[1].partition('=')[2]}, as asked\n"), again
 
@@ -263,8 +263,8 @@ def test_two_processes_are_stopped_killed_and_asked_to_end(
     state = state_of(run)
     assert state.status == "stopped" and state.checkpoint == f"checkpoints/step_{state.step:06d}"
     assert re.fullmatch(rf"SIGTERM to rank [01]; {state.checkpoint} is the newest checkpoint", state.why)
-    attempts = [each["ended"] for each in json.loads(home("show", "two", "--json").stdout)["attempts"]]
-    assert [(one["cause"], one["rank"]) for one in attempts] == [("killed", 1), ("stopped", None)]
+    ended = [attempt.ended for attempt in read_attempts(Folder(run))]
+    assert [(one.cause, one.rank) for one in ended if one] == [("killed", 1), ("stopped", None)]
 
 
 # ---- damage

@@ -19,6 +19,8 @@ import pytest
 from launcher.core.checkpoints import faults
 from launcher.core.events import events_of
 from launcher.core.state import RunState, fold
+from launcher.launch import sweep as points
+from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
@@ -38,12 +40,12 @@ def state_of(run: Path) -> RunState:
 
 
 def record(rlrun: Any, name: str = SWEEP) -> list[dict[str, Any]]:
-    points: list[dict[str, Any]] = json.loads((rlrun.run(name) / "sweep.json").read_text())["points"]
-    return points
+    found: list[dict[str, Any]] = json.loads((rlrun.run(name) / "sweep.json").read_text())["points"]
+    return found
 
 
 def statuses(rlrun: Any, name: str = SWEEP) -> list[str]:
-    return [point["status"] for point in json.loads(rlrun("show", name, "--json").stdout)]
+    return [view.entry.status for view in points.views(points.read(rlrun.run(name)))]
 
 
 def children(process: int) -> list[int]:
@@ -79,33 +81,17 @@ def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]
     assert [row.split()[:3] for row in rows] == [["sft", "finished", "2/2"], ["grpo", "doubtful", "2/2"]]
     assert stat.S_IMODE(sweep.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in sweep.iterdir())
-    listed = {node["run"] for node in json.loads(rlrun("runs", "--json").stdout)}
+    listed = {run.folder.name for run in store.every(rlrun.folder / "runs")}
     assert listed == {"rlrun/both-sweep1-sft", "rlrun/both-sweep1-grpo"}  # the sweep itself is no run
     before = steps_told(rlrun.run("both-sweep1-sft"))
-    again = rlrun("train", "--resume", "both-sweep1")
-    assert (again.returncode, steps_told(rlrun.run("both-sweep1-sft"))) == (0, before), "what is done stays"
+    again = points.drive(points.read(sweep), lambda *_: None)
+    assert (again, steps_told(rlrun.run("both-sweep1-sft"))) == (0, before), "what is done stays"
 
 
 def _span(run: Path) -> tuple[float, float]:
     state = state_of(run)
     assert state.started_at and state.last_at
     return state.started_at, state.last_at
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; use a number"]),
-        (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; use -m alone to start one"]),
-    ],
-)
-def test_where_one_point_is_wrong_nothing_starts(
-    rlrun: Any, small: list[str], words: list[str], lines: list[str]
-) -> None:
-    ran = rlrun("train", "-m", "algorithm=sft", *small, *words)
-    errors = [line for line in ran.stderr.splitlines() if not line.startswith("planned ")]  # where planning takes long
-    assert (ran.returncode, ran.stdout, errors) == (2, "", lines)
-    assert not (rlrun.folder / "runs").exists()
 
 
 def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
