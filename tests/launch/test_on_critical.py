@@ -18,7 +18,7 @@ THREE = {"steps": 3, "saves": (3,)}
     [
         ("pause", 143, "stopped", "paused by no-signal at step 1: "),
         ("stop", 1, "failed", "stopped by no-signal at step 1: "),
-        ("warn", 0, "finished", "answers to a prompt all have the same reward"),
+        ("warn", 0, "finished", "answers to a prompt had the same score"),
     ],
 )
 def test_a_critical_finding(supervised: Callable[..., Any], what: str, exit_code: int, how: str, why: str) -> None:
