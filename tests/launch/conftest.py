@@ -16,6 +16,7 @@ from launcher.core import checkpoints
 from launcher.core.events import MARK, Crashed, Event, Started, Step, Usage, events_of, to_line
 from launcher.core.problems import Problems
 from launcher.core.settings import settings
+from launcher.core.state import RunState, fold
 from launcher.launch import supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.supervise import Supervisor, pause_s
@@ -23,6 +24,21 @@ from launcher.runs.folder import Folder, Lock, read_attempts
 from launcher.runs.stop_requests import handle_signals
 from launcher.spec.cluster import Cluster, Stack
 from launcher.spec.engine import Plan
+
+
+def events(run: Path, *kinds: type) -> list[Any]:
+    """Those of these kinds that stand."""
+    return [event for event in events_of(run / "events.jsonl") if isinstance(event, kinds)]
+
+
+def state_of(run: Path) -> RunState:
+    return fold(events_of(run / "events.jsonl"))
+
+
+def steps_told(run: Path) -> int:
+    """How many steps were ever written down; it costs little while the run goes on."""
+    log = run / "events.jsonl"
+    return log.read_bytes().count(b'"kind":"Step"') if log.exists() else 0
 
 
 @dataclass

@@ -17,10 +17,9 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import app
 from launcher.config.resolve import resolve
-from launcher.core.events import Step, events_of
-from launcher.core.state import RunState, fold
 from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
+from tests.launch.conftest import state_of, steps_told
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 
@@ -31,14 +30,6 @@ def rlrun(tmp_path: Path, commands: Any) -> Iterator[Any]:
     yield made
     for lock in tmp_path.glob("runs/*/*/.lock"):
         made("stop", "--now", str(lock.parent))
-
-
-def state_of(run: Path) -> RunState:
-    return fold(events_of(run / "events.jsonl"))
-
-
-def steps_of(run: Path) -> list[int]:
-    return [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
 
 
 @pytest.mark.slow
@@ -60,7 +51,7 @@ def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[st
     held = rlrun("train", "-d", "--resume", run.name)
     assert held.returncode == 2
     assert re.fullmatch(rf"✗ rlrun/{run.name}: is being written by process \d+ on \S+; rlrun stop .+\n", held.stderr)
-    until(lambda: len(steps_of(run)) > 3)
+    until(lambda: steps_told(run) > 3)
     assert rlrun("stop", run.name).returncode == 0
     first = state_of(run)
     *shown, following = (run / "detached.log").read_text().splitlines()

@@ -26,11 +26,11 @@ import pytest
 import yaml
 
 from launcher.core.checkpoints import faults, newest_verified, sha256
-from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn, events_of
-from launcher.core.state import RunState, fold
+from launcher.core.events import Alert, Ended, LogReader, Restarted, Resumed, Saved, Stalled, Step, WentOn
 from launcher.launch import start
 from launcher.runs.folder import Folder, holder, read_attempts
 from tests.conftest import wait_until, weights
+from tests.launch.conftest import events, state_of, steps_told
 
 pytestmark = pytest.mark.slow
 
@@ -45,21 +45,8 @@ def copy(run: Path, name: str) -> Path:
     return Path(shutil.copytree(run, run.with_name(name)))
 
 
-def events(run: Path, *kinds: type) -> list[Any]:
-    return [event for event in events_of(run / "events.jsonl") if isinstance(event, kinds)]
-
-
-def state_of(run: Path) -> RunState:
-    return fold(events_of(run / "events.jsonl"))
-
-
 def steps_of(run: Path) -> list[int]:
     return [event.step for event in events(run, Step)]
-
-
-def steps_told(run: Path) -> int:
-    log = run / "events.jsonl"
-    return log.read_bytes().count(b'"kind":"Step"') if log.exists() else 0
 
 
 def console(run: Path) -> list[str]:

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from launcher.core.checkpoints import faults
-from launcher.core.events import events_of
-from launcher.core.state import RunState, fold
 from launcher.launch import sweep as points
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
+from tests.launch.conftest import state_of, steps_told
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +34,6 @@ def rlrun(tmp_path: Path, commands: Any) -> Any:
     return commands(tmp_path)
 
 
-def state_of(run: Path) -> RunState:
-    return fold(events_of(run / "events.jsonl"))
-
-
 def record(rlrun: Any, name: str = SWEEP) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads((rlrun.run(name) / "sweep.json").read_text())["points"]
     return found
@@ -50,11 +45,6 @@ def statuses(rlrun: Any, name: str = SWEEP) -> list[str]:
 
 def children(process: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def steps_told(run: Path) -> int:
-    log = run / "events.jsonl"
-    return log.read_bytes().count(b'"kind":"Step"') if log.exists() else 0
 
 
 def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]) -> None:
