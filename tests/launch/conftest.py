@@ -79,7 +79,7 @@ class Scripted:
         self.looks += 1
         if self.looks == 2:
             self.attempt.during()
-        return None if self.looks < 4 else 128 + self.asked[0] if self.asked else self.attempt.code
+        return None if self.looks < 3 else 128 + self.asked[0] if self.asked else self.attempt.code
 
     def failed_rank(self) -> int | None:
         return 0 if self.attempt.code and not self.attempt.lost else None
@@ -100,7 +100,7 @@ class Scripted:
         self.asked.append(number)
 
     def kill(self) -> None:
-        if self.looks < 4:  # else it has ended
+        if self.looks < 3:  # else it has ended
             self.asked.append(signal.SIGKILL)
 
 
