@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -50,13 +50,13 @@ def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
-                _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
+                _set(found, f"{place}.{key}".lstrip("."), leaf.value, origin)
     for word, override in resolved.sources:
         key = "reward.weights" if override.key_or_group == PARTS else override.key_or_group
         if removes(override):
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _apply(found, key, override.value(), Origin(word.source, word.where))
+            _set(found, key, override.value(), Origin(word.source, word.where))
     if run.code_dir:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {resolved.request.config_dir}")
     node = to_node(run)
@@ -76,20 +76,16 @@ def _spelled(path: Path) -> str:
     return path.relative_to(conf_dir().parent).as_posix() if path.is_relative_to(conf_dir()) else spelled(path)
 
 
-def _apply(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
-    """A word sets what it names; a dict is merged into what is there."""
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            _apply(found, f"{key}.{name}", inner, origin)
-    else:
-        parts = value if isinstance(value, list) else [value]
-        _set(found, key, [part for part in parts if isinstance(part, str)], origin)
+def _set(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
+    """What is set at a name; a mapping is merged into what is there."""
+    for name, inner in walk(value, key, lists=False):
+        texts = [text for _, text in walk(inner) if isinstance(text, str)]
+        found[name] = replace(origin, refers=tuple(_referred(" ".join(texts), name)))
 
 
-def _set(found: dict[str, Origin], key: str, texts: Sequence[str], origin: Origin) -> None:
-    references = [reference for text in texts for reference in _REFERENCE.findall(text)]
-    refers = (name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, key) for name in references)
-    found[key] = replace(origin, refers=tuple(refers))
+def _referred(text: str, place: str) -> Iterator[str]:
+    for name in _REFERENCE.findall(text):
+        yield name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, place)
 
 
 def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:

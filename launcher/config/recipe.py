@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.config import run_file
+from launcher.config.arguments import separate_options
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
 from launcher.config.request import RunRequest, SourcedOverride
@@ -20,7 +21,6 @@ from launcher.core.problems import Problem, Problems, error_message, short_repr,
 from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
-_TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
 _ARGUMENT = "rlrun.argument=of-the-recipe"
 """What a recipe is given: a command that it reaches passes on the overrides of the command line."""
 _OF_BASH = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
@@ -142,17 +142,8 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
 
 def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
     """The overrides; the folder that `--config-dir` names; the other options with their values."""
-    rest, config_dir, others = list[SourcedOverride](), None, list[str]()
-    left = iter(overrides)
-    for word in left:
-        option, _, value = word.text.partition("=")
-        if not option.startswith("--"):
-            rest.append(word)
-            continue
-        if option in _TAKE_A_VALUE and not value:
-            value = next((after.text for after in left), "")
-        if option == "--config-dir":
-            config_dir = Path(value)
-        else:
-            others.append(f"{option} {value}".strip())
-    return rest, config_dir, others
+    rest, options = separate_options(overrides)
+    folders = [Path(option.value) for option in options if option.key == "config-dir"]
+    others = [option for option in options if option.key != "config-dir"]
+    texts = [option.shown if option.value == "true" else f"{option.shown} {option.value}" for option in others]
+    return rest, folders[-1] if folders else None, texts

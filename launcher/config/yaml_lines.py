@@ -18,8 +18,6 @@ class Leaf:
     """A value that holds no named values: a scalar, a list, or `{}`."""
 
     line: int
-    texts: tuple[str, ...]
-    """The scalars in it, as they are written."""
     value: Any
 
 
@@ -87,7 +85,7 @@ def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, L
         if isinstance(value, MappingNode) and value.value:
             yield from _below(loader, value, f"{name}.")
         else:
-            yield name, Leaf(key.start_mark.line + 1, tuple(_texts(value)), loader.construct_object(value, deep=True))
+            yield name, Leaf(key.start_mark.line + 1, loader.construct_object(value, deep=True))
 
 
 def _check_keys(node: Node | None, seen: set[int]) -> None:
@@ -103,11 +101,3 @@ def _check_keys(node: Node | None, seen: set[int]) -> None:
             if (first := lines.setdefault(key.value, line)) != line:
                 raise LimitExceeded(f"{key.value} is set twice, first in line {first}", "set it once", line)
         _check_keys(value, seen)
-
-
-def _texts(node: Node) -> Iterator[str]:
-    if isinstance(node, ScalarNode):
-        yield node.value
-    elif isinstance(node, SequenceNode | MappingNode):
-        for part in node.value:
-            yield from _texts(part[1] if isinstance(part, tuple) else part)
