@@ -23,6 +23,7 @@ from launcher.clusters import slurm
 from launcher.clusters.nodes.home import reach
 from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
+from launcher.clusters.ray.listing import check_address
 from launcher.core import machine
 from launcher.core.problems import OnMessage, Problem, Problems
 from launcher.launch.queue import RunCommand, RunProcess
@@ -136,6 +137,7 @@ def _check_takes_jobs(cluster: str | None, words: Sequence[str]) -> None:
         got = "ray[default] is not installed, so no job can be submitted"
         raise Problems(Problem("-d", got, f"leave out -d, or {remote.INSTALL}", "not-installed"))
     remote.check_words(words)
+    check_address(reach(cluster).address)
 
 
 def _check_free(folder: Folder) -> None:

@@ -21,7 +21,6 @@ import pytest
 from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.processes import DETACHED, MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
-from launcher.core.problems import Problems
 from launcher.core.redaction import secrets_of
 from launcher.runs.folder import Folder, holder
 
@@ -282,8 +281,15 @@ def test_a_silent_head_is_asked_whether_it_is_there(
     assert server.left == -1 and server.stopped
 
 
-def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that `ray start --head` began does: what stands there is another cluster's, or nobody's."""
+def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that `ray start --head` began does: what stands there is another cluster's, or nobody's. A run whose job
+    cannot be submitted cannot begin any more."""
     monkeypatch.setattr(job_client, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
-    with pytest.raises(Problems, match="its job server answers on its head alone"):
-        job_client._client("192.0.2.77:6379")
+    claim = tmp_path / "claim"
+    claim.touch()
+    assert job_client.main("192.0.2.77:6379", "j", "true", claim) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("the cluster starts no job: 192.0.2.77:6379: its job server answers on its head alone")
+    assert not claim.exists()

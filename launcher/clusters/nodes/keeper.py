@@ -21,7 +21,7 @@ from types import FrameType
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
-from launcher.clusters.nodes.processes import UP, port_error, start_argv, start_env
+from launcher.clusters.nodes.processes import UP, start_argv, start_env
 from launcher.core import machine
 from launcher.core.problems import error_message
 
@@ -134,9 +134,6 @@ class Keeper:
         with self.home.ray_log.open("rb") as log:
             log.seek(before)
             text = log.read().decode("utf-8", "replace")
-        port = int(self.node.address.rpartition(":")[2])
-        if self.node.head and not self.was_up and (error := port_error(port)):
-            return f"port {port}: {error.strerror}; use another --port"
         for mark, reason in FINAL.items():
             if mark in text:
                 return reason

@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import queue
 import signal
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -47,8 +48,7 @@ def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
         return _run(address, job, entrypoint, claim)
     except Problems as problems:
         if claim is None:
-            if not _asked_to_leave:
-                print(f"✗ {problems}", file=sys.stderr)
+            print(f"✗ {problems}", file=sys.stderr)
             return 1
         print(f"the cluster starts no job: {problems}", file=sys.stderr)
         claim.unlink(missing_ok=True)  # the command can no longer begin
@@ -66,8 +66,7 @@ def _run(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
         _ask(address, partial(server.submit_job, entrypoint=entrypoint, submission_id=job), SUBMIT_S)
         if claim:
             print(f"submitted as Ray job {job}", flush=True)
-        with closing(_lines(server, job)) as lines:
-            code = _passed_on(lines, job)
+        code = _passed_on(_lines(server, job), job)
         return code if code is not None else _ended(server, address, job)
     except BrokenPipeError:
         code = code if claim is None else 0  # the reader is gone, the job goes on
@@ -129,19 +128,13 @@ def _lost(subject: str, got: str) -> Problems:
 
 
 def answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | CallFailure:
-    """Ray's client has no timeout, and may catch the first alarm as an error of its own."""
-    signal.signal(signal.SIGALRM, _too_long)
+    """What it returns, or why it did not. It has a thread, as Ray's client has no timeout."""
+    found = queue.SimpleQueue[T | CallFailure]()
+    threading.Thread(target=lambda: found.put(try_call(ask)), daemon=True).start()
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-        return try_call(ask)
-    except TimeoutError as error:
-        return CallFailure(str(error))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _too_long(*_: object) -> None:
-    raise TimeoutError("no answer")
+        return found.get(timeout=seconds)
+    except queue.Empty:
+        return CallFailure("no answer")
 
 
 def _forget(server: JobSubmissionClient) -> None:
@@ -153,34 +146,28 @@ def _forget(server: JobSubmissionClient) -> None:
             answer(partial(server.delete_job, one.submission_id))
 
 
-def _lines(server: JobSubmissionClient, job: str) -> Generator[str]:
+def _lines(server: JobSubmissionClient, job: str) -> Iterator[str]:
     """Of the job's log, as they are written, until it ends. Raises `Problems` where the head is gone."""
-    chunks: AsyncIterator[str] = server.tail_job_logs(job)
+    chunks = queue.SimpleQueue[str | CallFailure | None]()
+
+    async def tail() -> None:
+        async for chunk in server.tail_job_logs(job):
+            chunks.put(chunk)
+
+    threading.Thread(target=lambda: chunks.put(try_call(lambda: asyncio.run(tail()))), daemon=True).start()
     half = ""
-    with asyncio.Runner() as runner:
-        while True:
-            chunk_task = runner.get_loop().create_task(_next(chunks))
-            while not (chunk := try_call(partial(runner.run, _for_a_while(chunk_task)))) and not chunk_task.done():
-                there = answer(partial(server.get_job_info, job))
-                if isinstance(there, CallFailure):
-                    raise _lost("cluster", f"its head is gone: {there.reason}")
-            if isinstance(chunk, CallFailure):
-                raise _lost("cluster", f"its head is gone: {chunk.reason}")
-            if not chunk:
-                return
-            *whole, half = (half + chunk).split("\n")
-            yield from whole
-
-
-async def _next(chunks: AsyncIterator[str]) -> str:
-    """Empty at the end."""
-    return await anext(chunks, "")
-
-
-async def _for_a_while(chunk: asyncio.Task[str]) -> str:
-    """Empty where there is none in that time."""
-    done, _ = await asyncio.wait([chunk], timeout=SILENT_S)
-    return chunk.result() if done else ""
+    while True:
+        try:
+            chunk = chunks.get(timeout=SILENT_S)
+        except queue.Empty:
+            there = answer(partial(server.get_job_info, job))
+            chunk = there if isinstance(there, CallFailure) else ""
+        if isinstance(chunk, CallFailure):
+            raise _lost("cluster", f"its head is gone: {chunk.reason}")
+        if chunk is None:
+            return
+        *whole, half = (half + chunk).split("\n")
+        yield from whole
 
 
 def _ended(server: JobSubmissionClient, address: str, job: str) -> int:
@@ -200,12 +187,7 @@ def _ended(server: JobSubmissionClient, address: str, job: str) -> int:
     raise _lost(address, f"Ray job {job} ended: {why}")
 
 
-_asked_to_leave = list[int]()  # signals
-
-
 def _leave(number: int, _: object) -> None:
-    """Ray's client may turn the interrupt into an error of its own, such as a lost connection."""
-    _asked_to_leave.append(number)
     raise KeyboardInterrupt
 
 
@@ -216,8 +198,6 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]) if sys.argv[4:] else None)
     except KeyboardInterrupt:
-        _asked_to_leave.append(signal.SIGINT)
-    if _asked_to_leave:
         code = 0 if sys.argv[2].startswith(LOOKS) else 130
     sys.stderr.flush()
     os._exit(code)  # Ray's threads may hang
