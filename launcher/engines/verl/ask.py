@@ -46,14 +46,6 @@ UNKNOWN = VerlEnvironment(None, frozenset())
 """Of a Python that is not on this machine."""
 
 
-@dataclass(frozen=True)
-class VerlAnswer:
-    """What verl's own checks say of a run's arguments."""
-
-    accepted: bool
-    results: tuple[CheckResult, ...] = ()
-
-
 def probe(python: str) -> VerlEnvironment | Problem:
     """What is installed for a Python of this machine: modules are looked up, none is loaded."""
     path = shutil.which(python)
@@ -67,9 +59,12 @@ def probe(python: str) -> VerlEnvironment | Problem:
         return Problem("engine.python", got, "use the Python of verl's environment", "bad-file")
 
 
-def ask(python: str, version: str, program: Program, arguments: Sequence[str], env: Mapping[str, str]) -> VerlAnswer:
-    """verl's own verdict, of its files and its code; that of equal arguments is kept below the cache folder. What stops
-    the question itself (time, memory, a package that is missing) is a warning."""
+def ask(
+    python: str, version: str, program: Program, arguments: Sequence[str], env: Mapping[str, str]
+) -> CheckResult | None:
+    """What verl says against the arguments, of its files and its code; None where it accepts them. Its verdict on equal
+    arguments is kept below the cache folder. What stops the question itself (time, memory, a package that is missing)
+    is a warning."""
     request = json.dumps({"verl": version, "program": program, "arguments": list(arguments), "env": dict(env)})
     name = hashlib.sha256((str(shutil.which(python)) + request + SCRIPT.read_text()).encode()).hexdigest()
     node = recall("verl", name)
@@ -77,20 +72,16 @@ def ask(python: str, version: str, program: Program, arguments: Sequence[str], e
         try:
             node = json.loads(_output([python, str(SCRIPT), request], ASKED_S, env).splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-            return _unanswered(error_message(error))
+            node = {"unanswered": error_message(error)}
         if not node.get("unanswered"):
             remember("verl", name, node)
     if reason := node.get("unanswered"):
-        return _unanswered(reason)
-    if not (refusal := node.get("refused")):
-        return VerlAnswer(True)
-    fix = "change the arguments that it names, in engine.extra or in ours"
-    return VerlAnswer(False, (CheckResult("FAIL", OWN_CHECK, f"verl {version} refuses its arguments: {refusal}", fix),))
-
-
-def _unanswered(reason: str) -> VerlAnswer:
-    got = f"verl's own checks did not end: {reason}"
-    return VerlAnswer(False, (CheckResult("WARN", OWN_CHECK, got, "start the run to see more"),))
+        got = f"verl's own checks did not end: {reason}"
+        return CheckResult("WARN", OWN_CHECK, got, "start the run to see more")
+    if refusal := node.get("refused"):
+        fix = "change the arguments that it names, in engine.extra or in ours"
+        return CheckResult("FAIL", OWN_CHECK, f"verl {version} refuses its arguments: {refusal}", fix)
+    return None
 
 
 def _output(command: Sequence[str], seconds: float, env: Mapping[str, str]) -> str:

@@ -7,11 +7,11 @@ late or does not read (`rules`), and where nothing has failed and verl is instal
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
@@ -30,7 +30,6 @@ from launcher.spec.run import RunSpec
 if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
-T = TypeVar("T")
 FILES = {".py", ".yaml", ".yml", ".json", ".jsonl", ".parquet"}
 """Endings of relative names that are no model of a hub."""
 ANYWHERE = Path("/run")
@@ -52,23 +51,20 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
             yield from from_problems([probed])
             return
         probed = ask.UNKNOWN
-    files = _read(lambda: rows.look(run))
-    if files:
-        yield from files.rewritten()
-        yield from _read(lambda: list(files.unlike())) or ()
+    yield from rows.check_files(run)
     yield from _micro_batch_of_verl(run)
     yield from _other_version(probed, python, facts.here)
     results = _without_verl(engine, run, facts, probed)
-    asked = ask.VerlAnswer(accepted=False)
+    accepted = False
     if probed.version and (probed.version != VERSION or not _failed(results)):
         arguments = words.arguments(run, engine, ANYWHERE)
-        asked = ask.ask(python, probed.version, words.program(run), arguments, engine.env)
-        if asked.accepted:
-            results = [replace(result, level="WARN") for result in results]
-    yield from (*results, *asked.results)
-    if not _failed([*results, *asked.results]):
+        refusal = ask.ask(python, probed.version, words.program(run), arguments, engine.env)
+        accepted = refusal is None
+        results = [*results, refusal] if refusal else [replace(result, level="WARN") for result in results]
+    yield from results
+    if not _failed(results):
         where = f"verl {probed.version} in {python}" if probed.version else f"verl {VERSION}"
-        how = "" if asked.accepted else ", as far as its keys and sizes tell"
+        how = "" if accepted else ", as far as its keys and sizes tell"
         count = len(words.arguments(run, engine, facts.folder))
         yield CheckResult("OK", "engine", f"{where} accepts its {count} arguments{how}")
 
@@ -147,14 +143,6 @@ def _visible_gpus(engine: Verl) -> int | None:
     """GPUs that the run's own CUDA_VISIBLE_DEVICES leaves to Ray."""
     value = engine.env.get("CUDA_VISIBLE_DEVICES")
     return None if value is None else len([device for device in value.split(",") if device.strip() not in ("", "-1")])
-
-
-def _read(of_files: Callable[[], T]) -> T | None:
-    """What is found in files; None of those that cannot be read, as the check of the rows says."""
-    try:
-        return of_files()
-    except (OSError, ValueError):
-        return None
 
 
 def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:

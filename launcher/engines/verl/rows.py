@@ -79,9 +79,12 @@ class RowFiles:
     @property
     def unreadable(self) -> list[tuple[Split, str, str]]:
         """Files that verl cannot read as they are, and what is missing first in each."""
-        each = [(split, name, fields) for split in SPLITS for name, fields in self.splits[split]]
-        first = (next((field for field in self.needed if field not in fields), "") for _, _, fields in each)
-        return [(split, name, missing) for (split, name, _), missing in zip(each, first, strict=True) if missing]
+        return [
+            (split, name, missing[0])
+            for split in SPLITS
+            for name, fields in self.splits[split]
+            if (missing := [field for field in self.needed if field not in fields])
+        ]
 
     def unlike(self) -> Iterator[CheckResult]:
         """Files that cannot be joined into one. Raises as `look` does."""
@@ -103,6 +106,16 @@ class RowFiles:
                 continue  # rows of another form
             message = f"{name} has no {missing}, which verl reads of each row: all rows are written anew{without}"
             yield CheckResult("WARN", f"data.{split}_files", message, f"write {FORMS[_column(missing)]} in each row")
+
+
+def check_files(run: RunSpec) -> list[CheckResult]:
+    """Files that are written anew or cannot be joined; nothing of those that cannot be read, as the check of the rows
+    says that."""
+    try:
+        files = look(run)
+        return [*files.rewritten(), *files.unlike()] if files else []
+    except (OSError, ValueError):
+        return []
 
 
 def look(run: RunSpec) -> RowFiles | None:

@@ -12,41 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.names import verl as names
 from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr
 from launcher.engines.verl.config import defaults
-from launcher.engines.verl.config.defaults import CONFIGS, Program, snapshot
-from launcher.engines.verl.config.types import EXCEPTIONS, accepts, is_class, kind_of_default, words_of
+from launcher.engines.verl.config.defaults import CONFIGS, Program, beside, snapshot
+from launcher.engines.verl.config.types import accepts, kind_of_default, words_of
 from launcher.engines.verl.rules.settings import at
 
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""
-FREE = (
-    "actor_rollout_ref.model.override_config", "critic.model.override_config", "model.override_config",
-    "reward.reward_kwargs", "reward.custom_reward_function.reward_kwargs", "algorithm.gdpo_reward_keys",
-    "algorithm.gdpo_reward_weights", "ray_kwargs", "actor_rollout_ref.rollout.engine_kwargs",
-    "actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs", "reward.reward_model.rollout.engine_kwargs",
-    "data.apply_chat_template_kwargs", "data.mm_processor_kwargs", "data.cache_dir", "data.filter_prompts",
-    "data.need_tools_kwargs", "data.return_full_prompt", "data.return_raw_chat", "data.sampler", "data.datagen",
-    "actor_rollout_ref.actor.fsdp_config.wrap_policy", "actor_rollout_ref.ref.fsdp_config.wrap_policy",
-    "critic.fsdp.wrap_policy", "engine.wrap_policy", "trainer.wandb_proxy", "trainer.remove_previous_ckpt_in_save",
-    "distillation.teacher_models",
-)  # fmt: skip
-"""Places where verl reads keys that its config does not have."""
-DATACLASSES = (
-    "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "actor_rollout_ref.model",
-    "critic", "model", "engine", "optim", "checkpoint", "profiler",
-)  # fmt: skip
-"""Sections that verl makes dataclasses of: a key that is no field is a TypeError there."""
-OPTIONAL = frozenset(["algorithm.filter_groups", "actor_rollout_ref.model.mtp", "critic.model.mtp", "model.mtp"])
-"""Sections that may be null."""
-_FAULTS = (OmegaConfBaseException, HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
+_FAULTS = (HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
 
 
 @dataclass
@@ -169,19 +151,8 @@ def _struct(base: dict[str, Any]) -> DictConfig:
 
 
 def _update(node: DictConfig, override: Override) -> None:
-    """Applies one value as Hydra does. Raises one of `_FAULTS`."""
-    key, value = override.key_or_group, None if override.is_delete() else override.value()
-    there = OmegaConf.select(node, key, throw_on_missing=False)
-    if override.is_delete():
-        if there is None:
-            raise ValueError("is not there to be deleted")
-        parent, _, last = key.rpartition(".")
-        with open_dict(node):
-            del (OmegaConf.select(node, parent) if parent else node)[last]
-        return
-    if override.is_add() and there is not None and not isinstance(value, dict | list):
-        raise ValueError("is there already")
-    OmegaConf.update(node, key, value, merge=True, force_add=override.is_add() or override.is_force_add())
+    """Applies one value. Raises one of `_FAULTS`."""
+    ConfigLoaderImpl._apply_overrides_to_config([override], node)
 
 
 def _refusal(override: Override, program: Program, node: DictConfig, base: dict[str, Any], error: Exception) -> Problem:
@@ -190,7 +161,8 @@ def _refusal(override: Override, program: Program, node: DictConfig, base: dict[
     if override.is_delete() or key in known:
         if override.is_add():
             return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
-        return Problem(key, error_message(error), "leave ~ out, and give a value", "unknown-setting")
+        got = error_message(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        return Problem(key, got, "leave ~ out, and give a value", "unknown-setting")
     if isinstance(OmegaConf.select(node, parent, throw_on_missing=False), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
     return Problem(key, "verl has no such key", _advise(key, program, known, base), "unknown-setting")
@@ -229,11 +201,11 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
 
 
 def _is_free(key: str) -> bool:
-    return f"{key}.".startswith(tuple(f"{place}." for place in FREE))
+    return f"{key}.".startswith(tuple(f"{place}." for place in beside()["free"]))
 
 
 def _is_dataclass(key: str) -> bool:
-    return f"{key}.".startswith(tuple(f"{place}." for place in DATACLASSES))
+    return f"{key}.".startswith(tuple(f"{place}." for place in beside()["dataclasses"]))
 
 
 def _unread(override: Override, base: dict[str, Any]) -> tuple[Problem | None, Problem | None]:
@@ -292,7 +264,7 @@ def _wrong_values(config: dict[str, Any], base: dict[str, Any], values: Iterable
 def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
     default = at(base, key)
     if isinstance(default, dict):
-        may_be_null = key in OPTIONAL or ("_target_" not in default and "." in key)
+        may_be_null = key in beside()["optional"] or ("_target_" not in default and "." in key)
         if isinstance(value, dict) or (value is None and may_be_null):
             return None
         return Problem(key, f"{short_repr(value)} is one value, and this a section", f"use {key}.NAME=")
@@ -307,8 +279,9 @@ def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
 def _kind(key: str, default: Any, base: dict[str, Any]) -> str:
     """The type of a setting: of the dataclass's field, otherwise of the default."""
     parent, _, last = key.rpartition(".")
-    kind = EXCEPTIONS.get(last) or (_fields(at(base, parent)) or {}).get(last, "Any")
-    return kind_of_default(key, default) if kind == "Any" or is_class(kind) else kind
+    known = beside()["types"]
+    kind: str = known.get(key) or known.get(last) or (_fields(at(base, parent)) or {}).get(last, "Any")
+    return kind_of_default(key, default) if kind == "Any" or "Config" in kind else kind
 
 
 def _fields(section: Any) -> dict[str, str] | None:

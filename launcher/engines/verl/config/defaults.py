@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import orjson
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from launcher.core.bounded_parse import LOADER
 from launcher.core.problems import Problem, Problems, suggest
 
 Program = Literal["ppo", "sft"]
@@ -26,13 +27,20 @@ MEGATRON: Mapping[Program, tuple[str, ...]] = {
     "ppo": ("model_engine=megatron",), "sft": ("engine=megatron", "optim=megatron"),
 }  # fmt: skip
 """The choices of verl's that give its config the keys of Megatron."""
-SNAPSHOT = Path(__file__).with_name("snapshot.json")
+SNAPSHOT, BESIDE = (Path(__file__).with_name(name) for name in ("snapshot.json", "beside.yaml"))
 
 
 @cache
 def snapshot() -> dict[str, Any]:
     """Of each program its config, the parts that a choice of a group adds, and the fields of verl's dataclasses."""
     read: dict[str, Any] = orjson.loads(SNAPSHOT.read_bytes())
+    return read
+
+
+@cache
+def beside() -> dict[str, Any]:
+    """What verl does with its config beside what that says: `beside.yaml`."""
+    read: dict[str, Any] = yaml.load(BESIDE.read_bytes(), LOADER)  # a SafeLoader
     return read
 
 
@@ -66,7 +74,7 @@ def _own_config(program: Program, name: str, folder: Path) -> dict[str, Any] | N
     of more."""
     try:
         own: Any = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
-    except (OSError, YAMLError, OmegaConfBaseException):
+    except (OSError, yaml.YAMLError, OmegaConfBaseException):
         return None
     parts = own.pop("defaults", []) if isinstance(own, dict) else []
     if (
