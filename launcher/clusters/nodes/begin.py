@@ -41,7 +41,8 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
         fix = f"use {machine.free_ports(1)[0]}"
         raise Problems(Problem("--port", f"{port}: {error_message(error)}", fix, "in-use"))
     chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
-    node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
+    host = f"[{ip}]" if ":" in ip else ip
+    node = Node(f"{host}:{chosen}", ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
 
 
@@ -159,14 +160,7 @@ def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
         shutil.rmtree(node.temp)
         raise Problems(Problem(str(home.path), "another rlrun cluster command runs there", "wait for it", "in-use"))
     try:
-        try:
-            _write_secret(home.token, token)
-            home.write_node(node)
-            home.write_state(State("starting"))
-            keeper = _keeper(home, lock)
-        finally:
-            os.close(lock)
-        _wait_up(home, keeper, tell)
+        _wait_up(home, _start_keeper(home, node, token, lock), tell)
     except BaseException:
         down(lambda _: None)
         shutil.rmtree(node.temp, ignore_errors=True)
@@ -174,13 +168,21 @@ def _begin(home: Home, node: Node, token: str, tell: OnMessage) -> Node:
     return node
 
 
-def _keeper(home: Home, lock: int) -> subprocess.Popen[bytes]:
+def _start_keeper(home: Home, node: Node, token: str, lock: int) -> subprocess.Popen[bytes]:
     """It keeps `lock` as long as it lives."""
-    with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
-        )  # fmt: skip
+    try:
+        home.token.unlink(missing_ok=True)
+        with os.fdopen(os.open(home.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(token)
+        home.write_node(node)
+        home.write_state(State("starting"))
+        with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
+            )  # fmt: skip
+    finally:
+        os.close(lock)
 
 
 def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: OnMessage) -> None:
@@ -202,12 +204,6 @@ def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: OnMessage) -> No
     raise Problems(Problem("ray start", f"was not up after {UP_S:g} s", f"see {home.ray_log}", "not-reachable"))
 
 
-def _write_secret(file: Path, token: str) -> None:
-    file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(token)
-
-
 def _temp() -> str:
     """A new folder that only this user may enter, with a random name."""
     usual = tempfile.gettempdir()
@@ -224,10 +220,6 @@ def own_address(towards: str = "192.0.2.1") -> str:
             pass
     known = (ip for ip in machine.interface_of_addresses() if ":" not in ip and ip != machine.LOOPBACK)
     return next(known, machine.LOOPBACK)
-
-
-def _joined(ip: str, port: int) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 def _until(done: Callable[[], bool], seconds: float) -> bool:

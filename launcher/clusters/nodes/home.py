@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import socket
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -65,7 +64,6 @@ class State:
     """Of `waiting` and `failed`; of `up` why Ray was started again."""
     starts: int = 0
     pid: int = 0
-    at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True)

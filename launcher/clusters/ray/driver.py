@@ -45,6 +45,10 @@ class NotStarted(Exception):
     """Why nothing was started; a second try would not help."""
 
 
+class LauncherGone(Exception):
+    """Nobody waits for the run any more."""
+
+
 class ClusterLost(Exception):
     """A node or the cluster is gone."""
 
@@ -59,6 +63,8 @@ def main() -> int:
     job = _RayRun(request, requests, send)
     try:
         job.run()
+    except LauncherGone:
+        pass
     except NotStarted as refused:
         send(refused=[str(refused)])
     except ClusterLost as lost:
@@ -97,8 +103,8 @@ class _RayRun:
         self.waiting_for = ""
 
     def run(self) -> None:
-        if not (self._join() and self._place()):
-            return
+        self._join()
+        self._place()
         self._start()
         polls = {self.actors[rank].poll.remote(): rank for rank in self.left}
         while polls:
@@ -107,14 +113,12 @@ class _RayRun:
                 rank = polls.pop(task)
                 if self._forward(rank, task):
                     polls[self.actors[rank].poll.remote()] = rank
-            if not self._handle_requests():
-                return
+            self._handle_requests()
 
     # ---- before the processes run
 
-    def _join(self) -> bool:
-        """Join the cluster; False where the launcher is gone. One that does not answer is waited for: a head that was
-        killed may be started again."""
+    def _join(self) -> None:
+        """Join the cluster. One that does not answer is waited for: a head that was killed may be started again."""
         give_up = time.monotonic() + self.request.wait_s
         while isinstance(joined := _join_cluster(self.request), CallFailure):
             why = f"{self.request.address or 'a local Ray cluster'} cannot be joined: {joined.reason}"
@@ -122,14 +126,12 @@ class _RayRun:
                 raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
             self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
-            if not self._handle_requests():
-                return False
-        return True
+            self._handle_requests()
 
-    def _place(self) -> bool:
-        """Wait for the resources; False where the launcher is gone. Nothing is reserved on nodes that were named."""
+    def _place(self) -> None:
+        """Wait for the resources. Nothing is reserved on nodes that were named."""
         if self.request.node_ids:
-            return True
+            return
         nodes, count = self.request.nnodes, len(self.request.processes) // self.request.nnodes
         bundle = {"CPU": self.request.cpus * count}
         if self.request.gpus:
@@ -142,9 +144,7 @@ class _RayRun:
                 why = f"after {self.request.wait_s:g} s {missing or 'nothing was given'}"
                 raise NotStarted(f"cluster: {why}; use less hardware, or a longer cluster.wait_s")
             self._report_waiting(missing)
-            if not self._handle_requests():
-                return False
-        return True
+            self._handle_requests()
 
     def _report_waiting(self, missing: str) -> None:
         if missing and missing != self.waiting_for:
@@ -223,18 +223,17 @@ class _RayRun:
             self.left.discard(rank)
         return code is None
 
-    def _handle_requests(self) -> bool:
-        """Handle the requests that arrived since the last call; False where the launcher is gone."""
+    def _handle_requests(self) -> None:
+        """Handle the requests that arrived since the last call. Raises `LauncherGone`."""
         while not self.requests.empty():
             request = self.requests.get()
             if request is None:
-                return False
+                raise LauncherGone
             if "signal" in request:
                 for rank in self.left:
                     self.actors[rank].signal.remote(request["signal"])
             elif "stacks" in request:
                 self.send(stacks=[asdict(stack) for stack in self._stacks(request["stacks"])])
-        return True
 
     def _stacks(self, wait_s: float) -> list[Stack]:
         """Of all that answer."""

@@ -20,40 +20,33 @@ from contextlib import suppress
 import psutil
 
 PR_SET_CHILD_SUBREAPER = 36
-GRACE_S = 10.0  # for the command to end after SIGTERM
+GRACE_S = 10  # for the command to end after SIGTERM
 ROUNDS = 200  # of killing, as a process may start others meanwhile
 
 
 def main() -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+        command.terminate()
+        signal.alarm(GRACE_S)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGALRM, lambda *_: command.kill())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    threading.Thread(target=_wait_for_parent, args=(asked,), daemon=True).start()
-    code = _wait(command, asked)
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+    code = command.wait()
     kill_all()
     return code
 
 
-def _wait_for_parent(asked: threading.Event) -> None:
+def _wait_for_parent() -> None:
     while os.read(0, 4096):
         pass
-    asked.set()
-
-
-def _wait(command: subprocess.Popen[bytes], asked: threading.Event) -> int:
-    """The command's exit code; where it was asked to end, at the latest after GRACE_S."""
-    give_up = None
-    while (code := command.poll()) is None:
-        if asked.is_set() and give_up is None:
-            command.terminate()
-            give_up = time.monotonic() + GRACE_S
-        if give_up is not None and time.monotonic() > give_up:
-            command.kill()
-        time.sleep(0.05)
-    return code
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_all() -> None:

@@ -43,7 +43,7 @@ def up(**more: Any) -> Node:
     return begin.up(**{"port": None, "address": "127.0.0.1", "token": None, "words": [], "tell": silent} | more)
 
 
-def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None:
+def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path, until: Until) -> None:
     node = up(port=(port := free_ports(1)[0]), words=["--num-cpus=2"])
     (started,) = starts(fake_ray)
     assert home.has_keeper() and home.node() == node and node.address == f"127.0.0.1:{port}"
@@ -55,13 +55,21 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     assert home.token.read_text() not in json.dumps(starts(fake_ray))
     everything = processes.find(node)
     assert len(everything) >= 2  # `ray start` and what it started, though that one's environment has no mark
+    keeper = psutil.Process(home.state().pid)  # which adopts what ends without its parent, and buries it
+    until(lambda: [child.status() for child in keeper.children()] == [psutil.STATUS_SLEEPING])
+    # a list of hosts may be gone through twice, and may name the head; a second cluster is refused
+    assert begin.join(node.address, "secret" * 8, None, [], silent) == node
+    refused = f"this machine is the head of the cluster at {node.address}; end it by rlrun cluster down"
+    with pytest.raises(Problems, match=refused):
+        up()
+    assert home.has_keeper() and len(starts(fake_ray)) == 1, "neither harms the first"
     output = begin.down(silent)
     assert output == f"the cluster at {node.address} has ended"
     assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
     assert not any(is_alive(process) for process in everything)
 
 
-@pytest.mark.parametrize("number", ["%d", "-1", '"x"', "1e30", "null"])
+@pytest.mark.parametrize("number", ["%d", '"x"', "1e30"])
 def test_down_signals_the_keeper_whatever_number_is_written(number: str, home: Home) -> None:
     up(port=free_ports(1)[0])
     with subprocess.Popen(["sleep", "60"]) as other:
@@ -70,16 +78,6 @@ def test_down_signals_the_keeper_whatever_number_is_written(number: str, home: H
         assert begin.down(silent).endswith("has ended")
         assert not home.has_keeper() and other.poll() is None
         other.kill()
-
-
-def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
-    node = up()
-    with pytest.raises(
-        Problems, match=f"this machine is the head of the cluster at {node.address}; end it by rlrun cluster down"
-    ):
-        up()
-    assert home.has_keeper(), "the refusal must not harm the first"
-    begin.down(silent)
 
 
 def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,22 +94,13 @@ def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: Path, until: Until) -> None:
     node = up()
-    for again in (2, 3):
-        os.kill(starts(fake_ray)[-1]["pid"], signal.SIGKILL)
-        until(lambda count=again: len(starts(fake_ray)) == count and home.state().phase == "up")
+    os.kill(starts(fake_ray)[-1]["pid"], signal.SIGKILL)
+    until(lambda: len(starts(fake_ray)) == 2 and home.state().phase == "up")
     ports = {word for start in starts(fake_ray) for word in start["words"] if word.startswith("--port=")}
     assert ports == {f"--port={node.address.rpartition(':')[2]}"}
-    assert home.state().starts == 3
+    assert home.state().starts == 2
     left = [start["child"] for start in starts(fake_ray)[:-1] if psutil.pid_exists(start["child"])]
     assert not left and processes.find(node), "what a killed start has left is ended before the next"
-    begin.down(silent)
-
-
-def test_what_ends_without_its_parent_is_buried(home: Home, until: Until) -> None:
-    """It is the keeper's to take note of, which would otherwise gather them for weeks."""
-    up()
-    keeper = psutil.Process(home.state().pid)
-    until(lambda: [child.status() for child in keeper.children()] == [psutil.STATUS_SLEEPING])
     begin.down(silent)
 
 
@@ -189,14 +178,6 @@ def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until
     begin.down(silent)
     assert not any(is_alive(process) for process in left)
     assert begin.down(silent) == "nothing of a cluster was up"
-
-
-def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:
-    """So that a list of hosts may be gone through twice, and may name the head."""
-    node = up()
-    assert begin.join(node.address, "secret" * 8, None, [], silent) == node
-    assert len(starts(fake_ray)) == 1
-    begin.down(silent)
 
 
 def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Until) -> None:

@@ -21,6 +21,46 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def write_rows(folder: Path, name: str, count: int, **changed: object) -> str:
+    """A file of verl's rows, with other values in some columns; a column of None is left out."""
+    import pyarrow as pa  # noqa: PLC0415  # half a second
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    made = [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": f"{name} {n}+1?"}],
+            "reward_model": {"style": "rule", "ground_truth": str(n + 1)},
+        }
+        | changed
+        for n in range(count)
+    ]
+    kept = [{key: value for key, value in row.items() if value is not None} for row in made]
+    pq.write_table(pa.Table.from_pylist(kept), folder / f"{name}.parquet")
+    return str(folder / f"{name}.parquet")
+
+
+@pytest.fixture(scope="session")
+def rows_of() -> Callable[..., str]:
+    return write_rows
+
+
+@pytest.fixture(scope="session")
+def verl_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rows")
+    for name, count in (("train", 2000), ("test", 100)):
+        write_rows(folder, name, count)
+    return folder
+
+
+@pytest.fixture
+def folder(verl_rows: Path, tmp_path: Path) -> Path:
+    """2,000 rows that verl reads in train.parquet, and 100 held-out ones in test.parquet."""
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.parquet").hardlink_to(verl_rows / f"{name}.parquet")
+    return tmp_path
+
+
 @pytest.fixture
 def sums(tmp_path: Path) -> Path:
     """40 prompts to learn from, and 8 others."""

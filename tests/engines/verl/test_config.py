@@ -132,7 +132,7 @@ def test_an_interpolation_that_leads_nowhere_is_named():
     assert "nowhere" in only(compose(["data.seed=${nowhere.x}"], "ppo"))
 
 
-@pytest.mark.parametrize("value", ["null", "0", "-1", "1.5", "x", "[1]", "{}", "true", "'1'"])
+@pytest.mark.parametrize("value", ["null", "0", "1.5", "x", "[1]"])
 @pytest.mark.parametrize("program", ["ppo", "sft"])
 def test_whatever_the_values_are_the_rules_can_be_asked(program, value):
     """Each value that verl cannot use is named, and the default stands in its place."""

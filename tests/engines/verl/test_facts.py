@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,31 +21,7 @@ GRPO = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """2,000 rows that verl reads, and 100 held-out ones."""
-    rows_of(tmp_path, "train", 2000)
-    rows_of(tmp_path, "test", 100)
-    return tmp_path
-
-
-def rows_of(folder: Path, name: str, count: int, **changed: object) -> str:
-    """A file of verl's rows, with other values in some columns; a column of None is left out."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    made = [
-        {
-            "data_source": "openai/gsm8k",
-            "prompt": [{"role": "user", "content": f"{name} {n}+1?"}],
-            "reward_model": {"style": "rule", "ground_truth": str(n + 1)},
-        }
-        | changed
-        for n in range(count)
-    ]
-    kept = [{key: value for key, value in row.items() if value is not None} for row in made]
-    pq.write_table(pa.Table.from_pylist(kept), folder / f"{name}.parquet")
-    return str(folder / f"{name}.parquet")
+Rows = Callable[..., str]
 
 
 def named(folder: Path, *typed: str) -> dict[str, list[str]]:
@@ -70,7 +47,7 @@ CELLS = {
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("cells", CELLS)
-def test_rows_that_verl_cannot_read_are_written_anew(cells: str, split: str, folder: Path) -> None:
+def test_rows_that_verl_cannot_read_are_written_anew(cells: str, split: str, folder: Path, rows_of: Rows) -> None:
     """A healthy file is taken as it is, with its other columns."""
     changed, missing = CELLS[cells]
     file = rows_of(folder, "bad", 300, extra="x", **changed)
@@ -81,7 +58,7 @@ def test_rows_that_verl_cannot_read_are_written_anew(cells: str, split: str, fol
     assert f"data.{split}_files" not in named(folder, f"data.{split}_files={healthy}", "data.train_batch_size=256")
 
 
-def test_files_are_linked_only_where_verl_can_read_them(folder: Path, model_folder: Path) -> None:
+def test_files_are_linked_only_where_verl_can_read_them(folder: Path, model_folder: Path, rows_of: Rows) -> None:
     from pyarrow import parquet  # noqa: PLC0415
 
     texts, turns = rows_of(folder, "texts", 8, prompt="1+1?"), rows_of(folder, "turns", 8, agent_name="tool_agent")
@@ -98,7 +75,7 @@ def test_files_are_linked_only_where_verl_can_read_them(folder: Path, model_fold
         assert parquet.read_table(made)["prompt"][0].as_py()[0]["role"] == "user"
 
 
-def test_what_rows_hold_is_compared_with_what_verl_knows(folder: Path) -> None:
+def test_what_rows_hold_is_compared_with_what_verl_knows(folder: Path, rows_of: Rows) -> None:
     """Sources of held-out rows, agents, and rows of both splits that verl scores without a ground truth."""
     other = rows_of(folder, "other", 20, data_source="mine")
     assert "'mine' has no reward in verl" in named(folder, f"data.val_files={other}")["data.val_files"][0]
@@ -155,7 +132,7 @@ def test_what_is_no_name_of_verl_is_answered_with_one(folder: Path) -> None:
     assert "use vanilla, with clip_ratio_high=0.28" in loss
 
 
-def test_too_few_rows_are_named_once(folder: Path) -> None:
+def test_too_few_rows_are_named_once(folder: Path, rows_of: Rows) -> None:
     few = rows_of(folder, "few", 40)
     typed = [f"data.train_files={few}", "data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=32",
              f"{ACTOR}.ppo_micro_batch_size_per_gpu=4"]  # fmt: skip

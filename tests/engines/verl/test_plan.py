@@ -54,20 +54,6 @@ GUIDE = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """2,000 rows that verl reads, for RL and for SFT."""
-    import pyarrow as pa  # noqa: PLC0415  # half a second
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    for name, numbers in (("train", range(2000)), ("test", range(2000, 2100))):
-        turns = [[{"role": "user", "content": f"{n}+1?"}] for n in numbers]
-        rows = {"data_source": ["openai/gsm8k"] * len(turns), "prompt": turns,
-                "reward_model": [{"style": "rule", "ground_truth": str(n + 1)} for n in numbers]}  # fmt: skip
-        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet")
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", GUIDE)
 def test_a_command_of_the_guide_plans_and_verl_accepts_it(name: str, folder: Path) -> None:
     typed = [word.replace("{folder}", str(folder)) for word in GUIDE[name]]
@@ -79,13 +65,9 @@ def test_a_command_of_the_guide_plans_and_verl_accepts_it(name: str, folder: Pat
     page = plan(["engine=verl", "reward=auto", *typed])
     failed = [result.line for result in page.results if result.level == "FAIL"]
     assert page.run and not failed, failed
-    accepted = compose(words.arguments(page.run, page.run.engine, Path("run")), program(page.run))  # type: ignore[arg-type]
+    accepted = compose(words.arguments(page.run, page.run.engine, Path("run")), words.program(page.run))  # type: ignore[arg-type]
     failures = [found for found in judge(accepted.config) if found.level == "FAIL"]
     assert not accepted.problems and not failures
-
-
-def program(run: object) -> str:
-    return words.program(run)  # type: ignore[arg-type]
 
 
 def test_dpo_of_the_guide_is_refused_in_words_and_trains_with_our_engine() -> None:

@@ -84,19 +84,21 @@ def test_a_save_that_was_cut_off_does_not_count(words: Words, tmp_path: Path, co
     assert 6 in saved(run)
 
 
-def test_an_error_of_verl_is_said_and_not_tried_again(words: Words, tmp_path: Path, commands: Any) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "told", "most"),
+    [
+        ("fail=3", "ZeroDivisionError: division by zero", 2),  # not tried again
+        ("early=3", "verl ended with exit code 0 after step 3 of 6", 3),
+    ],
+)
+def test_an_error_of_verl_or_an_early_end_is_no_success(
+    words: Words, tmp_path: Path, commands: Any, wrong: str, told: str, most: int
+) -> None:
     call = commands(tmp_path)
-    ran = call("train", *words("trainer.experiment_name=a", wrong="fail=3"))
-    assert ran.returncode == 1
-    assert "ZeroDivisionError: division by zero" in ran.stdout + ran.stderr
-    assert steps(call.run("a")) == [0, 1, 2]
-
-
-def test_an_early_end_with_code_0_is_no_success(words: Words, tmp_path: Path, commands: Any) -> None:
-    call = commands(tmp_path)
-    ran = call("train", *words("trainer.experiment_name=a", "trainer.max_restarts=0", wrong="early=3"))
-    assert ran.returncode == 1
-    assert "verl ended with exit code 0 after step 3 of 6" in ran.stdout + ran.stderr
+    limit = ["trainer.max_restarts=0"] if wrong == "early=3" else []
+    ran = call("train", *words("trainer.experiment_name=a", *limit, wrong=wrong))
+    assert ran.returncode == 1 and told in ran.stdout + ran.stderr
+    assert steps(call.run("a"))[-1] == most
 
 
 def test_a_killed_launcher_loses_nothing_and_leaves_nobody(

@@ -84,32 +84,21 @@ class BatchSizes:
         return int(self("data.train_batch_size"))
 
     @cached_property
-    def length(self) -> int:
-        """Most tokens of a prompt with its answer."""
-        return int(self("data.max_prompt_length") + self("data.max_response_length"))
-
-    @cached_property
-    def dynamic(self) -> bool:
-        """Whether the actor's micro-batches are filled by tokens."""
-        return bool(self(f"{ACTOR}.use_dynamic_bsz"))
-
-    @cached_property
     def needs_reference(self) -> bool:
         return bool(self("algorithm.use_kl_in_reward") or self(f"{ACTOR}.use_kl_loss"))
 
     @cached_property
-    def reference_in_actor(self) -> bool:
-        """With LoRA the reference is the actor without its adapter."""
-        return self.lora_rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
+    def scored(self) -> list[str]:
+        """Sections of what computes log-probabilities of the answers; with LoRA the reference is the actor without its
+        adapter."""
+        rank = self(f"{MODEL}.lora.rank") or self(f"{MODEL}.lora_rank") or 0
+        in_actor = rank > 0 or self(f"{MODEL}.lora_adapter_path") is not None
+        return [ROLLOUT, REF] if self.needs_reference and not in_actor else [ROLLOUT]
 
     @cached_property
     def needs_critic(self) -> bool:
         enable = self("critic.enable")
         return bool(enable) if enable is not None else self("algorithm.adv_estimator") == "gae"
-
-    @cached_property
-    def lora_rank(self) -> int:
-        return int(self(f"{MODEL}.lora.rank") or self(f"{MODEL}.lora_rank") or 0)
 
     @cached_property
     def v1(self) -> bool:

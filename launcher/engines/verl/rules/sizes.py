@@ -8,7 +8,6 @@ from math import gcd
 from launcher.engines.verl.rules.facts import LaunchFacts, Results, fails, warns
 from launcher.engines.verl.rules.settings import (
     ACTOR,
-    REF,
     ROLLOUT,
     BatchSizes,
     divisors,
@@ -19,7 +18,6 @@ from launcher.engines.verl.rules.settings import (
 
 CRITIC_TOKENS = 32768
 """Tokens of a critic's micro-batch in V1, whatever its settings say."""
-SIZE, LOG_PROB_SIZE = "ppo_micro_batch_size_per_gpu", "log_prob_micro_batch_size_per_gpu"
 TP = "tensor_model_parallel_size"
 
 
@@ -38,10 +36,7 @@ def judge_sampled(run: BatchSizes, facts: LaunchFacts) -> Results:
     """Of main_ppo. Micro-batches are judged where the batches are shared evenly."""
     uneven = [*_shares(run)]
     yield from uneven
-    if not uneven:
-        yield from _micro_batches(run)
-    for where, limit, parallel in _token_limits(run):
-        yield from _room(where, limit, parallel, run.length, "data.max_prompt_length + data.max_response_length")
+    yield from _micro_batches(run, are_even=not uneven)
     yield from _served_models(run, facts)
 
 
@@ -80,8 +75,8 @@ def _shares(run: BatchSizes) -> Results:
         elif run.mini(section) % ranks:
             got = f"{run(where)} * rollout.n={run.n} answers cannot be shared by {ranks} ranks"
             yield fails(where, got, multiples(run(where), step_for(ranks, run.n)))
-    least = run.ranks() * (run(f"{ACTOR}.{SIZE}") or 1) if run.uses_megatron() else run.gpus
-    if not run.dynamic and run.batch * run.n % least:
+    least = run.ranks() * (run(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1) if run.uses_megatron() else run.gpus
+    if not run(f"{ACTOR}.use_dynamic_bsz") and run.batch * run.n % least:
         got = f"{run.batch} * rollout.n={run.n} answers cannot be shared by {run.gpus} GPUs, {least} at a time"
         yield fails("data.train_batch_size", got, multiples(run.batch, step_for(least, run.n)))
 
@@ -94,39 +89,25 @@ def _unshared_gpus(run: BatchSizes, section: str, parallel: int) -> tuple[str, s
     return f"{section}.ulysses_sequence_parallel_size", got, divisors(run.gpus, parallel)
 
 
-def _micro_batches(run: BatchSizes) -> Results:
-    """A rank's answers are cut into whole micro-batches."""
-    for where, total in _cuts(run):
-        if (size := run(where)) is not None and total % size:
-            got = f"a rank has {total} answers, which cannot be cut into micro-batches of {size}"
-            yield fails(where, got, divisors(total, size))
-
-
-def _cuts(run: BatchSizes) -> Iterator[tuple[str, int]]:
-    """Setting, and answers of a rank, of what is cut into micro-batches of rows. V1's critic counts tokens."""
-    per_rank = run.filled // run.ranks()
-    if not run.dynamic:
-        yield f"{ACTOR}.{SIZE}", run.mini() // run.ranks()
-    for section in (ROLLOUT, *([REF] if run.needs_reference and not run.reference_in_actor else [])):
-        if not run(f"{section}.log_prob_use_dynamic_bsz"):
-            yield f"{section}.{LOG_PROB_SIZE}", per_rank
-    if run.needs_critic and not run.v1 and not run("critic.use_dynamic_bsz"):
-        yield f"critic.{SIZE}", per_rank
-
-
-def _token_limits(run: BatchSizes) -> Iterator[tuple[str, int | None, int]]:
-    """Setting, tokens of a micro-batch, and the ranks that share it, of what is cut by tokens."""
-    if run.dynamic:
-        where = f"{ACTOR}.ppo_max_token_len_per_gpu"
-        yield where, run(where), run.sequence_parallel()
-    for section in (ROLLOUT, *([REF] if run.needs_reference and not run.reference_in_actor else [])):
-        if run(f"{section}.log_prob_use_dynamic_bsz"):
-            where = f"{section}.log_prob_max_token_len_per_gpu"
-            yield where, run(where), run.sequence_parallel()
-    if run.needs_critic and (run.v1 or run("critic.use_dynamic_bsz")):
-        where = "critic.ppo_infer_max_token_len_per_gpu" if run.v1 else "critic.ppo_max_token_len_per_gpu"
-        new = "+" if run(where) is None else ""
-        yield f"{new}{where}", run(where, CRITIC_TOKENS), run.sequence_parallel("critic")
+def _micro_batches(run: BatchSizes, are_even: bool) -> Results:
+    """Of rows: a rank's answers are cut into whole ones, which is judged where all ranks have as many. Of tokens: the
+    longest answer fits. V1's critic always counts tokens."""
+    per_rank, longest = run.filled // run.ranks(), run("data.max_prompt_length") + run("data.max_response_length")
+    parts = [(ACTOR, "", "ppo", run.mini() // run.ranks())]
+    parts += [(section, "log_prob_", "log_prob", per_rank) for section in run.scored]
+    parts += [("critic", "", "ppo_infer" if run.v1 else "ppo", per_rank)] if run.needs_critic else []
+    for section, switch, name, answers in parts:
+        if name == "ppo_infer" or run(f"{section}.{switch}use_dynamic_bsz"):
+            where = f"{section}.{name}_max_token_len_per_gpu"
+            new = "+" if run(where) is None else ""
+            parallel = run.sequence_parallel(section if section == "critic" else ACTOR)
+            what = "data.max_prompt_length + data.max_response_length"
+            yield from _room(f"{new}{where}", run(where, CRITIC_TOKENS), parallel, longest, what)
+            continue
+        where = f"{section}.{name}_micro_batch_size_per_gpu"
+        if are_even and (size := run(where)) is not None and answers % size:
+            got = f"a rank has {answers} answers, which cannot be cut into micro-batches of {size}"
+            yield fails(where, got, divisors(answers, size))
 
 
 def _room(where: str, limit: int | None, parallel: int, longest: int, what: str) -> Results:
