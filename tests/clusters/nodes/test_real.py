@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home
 
 pytest.importorskip("ray")
@@ -83,7 +84,7 @@ def users() -> Iterator[list[User]]:
         shutil.rmtree(folder)
 
 
-def test_two_users_of_one_machine_do_not_meet(users: list[User]) -> None:
+def test_two_users_of_one_machine_do_not_meet(users: list[User], until: Callable[..., None]) -> None:
     one, two = users
     one.run("up", *SMALL)
     two.run("up", *SMALL)
@@ -95,27 +96,12 @@ def test_two_users_of_one_machine_do_not_meet(users: list[User]) -> None:
     assert "Permission denied" in read.stderr
     found = two.run("status", nodes[0].address, check=False)
     assert found.returncode == 1 and "RAY_AUTH_TOKEN" in found.stdout
+    # a head that was killed comes back, with a node of its own
+    (server,) = [process for process in processes.find(nodes[0]) if process.name() == "gcs_server"]
+    server.kill()
+    until(lambda: (state := one.cluster.state()) is not None and (state.phase, state.starts) == ("up", 2))
+    status = one.status()
+    assert "started 2 times" in status["own"]["message"] and [node["alive"] for node in status["nodes"]] == [True]
     # what one ends is its own
     one.run("down")
     assert not Path(nodes[0].temp).exists() and two.status()["nodes"][0]["alive"] is True
-
-
-def test_a_killed_head_comes_back_with_its_node(until: Callable[..., None]) -> None:
-    from nodes import nodes  # noqa: PLC0415  it needs ray
-
-    with nodes(2) as cluster:
-        cluster.whole()
-        (gone,) = [node for node, ip in cluster.alive().items() if ip == cluster.ip(0)]
-        cluster.kill_head()
-        assert cluster.whole(gone=gone) < 60
-
-        def status() -> Any:
-            return json.loads(cluster.rlrun(1, "cluster", "status", "--json"))
-
-        assert [node["alive"] for node in status()["nodes"]] == [True, True]
-        # a node does not go on in a cluster that forgot it; its keeper may say so a moment later
-        until(lambda: "started 2 times" in status()["own"]["message"])
-        spaces = [line.split()[0] for line in subprocess.check_output(["ip", "netns"], text=True).splitlines()]
-        mine = [space for space in spaces if space.startswith(f"rl{os.getpid()}-")]
-    left = subprocess.check_output(["ip", "netns"], text=True)
-    assert mine and not any(space in left for space in mine), "nothing is left behind"

@@ -156,11 +156,10 @@ THINKING = (  # as that of Qwen3: an answer that ends a conversation is written 
     "{% endif %}{{ turn.content }}{% if turn.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SYSTEM = "{% if messages[0].role != 'system' %}<|system|>be kind{% endif %}" + TEMPLATE
 ONE_USER = "{% if messages[0].role != 'user' %}{{ raise_exception('no question') }}{% endif %}" + TEMPLATE
 
 
-@pytest.mark.parametrize(("template", "same"), [(True, True), (SYSTEM, True), (ONE_USER, True), (THINKING, False)])
+@pytest.mark.parametrize(("template", "same"), [(True, True), (ONE_USER, True), (THINKING, False)])
 def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path, template: bool | str, same: bool) -> None:
     """multiturn_sft_dataset.py:456, where verl itself says the same of such folders."""
     Model(random=True, template=template).save(tmp_path / "model")
