@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.processes import DETACHED, MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
@@ -161,6 +162,19 @@ def test_a_run_of_a_machine_that_is_no_node_is_told_at_once(outside: Outside, sm
 def test_without_a_job_server_nobody_is_served(outside: Outside) -> None:
     code, _, wrong = outside("status", "nobody")
     assert code == 2 and "the client of a job server is not installed; pip install 'rlrun[jobs]'" in wrong, wrong
+
+
+@pytest.mark.slow
+def test_a_head_that_was_killed_comes_back_with_its_node(head: Any, until: Callable[..., None]) -> None:
+    home = Home(head.folder / "cluster")
+    node, before = home.node(), home.state()
+    assert node and before
+    (server,) = [process for process in processes.find(node) if process.name() == "gcs_server"]
+    server.kill()
+    until(lambda: (state := home.state()) and (state.phase, state.starts) == ("up", before.starts + 1))
+    status = json.loads(head("cluster", "status", "--json").stdout)
+    assert f"started {before.starts + 1} times" in status["own"]["message"]
+    assert [each["alive"] for each in status["nodes"]] == [True]
 
 
 # ---- without Ray: the shell command of a job, and how its output is read

@@ -28,6 +28,7 @@ from launcher.engines.verl.rules.settings import at
 
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""
+_NOTHING = object()
 _FAULTS = (HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
 
 
@@ -129,7 +130,7 @@ def _apply(
     applied: list[Override] = []
     for override in values:
         try:
-            if override.is_delete() and _has(base, override.key_or_group):
+            if override.is_delete() and at(base, override.key_or_group, _NOTHING) is not _NOTHING:
                 raise ValueError("verl reads it")
             _update(node, override)
         except _FAULTS as error:
@@ -162,6 +163,8 @@ def _refusal(override: Override, program: Program, node: DictConfig, base: dict[
         if override.is_add():
             return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
         got = error_message(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        if override.is_delete() and isinstance(error, HydraException):
+            got = "is not there to be deleted"
         return Problem(key, got, "leave ~ out, and give a value", "unknown-setting")
     if isinstance(OmegaConf.select(node, parent, throw_on_missing=False), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
@@ -217,7 +220,7 @@ def _unread(override: Override, base: dict[str, Any]) -> tuple[Problem | None, P
         off = value in (None, False) and not (new and _is_free(new))  # a place of which verl has no default
         same = off or (not isinstance(value, dict) and value == at(base, new))
         return (None, problem) if same else (problem, None)
-    if _has(base, key) or _is_free(key):
+    if at(base, key, _NOTHING) is not _NOTHING or _is_free(key):
         return None, None
     place, name = _first_new(base, key)
     section = at(base, place, {}) if place else {}
@@ -305,9 +308,3 @@ def _keys(node: dict[str, Any], place: str = "") -> Iterator[str]:
             yield f"{place}{name}"
             if isinstance(value, dict):
                 yield from _keys(value, f"{place}{name}.")
-
-
-def _has(node: Any, key: str) -> bool:
-    parent, _, last = key.rpartition(".")
-    section = at(node, parent) if parent else node
-    return isinstance(section, dict) and last in section
