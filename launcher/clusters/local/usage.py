@@ -9,7 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,7 @@ class Meter:
     def _work(self) -> None:
         used, then = dict.fromkeys(self._pids, 0.0), time.monotonic()
         psutil.cpu_percent()  # counts from the call before
-        with ExitStack() as stack:
-            gpu = stack.enter_context(gpu_driver()) if any(self._gpus.values()) else _no_gpu
+        with gpu_driver() if any(self._gpus.values()) else nullcontext(_no_gpu) as gpu:
             while not self._closed.wait(self._every_s):
                 now, shared = time.monotonic(), self._machine_usage()
                 for rank, (seconds, memory) in self._process_usage().items():

@@ -98,11 +98,8 @@ def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
         yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(worlds)))} processes are mixed"
         return
     (world,) = worlds
-    ranks: dict[str, set[int]] = {}
-    for match in shards:
-        ranks.setdefault(match[1], set()).add(int(match[3]))
-    for kind, there in sorted(ranks.items()):
-        if missing := sorted({*range(world)} - there):
+    for kind in sorted({match[1] for match in shards}):
+        if missing := sorted({*range(world)} - {int(match[3]) for match in shards if match[1] == kind}):
             others = f", as are {len(missing) - 1} others" if len(missing) > 1 else ""
             yield f"{kind}_world_size_{world}_rank_{missing[0]}.pt", f"is missing{others}"
     written = world_size(role)

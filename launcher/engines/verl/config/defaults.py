@@ -76,14 +76,10 @@ def _own_config(program: Program, name: str, folder: Path) -> dict[str, Any] | N
         own: Any = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
     except (OSError, yaml.YAMLError, OmegaConfBaseException):
         return None
-    parts = own.pop("defaults", []) if isinstance(own, dict) else []
-    if (
-        len(parts) > 2
-        or parts[:1] not in ([config] for config in CONFIGS[program])
-        or parts[1:] not in ([], ["_self_"])
-    ):
+    config, *rest = (own.pop("defaults", None) if isinstance(own, dict) else None) or [""]
+    if config not in CONFIGS[program] or rest not in ([], ["_self_"]):
         return None
     own.pop("hydra", None)
-    merged = OmegaConf.merge(OmegaConf.create(load(program, parts[0], {})), OmegaConf.create(own))
+    merged = OmegaConf.merge(OmegaConf.create(load(program, config, {})), OmegaConf.create(own))
     node: dict[str, Any] = OmegaConf.to_container(merged, resolve=False)  # type: ignore[assignment]
     return node
