@@ -150,7 +150,8 @@ class LocalJob:
         before: dict[int, int] = {}
         while asked and time.monotonic() < give_up:
             time.sleep(SETTLED_S)
-            sizes = {rank: files[rank].stat().st_size for rank in asked}
+            alive = [rank for rank in asked if self._processes[rank].poll() is None]  # one may end meanwhile
+            sizes = {rank: files[rank].stat().st_size for rank in alive}
             if sizes == before and all(sizes.values()):
                 break
             before = sizes
