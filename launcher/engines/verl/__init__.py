@@ -18,17 +18,17 @@ from launcher.clusters.ray import Ray
 from launcher.config.names import verl
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
+from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.engines.verl import saved, words
-from launcher.engines.verl.passed_on import VerlNames
+from launcher.engines.verl.passed_on import PROJECT, VerlNames
 from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Engine, Plan, Process, RunFacts
 from launcher.spec.run import Optim, RunSpec
 
-PROJECT = "verl"
 TAKEN = {
     "trainer.resume_mode": "leave it out; rlrun train --resume RUN goes on",
     "trainer.resume_from_path": "use engine.resume_from_path",
@@ -80,7 +80,7 @@ class Verl(Engine):
     def _taken_arguments(self) -> Iterator[Problem]:
         """Arguments that would take a run's files from where rlrun looks for them."""
         for typed in self.extra:
-            key = words.key_of(typed)
+            key = key_of(typed)
             if fix := TAKEN.get(key):
                 yield Problem("engine.extra", f"{key} is set by rlrun", fix, "conflicting-settings")
         path = self.resume_from_path
@@ -126,7 +126,7 @@ class Verl(Engine):
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
     def without_template(self) -> Literal["fails", "another"]:
-        given = any(words.key_of(word).endswith("model.custom_chat_template") for word in self.extra)
+        given = any(key_of(word).endswith("model.custom_chat_template") for word in self.extra)
         return "another" if given else "fails"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:

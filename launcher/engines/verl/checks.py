@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, shortened
 from launcher.engines.verl import ask, rows, saved, words
 from launcher.engines.verl.config.compose import compose
@@ -162,7 +163,7 @@ def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
     """Files and folders that arguments name and that are not there; most are opened after the GPUs are taken. verl runs
     in a folder of the run, so a relative path leads nowhere."""
     for word in typed:
-        key, value = words.key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
+        key, value = key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
         path = Path(os.path.expanduser(value))
         is_local = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
         is_there = path.is_absolute() and os.path.exists(path)  # Path.exists raises where a part may not be looked into

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.check_result import CheckResult
+from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.data.parquet_layout import count_rows, fields_of, join_files, unlike_files
 from launcher.data.prepare import prepare
-from launcher.engines.verl.words import WORK, key_of
+from launcher.engines.verl.words import WORK
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, Dataset, Row, Split, prompt_node
 from launcher.spec.run import RunSpec

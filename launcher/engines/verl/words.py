@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from launcher.config.names.table import Translation, table
 from launcher.config.names.verl import Program
 from launcher.core.checkpoints import name_of
-from launcher.core.overrides import is_plain, literal, quoted
+from launcher.core.overrides import is_plain, key_of, literal, quoted
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.combined import Auto
 from launcher.rewards.model import RewardModel
@@ -76,11 +76,6 @@ def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[
         given["data.messages_key"] = SFT_DATA_KEY
     other = {key_of(word) for word in engine.extra}
     return [*(to_word(key, value) for key, value in given.items() if key_of(key) not in other), *engine.extra]
-
-
-def key_of(word: str) -> str:
-    """The key of an argument, without the signs by which Hydra adds or removes it."""
-    return word.lstrip("+~").partition("=")[0]
 
 
 def to_word(key: str, value: Any) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.resolve import resolve
+from launcher.core.overrides import key_of
 from launcher.engines.verl import words
 from launcher.engines.verl.config.compose import compose
 
@@ -18,7 +19,7 @@ MEGATRON_LORA = ("engine.strategy=megatron", "model.lora_rank=8", "model.lora_al
 def emitted(*typed: str, start: int = 0) -> dict[str, str]:
     run = resolve([*BASE, *typed])
     made = words.arguments(run, run.engine, Path("/runs/a"), start)  # type: ignore[arg-type]
-    return {words.key_of(word): word.partition("=")[2] for word in made}
+    return {key_of(word): word.partition("=")[2] for word in made}
 
 
 @pytest.mark.parametrize(
