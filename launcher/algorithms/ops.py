@@ -100,11 +100,6 @@ def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: Al
 # ---- policy gradient
 
 
-def bounded_ratio(log_ratio: Tensor, most: float | None) -> Tensor:
-    """[B, T] e^log_ratio; with `most`, of the log-ratio clamped to [-most, most], without gradient where it is."""
-    return (log_ratio if most is None else log_ratio.clamp(-most, most)).exp()
-
-
 def ratio_metrics(log_ratio: Tensor, of_tokens: Tensor, mask: Tensor, most: float | None) -> LossMetrics:
     """How far the policy is from the one that sampled, before any clip or clamp.
 

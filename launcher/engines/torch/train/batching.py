@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from launcher.engines.torch.model.blocks import worth_sharing
@@ -18,26 +18,6 @@ class Limits:
 
     rows: int
     tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Lengths of the rows, and of what stands before their first learned token, which equal beginnings share."""
-
-    length: Sequence[int]  # [B]
-    prompt: Sequence[int]  # [B]; all 0 where nothing is shared
-    beginning: Sequence[Hashable]  # [B] equal where rows of a group have the same prompt
-
-    def tokens(self, rows: Rows) -> int:
-        """Tokens of a group's rows, with shared prompts counted once."""
-        families: dict[Hashable, Rows] = {}
-        for row in rows:
-            families.setdefault(self.beginning[row], []).append(row)
-        return sum(map(self._of_family, families.values()))
-
-    def _of_family(self, rows: Rows) -> int:
-        prompt, whole = self.prompt[rows[0]], sum(self.length[row] for row in rows)
-        return whole - (prompt * (len(rows) - 1) if worth_sharing(prompt, len(rows), whole) else 0)
 
 
 def mini_batches(batch: Batch, parts: int) -> list[Batch]:
@@ -61,15 +41,27 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
 
 
 def _parts_by_tokens(batch: Batch, groups: Sequence[Rows], fixed: Sequence[bool], most: int, share: bool) -> list[Rows]:
+    length: list[int] = batch.length.tolist()
     prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
-    tokens = batch.tokens.cpu().numpy()
-    beginning = [tokens[row, :count].tobytes() for row, count in enumerate(prompt)]
-    sizes = Sizes(batch.length.tolist(), prompt, beginning)
+    ids = batch.tokens.cpu().numpy()
+    beginning = [ids[row, :count].tobytes() for row, count in enumerate(prompt)]
+
+    def tokens(rows: Rows) -> int:
+        """Of a group's rows, with shared prompts counted once."""
+        families: dict[bytes, Rows] = {}
+        for row in rows:
+            families.setdefault(beginning[row], []).append(row)
+        total = sum(length[row] for row in rows)
+        for family in families.values():
+            shared, whole = prompt[family[0]], sum(length[row] for row in family)
+            total -= shared * (len(family) - 1) if worth_sharing(shared, len(family), whole) else 0
+        return total
+
     items = [
-        [group] if stays else _in_order([[row] for row in group], lambda rows: sizes.tokens(rows) <= most)
+        [group] if stays else _in_order([[row] for row in group], lambda rows: tokens(rows) <= most)
         for group, stays in zip(groups, fixed, strict=True)
     ]
-    return best_fit([(sizes.tokens(item), item) for of_group in items for item in of_group], most)
+    return best_fit([(tokens(item), item) for of_group in items for item in of_group], most)
 
 
 def split_to_count(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
