@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,7 @@ class Ready:
 
 def ready(run: RunSpec) -> Ready:
     """Raises `Problems` with everything that would fail here."""
-    return _ready(Context(run, here=not run.cluster.queues))
-
-
-def _ready(context: Context) -> Ready:
-    return Ready(context.asked, _warnings(list(run_checks(context))))
+    return Ready(run, _warnings(run_checks(Context(run, here=not run.cluster.queues))))
 
 
 def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
@@ -122,9 +118,9 @@ def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe:
     found = resolve_request(by, _policy_of_run)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
-    checked = _ready(fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given))
-    warnings = [*_given_twice(found.request), *checked.warnings]
-    return replace(checked, warnings=warnings, given=found.given, notes=tuple(one.line for one in found.taken))
+    context = fit_settings(Context(found.run, here=not found.run.cluster.queues), found.given)
+    warnings = [*_given_twice(found.request), *_warnings(run_checks(context))]
+    return Ready(context.asked, warnings, found.given, tuple(one.line for one in found.taken))
 
 
 def _given_twice(by: RunRequest) -> list[CheckResult]:
@@ -160,29 +156,31 @@ def _others(found: Resolution, *, here: bool) -> list[Problem]:
     context = fit_settings(Context(found.run, here), found.given)
     unsure = found.ignored.names if found.ignored else set()
     checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
-    others = _failures([result for check in checks for result in check(context)])
-    explained = [each for each in others if found.ignored and found.ignored.explains(each)]
-    return [each for each in others if each not in explained and each not in found.problems]
+    others = _failures(result for check in checks for result in check(context))
+    return [each for each in others
+            if not (found.ignored and found.ignored.explains(each)) and each not in found.problems]  # fmt: skip
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
     """Everything that would fail; `here` as for a plan."""
-    return _failures(list(run_checks(Context(run, here or run.hardware.is_cpu))))
+    return _failures(run_checks(Context(run, here or run.hardware.is_cpu)))
 
 
 def check_fetched(run: RunSpec) -> list[CheckResult]:
     """The warnings on what has been fetched, models and data. Raises `Problems` where any check fails."""
     context = Context(run, here=True)
     looks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
-    return _warnings([result for look in looks for result in look(context)])
+    return _warnings(result for look in looks for result in look(context))
 
 
-def _warnings(results: Sequence[CheckResult]) -> list[CheckResult]:
+def _warnings(checked: Iterable[CheckResult]) -> list[CheckResult]:
+    """Raises `Problems` with what failed."""
+    results = list(checked)
     if found := _failures(results):
         raise Problems(found)
     return [result for result in results if result.level == "WARN"]
 
 
-def _failures(results: Sequence[CheckResult]) -> list[Problem]:
+def _failures(results: Iterable[CheckResult]) -> list[Problem]:
     failed = (result for result in results if result.level == "FAIL")
     return list(dict.fromkeys(Problem(result.subject, result.message, result.fix) for result in failed))

@@ -132,8 +132,7 @@ class Python(DetailedReward):
     def unaccepted(self) -> tuple[str, ...]:
         """Which arguments of one answer the function does not take; of one that is imported or created by a call
         nothing is known."""
-        function = dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
-        known, _, anything = _parameters(function) if function else ([], [], True)
+        known, _, anything = _parameters(self._function) if self._function else ([], [], True)
         return () if anything else tuple(name for name in ONE if name not in known)
 
     def keys_of(self, answer: Answer) -> frozenset[str] | None:
@@ -152,13 +151,14 @@ class Python(DetailedReward):
         return Pool("python", settings, self.workers)
 
     @cached_property
-    def _takes_lists(self) -> bool:
-        function = dict(bound_names(ast.parse(Path(self.path).expanduser().read_bytes()))).get(self.name)
-        return function is not None and "solution_strs" in _parameters(function)[0]
+    def _function(self) -> Function | None:
+        """None where it is imported, or created by a call."""
+        return dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
 
     def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
         """The function's result for each answer."""
-        if self._takes_lists and len(answers) > 1:
+        takes_lists = self._function is not None and "solution_strs" in _parameters(self._function)[0]
+        if takes_lists and len(answers) > 1:
             (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
             if not isinstance(found, CallFailure):
                 return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)

@@ -32,25 +32,8 @@ CONFIGS = (".yaml", ".yml", ".json")
 WRITTEN_BYTES, WRITTEN = 2**16, 100
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache",
              "/etc/localtime", "/dev/null", "/dev/zero", "/dev/urandom")  # fmt: skip
-OF_SHELL = frozenset(
-    [
-        "PWD",
-        "OLDPWD",
-        "SHLVL",
-        "_",
-        "BASH_ENV",
-        "PATH",
-        "HOME",
-        "USER",
-        "TMPDIR",
-        "TERM",
-        "LC_ALL",
-        "LD_PRELOAD",
-        "_STDBUF_O",
-        "_STDBUF_E",
-        "_STDBUF_I",
-    ]
-)
+OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_", "BASH_ENV", "PATH", "HOME", "USER", "TMPDIR", "TERM", "LC_ALL", "LD_PRELOAD",
+            "_STDBUF_O", "_STDBUF_E", "_STDBUF_I")  # fmt: skip
 _TRACED = re.compile(r"^(?:\++(\d+) (\d+) (.*?):(\d+) (?:exec )?(\S*)|#(\d+) (\d+) (\d+)$)", re.MULTILINE)
 _ERROR = re.compile(r"^(?P<file>.*?): line (?P<line>\d+): (?P<text>.*)")
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"’‘`]+")

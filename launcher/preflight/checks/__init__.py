@@ -18,7 +18,6 @@ from launcher.core.user_code import CallFailure, try_call
 from launcher.health.run_judge import rule_problems
 from launcher.preflight.checks import (
     disk,
-    engine,
     hardware,
     history,
     learning,
@@ -34,6 +33,7 @@ from launcher.preflight.checks import (
     unread,
 )  # fmt: skip
 from launcher.preflight.checks.context import Check, Context, folder_of
+from launcher.spec.engine import RunFacts
 from launcher.spec.stored import to_node
 
 
@@ -46,6 +46,20 @@ def check_settings(context: Context) -> Iterator[CheckResult]:
         yield from from_problems(context.folder_problems)
     else:
         yield CheckResult("OK", "folder", str(folder_of(context.run)))
+
+
+def check_engine(context: Context) -> Iterable[CheckResult]:
+    """What the engine itself finds; of a run whose model or folder has problems of its own, what it finds without
+    them."""
+    if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
+        return ()
+    train, val = context.train, context.val
+    facts = RunFacts(
+        folder_of(context.run), context.here, context.steps.val_rows, train.sources, val.sources,
+        unlabelled=sum(row.ground_truth is None for row in val.rows), example=next(iter(train.rows), None),
+        differs_by_turn=context.lengths.differs_by_turn,
+    )  # fmt: skip
+    return context.run.engine.check(context.run, facts)
 
 
 def check_own(context: Context) -> Iterator[CheckResult]:
@@ -73,7 +87,7 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
     check_settings, model.check, text.check, rows.check, row_texts.check, reward.check, steps.check, unread.check,
-    engine.check, learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check,
+    check_engine, learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check,
     packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
@@ -81,7 +95,7 @@ LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] 
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
     reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), learning.check: ("algorithm", "model"),
-    engine.check: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
+    check_engine: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
     hardware.check: ("hardware", "cluster"), packages.check: (), check_own: (),
 }  # fmt: skip
 """Those that are also run where other arguments are wrong, with the config groups that must be known for them."""

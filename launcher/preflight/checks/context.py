@@ -51,6 +51,11 @@ class SplitRows:
         """`of 200 rows`, `of the first 50,000 rows`."""
         return f"of {'' if self.complete else 'the first '}{len(self.rows) + len(self.refused):,} rows"
 
+    @property
+    def sources(self) -> frozenset[str] | None:
+        """Of all rows; None where not all were read."""
+        return frozenset(row.data_source for row in self.rows) if self.rows and self.complete else None
+
 
 @dataclass
 class Context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
@@ -154,7 +155,6 @@ def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> t
     made, parts = smallest, dict[str, Any]()
     for name, least, most in ranges:
         value = _largest(made, name, least, most, limit_bytes)
-        assert value is not None
         step = run.sampler.n if name == DECODED and run.algorithm.sampled else 1
         if value < most:
             value = max(value // step * step, least)
@@ -182,21 +182,16 @@ def _micro_batches(run: RunSpec) -> tuple[str, int, int]:
     return MICRO, 1, min(run.trainer.micro_batch_size_per_gpu, max(run.sequences_per_update, 1))
 
 
-def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
-    """The largest value of a setting with which the run fits: memory grows with it."""
+def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int:
+    """The largest value of a setting with which the run fits, as it does with the least: memory grows with it."""
 
-    def good(value: int) -> bool:
+    def is_too_large(value: int) -> bool:
         changed = with_settings(run, ((name, value),))
-        return changed is not None and _good(changed, limit_bytes)
+        return changed is None or not _good(changed, limit_bytes)
 
-    if good(most):
+    if not is_too_large(most):
         return most
-    if not good(least):
-        return None
-    while least < most:
-        middle = (least + most + 1) // 2
-        least, most = (middle, most) if good(middle) else (least, middle - 1)
-    return least
+    return least + bisect(range(least, most), False, key=is_too_large) - 1
 
 
 def _good(run: RunSpec, limit_bytes: int) -> bool:
