@@ -17,6 +17,7 @@ from launcher.hubs.manifest import Manifest
 from launcher.preflight.checks import learning
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import plan, run_of
+from launcher.spec.hardware import computes_bfloat16
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse"]
 SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
@@ -99,6 +100,11 @@ def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
      ("Quadro RTX 8000", False),
      ("NVIDIA L4", True), ("NVIDIA RTX 2000 Ada Generation", True), ("NVIDIA A100-SXM4-40GB", True)],
 )  # fmt: skip
+def test_the_name_of_a_gpu_tells_whether_it_computes_bfloat16(name: str, mixed: bool) -> None:
+    assert computes_bfloat16(name) is mixed
+
+
+@pytest.mark.parametrize(("name", "mixed"), [("Tesla T4", False), ("NVIDIA L4", True)])
 def test_the_name_of_the_gpu_that_is_here_decides(name: str, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found = machine.Gpus("1", "12.4", (machine.Gpu(0, name, 16 * 2**30, 16 * 2**30),))
     monkeypatch.setattr(machine, "query_gpus", lambda: found)
@@ -117,7 +123,10 @@ def test_the_name_of_the_gpu_that_is_here_decides(name: str, mixed: bool, monkey
     [("grpo-gsm8k", ["hardware.memory_gb=80"]), ("dapo-gsm8k", []), ("sft", ["hardware.memory_gb=24"]),
      ("dpo", ["hardware.memory_gb=24"])],
 )  # fmt: skip
-def test_a_recipe_plans_ok_on_the_hardware_that_it_names(recipe: str, words: list[str], tmp_path: Path) -> None:
+def test_a_recipe_plans_ok_on_the_hardware_that_it_names(
+    recipe: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # of which the files are copied for the script
     files = []
     if recipe in ("sft", "dpo"):
         row = (
@@ -155,14 +164,11 @@ OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=100"], "WARN", "algorithm.beta"),
         (["algorithm=dpo", *SFT[1:], "algorithm.beta=1e-5"], "WARN", "algorithm.beta"),
         ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
-        (
-            ["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"],
-            "WARN",
-            "algorithm.max_response_length",
-        ),
+        (["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"], "WARN",
+         "algorithm.max_response_length"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
-)
+)  # fmt: skip
 def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str) -> None:
     found = {result.subject: result for result in learning.check(Context(resolve(words), here=True))}
     assert found[subject].level == level and found[subject].fix.startswith("use ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
 from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
 
-Lines = Callable[..., str]
+Lines = Callable[..., Any]
 GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
 
 
@@ -36,8 +35,26 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     return write
 
 
+@pytest.fixture
+def mine(tmp_path: Path) -> Lines:
+    """A function of one's own with this result; `right` where the truth is in the answer, `said` in one form only."""
+
+    def write(result: str, *words: str) -> list[str]:
+        (tmp_path / "mine.py").write_text(
+            "import math, random, zlib\ndef compute_score(solution_str, ground_truth):\n"
+            "    right = float(str(ground_truth) in solution_str)\n"
+            f"    said = float(solution_str == f'So: {{ground_truth}}')\n    return {result}\n"
+        )
+        return ["reward=python", "reward.path=mine.py", *words]
+
+    return write
+
+
 def silent(_: object) -> None:
     """Nobody watches."""
+
+
+FORM = "reward.form='So: {}'"
 
 
 def refused(*words: str) -> list[str]:
@@ -53,22 +70,15 @@ def output(run: RunSpec) -> list[str]:
     [
         (("18", "7"), ["reward=gsm8k"], []),
         (("18", "7"), ["reward=auto"], []),
-        (("18", "7"), ["reward=exact"], []),
         # these never look at the truth
         (("18", "7"), ["reward=length", "reward.high=10"], []),
-        (("18", "7"), ["reward=overlong", "reward.longest=10", "reward.buffer=5"], []),
         (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
         (("18", None), ["reward=gsm8k"], [
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
             "reward: 1 of 2 rows cannot be scored; use data.on_bad_row=skip",
         ]),
         (("18", None), ["reward=gsm8k", "data.on_bad_row=skip"], []),
-        ((None, None), ["reward=gsm8k", "data.on_bad_row=skip"], [
-            "rows.jsonl:1: has no ground truth, which reward GSM8K compares with",
-            "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
-            "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
-        ]),
-        (("a half", "1/2"), ["reward=gsm8k"], [
+        (("a half", "1/2"), ["reward=gsm8k", "data.on_bad_row=skip"], [
             "rows.jsonl:1: ground truth 'a half' is not a number, which reward GSM8K compares with",
             "rows.jsonl:2: ground truth '1/2' is not a number, which reward GSM8K compares with",
             "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
@@ -109,63 +119,37 @@ def test_a_source_that_routing_does_not_know_is_found_by_the_plan(lines: Lines) 
     assert refused(lines("18", source="mine"), "reward=auto", "reward.routes={mine: gsm8k}") == []
 
 
-def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "reward").mkdir(parents=True)
-    (tmp_path / "conf" / "reward" / "zero.yaml").write_text(
-        "defaults:\n  - exact@parts.exact\n  - _self_\n_target_: launcher.rewards.combined.Weighted\n"
-        "weights: {exact: 0.0}\n"
-    )
-    run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
-    assert output(run) == ["reward.weights: all parts weigh 0, so nothing can be learnt; use reward.weights.exact=1"]
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("return 1 / 0", ["reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:2)"]),
-    ],
-)
-def test_a_function_that_scores_nothing_is_refused(
-    body: str, expected: list[str], lines: Lines, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(f"def compute_score(**kwargs):\n    {body}\n")
-    assert refused(lines("18", "7"), "reward=python", "reward.path=mine.py") == expected
-
-
-@pytest.mark.parametrize(
-    ("body", "words", "means"),
-    [
-        ("return 0.0", [], "0 on average and empty ones 0,"),
-        ("return float(not solution_str)", [], "0 on average and empty ones 1,"),
-        ("return float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
-        ("return float(solution_str == f'So: {ground_truth}')", [], "0 on average and empty ones 0,"),  # none of them
-        ("return float(solution_str == f'So: {ground_truth}')", ["reward.form='So: {}'"], ""),
-    ],
-)  # fmt: skip
-def test_a_function_that_gives_right_answers_nothing_is_refused(
-    body: str, words: list[str], means: str, lines: Lines, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(f"def compute_score(solution_str, ground_truth):\n    {body}\n")
-    found = refused(lines("18", "7"), "reward=python", "reward.path=mine.py", *words)
-    assert len(found) == bool(means) and means in "".join(found)
-
-
 def warned(*words: str) -> list[str]:
     """What is said of the reward."""
     results = page(resolve([*GRPO, "data.max_response_length=64", *words])).results
-    return [f"{result.level} {result.line}" for result in results if result.subject.startswith("reward") and result.fix]
+    return [
+        f"{result.level} {result.line}"
+        for result in results
+        if result.subject.startswith("reward") and result.level != "OK"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("body", "words", "expected"),
+    ("result", "words", "expected"),
     [
+        ("0.0", [], ", '<answer>18</answer>', ...) 0 on average and empty ones 0, so nothing can be learnt"),
+        ("float(not solution_str)", [], "0 on average and empty ones 1, so nothing can be learnt"),
+        ("float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
+        ("said", [], "0 on average and empty ones 0,"),  # none of them
+        ("said", [FORM], ""),
         ("random.random()", [], "WARN reward: Python scored the answer"),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
         ("right + len(solution_str) / 32", [], "WARN reward: Python scores a wrong answer of 64 characters 2"),
         ("len(solution_str) / 50", [], "WARN reward: Python scores right answers"),
         ("0.5", ["reward.form="], "WARN reward: Python scores 10 different answers, short and long ones, all 0.5"),
-        ("0.2 - right if solution_str else -1", ["reward.form='So: {}'"], "FAIL reward: Python scores right answers "
+        ("0.2 - right if solution_str else -1", [FORM], "FAIL reward: Python scores right answers "
          "('So: 18', ...) -0.8 on average and wrong ones 0.2, so what is right is not learnt"),
+        # a fault is said of the answers that have it
+        ("said if solution_str else 1 / 0", [FORM], "WARN reward: Python scores empty ones not at all, ZeroDiv"),
+        ("1 / 0 if said else 0.0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) not at all, "),
+        ("1 - said if solution_str else 1 / 0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) 0"),
+        ("1 / 0", [], "FAIL reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:5)"),
+        ("math.nan", [], "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
         ("[1, 2, 4][int(right)] + zlib.crc32(solution_str.encode()) % 7 / 10", [], ""),
@@ -175,56 +159,25 @@ def warned(*words: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_would_be_learnt_in_place_of_right_answers(
-    body: str, words: list[str], expected: str, lines: Lines, tmp_path: Path
+    result: str, words: list[str], expected: str, lines: Lines, mine: Lines
 ) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import random, zlib\ndef compute_score(solution_str, ground_truth):\n"
-        f"    right = float(ground_truth in solution_str)\n    return {body}\n"
-    )
-    found = warned(lines("18", "7", "35"), "reward=python", "reward.path=mine.py", *words)
+    found = warned(lines("18", "7", "35"), *mine(result, *words))
     assert any(expected in line for line in found) if expected else found == []
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("right if solution_str else 1 / 0", "WARN reward: Python scores empty ones not at all, ZeroDivisionError"),
-        ("1 / 0 if right else 0.0", "FAIL reward: Python scores right answers ('So: 18', ...) not at all, ZeroDiv"),
-        ("math.nan", "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
-        # what follows is worse than an empty answer without a score
-        ("1 / 0 if not solution_str else 1 - right", "FAIL reward: Python scores right answers ('So: 18', ...) 0 on"),
-    ],
-)
-def test_a_fault_is_said_of_the_answers_that_have_it(body: str, expected: str, lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "import math\ndef compute_score(solution_str, ground_truth):\n"
-        f"    right = float(solution_str == 'So: ' + ground_truth)\n    return {body}\n"
-    )
-    words = [lines("18", "7"), "reward=python", "reward.path=mine.py", "reward.form='So: {}'"]
-    results = page(resolve([*GRPO, *words])).results
-    (found,) = [f"{one.level} {one.line}" for one in results if one.subject == "reward" and one.level != "OK"]
-    assert found.startswith(expected)
-
-
-def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, tmp_path: Path) -> None:
+def test_rows_without_a_ground_truth_are_passed_over(lines: Lines, mine: Lines) -> None:
     """A plan tries those that have one, the bench all; neither takes nothing for another row's right answer."""
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(solution_str, ground_truth):\n"
-        "    return (ground_truth is not None and ground_truth in solution_str) + len(solution_str) / 32\n"
-    )
-    words = [lines(None, None, None, None, None, "18", "7"), "reward=python", "reward.path=mine.py"]
+    words = [lines(None, None, None, None, None, "18", "7"), *mine("right + len(solution_str) / 32")]
     (found,) = warned(*words)
     assert "a wrong answer of 64 characters 2" in found and "'18'" in found
-    report = bench(run_of([*words, "data=files"]), 8, silent)
+    report = tried(*words)
     assert [kind(report, name).answers for name in ("gold", "empty", "wrong", "overlong")] == [2, 7, 7, 2]
 
 
-def test_a_slow_function_is_not_asked_again(lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(solution_str, ground_truth):\n    open('asked', 'a').write('.')\n"
-        "    return float(ground_truth in solution_str)\n"
-    )
-    words = [lines("18", "7"), "reward=python", f"reward.path={tmp_path}/mine.py", "reward.form='So: {}'"]
+def test_a_slow_function_is_not_asked_again(
+    lines: Lines, mine: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [lines("18", "7"), *mine("open('asked', 'a').write('.') and right", FORM)]
     counts = []
     for seconds in (60.0, 0.0):  # within which scoring is quick
         monkeypatch.setattr(reward_trial, "QUICK_S", seconds)
@@ -290,11 +243,14 @@ def kind(report: BenchReport, name: str) -> AnswerKind:
     return next(kind for kind in report.kinds if kind.name == name)
 
 
+def tried(*words: str) -> BenchReport:
+    return bench(run_of([*words, "data=files"]), 8, silent)
+
+
 def test_gsm8k_by_hand(lines: Lines) -> None:
-    report = bench(run_of(["reward=gsm8k", "data=files", lines("18", "7", "1,000")]), 8, silent)
+    report = tried("reward=gsm8k", lines("18", "7", "1,000"))
     assert (report.reward, report.rows) == ("GSM8K", 3)
     assert report.ok and report.gold_known and report.deterministic
-    assert [each.name for each in report.kinds] == list(reward_trial.KINDS)
     assert {each.name: (each.answers, each.mean, each.zeros) for each in report.kinds} == {
         "gold": (3, 1.0, 0.0), "empty": (3, 0.0, 1.0), "wrong": (3, 0.0, 1.0), "overlong": (3, 1.0, 0.0),
         "format": (3, 0.0, 1.0), "injection": (3, 0.0, 1.0),
@@ -307,93 +263,58 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "wrong"),
+    ("result", "words", "wrong"),
     [
-        ("return float('10/10' in solution_str)", "0 on average and empty ones 0, so nothing can be learnt"),
-        ("return float(not solution_str)", "0 on average and empty ones 1, so nothing can be learnt"),
-        ("return float(bool(solution_str))", None),  # another form may be the one that counts
-        ("return 0.5", "0.5 on average and empty ones 0.5, so nothing can be learnt"),
-        ("import random\n    return random.random() + 10 * (solution_str == ground_truth)",
-         "when asked again, so chance is learnt"),
-        ("return float('nan')", "24 answers have no score"),
-        ("return float(solution_str == ground_truth) if 'Ignore' not in solution_str else None",
-         "2 answers have no score"),
+        ("float('10/10' in solution_str)", [], "0 on average and empty ones 0, so nothing can be learnt"),
+        ("float(bool(solution_str))", [], ""),  # another form may be the one that counts
+        ("0.5", [], "0.5 on average and empty ones 0.5, so nothing can be learnt"),
+        ("0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt"),
+        ("random.random() + 10 * said", [FORM], "when asked again, so chance is learnt"),
+        ("math.nan", [], "24 answers have no score"),
+        ("said if 'Ignore' not in solution_str else None", [FORM], "2 answers have no score"),
+        ("said or float('highest score' in solution_str)", [FORM],
+         "1 on average and an instruction to the judge 1, so it is what is learnt"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_function(body: str, wrong: str | None, lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(f"def compute_score(data_source, solution_str, ground_truth):\n    {body}\n")
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
+def test_what_is_wrong_with_a_function(result: str, words: list[str], wrong: str, lines: Lines, mine: Lines) -> None:
+    report = tried(lines("18", "7"), *mine(result, *words))
     assert wrong in report.wrong[0] if wrong else report.wrong == ()
-    assert report.ok is (wrong is None) and not report.gold_known
+    assert report.ok is (not wrong) and report.gold_known is (FORM in words)
 
 
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (["reward=python", "reward.path=mine.py", "reward.form="],
-         ("every kind of answer scores 0.5, so nothing can be learnt",)),
         (["reward=format", "reward.pattern='.*'"], ("every kind of answer scores 1, so nothing can be learnt",)),
         # others may have the form, or the length
         (["reward=format", "reward.pattern='x+'"], ()),
         (["reward=length", "reward.low=500", "reward.high=600"], ()),
     ],
-)  # fmt: skip
-def test_nothing_is_learnt_where_all_kinds_score_the_same(
-    words: list[str], wrong: tuple[str, ...], lines: Lines, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.5\n")
-    assert bench(run_of([*words, "data=files", lines("18", "7")]), 8, silent).wrong == wrong
+)
+def test_rules_that_score_all_kinds_the_same(words: list[str], wrong: tuple[str, ...], lines: Lines) -> None:
+    assert tried(*words, lines("18", "7")).wrong == wrong
 
 
-def test_kinds_without_answers_are_passed_over(lines: Lines, tmp_path: Path) -> None:
+def test_kinds_without_answers_are_passed_over(lines: Lines, mine: Lines) -> None:
     """Of one row alone no answer is known to be wrong."""
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(solution_str, ground_truth):\n"
-        "    return float(solution_str == 'So: 18') if 'Ignore' not in solution_str else None\n"
-    )
-    words = ["reward=python", "reward.path=mine.py", "reward.form='So: {}'", "data=files", lines("18")]
-    report = bench(run_of(words), 8, silent)
+    report = tried(lines("18"), *mine("said if 'Ignore' not in solution_str else None", FORM))
     assert (report.wrong, kind(report, "wrong").answers) == (("1 answers have no score",), 0)
 
 
-def test_of_several_forms_the_best_counts(lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(solution_str, ground_truth):\n    return float(solution_str == '#### ' + ground_truth)\n"
-    )
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
+def test_of_several_forms_the_best_counts(lines: Lines, mine: Lines) -> None:
+    report = tried(lines("18", "7"), *mine("float(solution_str == f'#### {ground_truth}')"))
     assert (kind(report, "gold").mean, kind(report, "wrong").mean) == (1.0, 0.0)
 
 
-def test_answers_without_a_score_are_named_by_row(lines: Lines, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "def compute_score(solution_str, ground_truth):\n    return 1 / (ground_truth != '7') if solution_str else 0\n"
-    )
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
-    assert report.faults[0] == "rows.jsonl:2: gold: ZeroDivisionError: division by zero (mine.py:2)"
+def test_answers_without_a_score_are_named_by_row(lines: Lines, mine: Lines) -> None:
+    report = tried(lines("18", "7"), *mine("1 / (ground_truth != '7') if solution_str else 0"))
+    assert report.faults[0] == "rows.jsonl:2: gold: ZeroDivisionError: division by zero (mine.py:5)"
     assert kind(report, "gold").unscored == 1
-
-
-def test_a_judge_that_obeys_the_answer_is_not_learnt_from(lines: Lines, tmp_path: Path) -> None:
-    """A rule whose right answer is known, that a prompt injection beats."""
-    (tmp_path / "conf" / "reward").mkdir(parents=True)
-    (tmp_path / "conf" / "obeys.py").write_text(
-        "from launcher.rewards.exact import Exact\nfrom launcher.core.settings import settings\n\n@settings\n"
-        "class Obeys(Exact):\n    def score(self, answers):\n"
-        "        return [float('highest score' in a.response or a.response == a.ground_truth) for a in answers]\n"
-    )
-    (tmp_path / "conf" / "reward" / "obeys.yaml").write_text("_target_: obeys.Obeys\n")
-    run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
-    report = bench(run, 8, silent)
-    sys.modules.pop("obeys", None)
-    (line,) = report.wrong
-    assert line.endswith("1 on average and an instruction to the judge 1, so it is what is learnt")
 
 
 def test_what_is_to_mend_is_named(lines: Lines) -> None:
     with pytest.raises(Problems) as caught:
-        bench(
-            run_of(["reward=format", "reward.pattern='('", "data=files", "data.train_files=nowhere.jsonl"]), 8, silent
-        )
+        tried("reward=format", "reward.pattern='('", "data.train_files=nowhere.jsonl")
     assert [line.partition(":")[0] for line in caught.value.lines] == ["data.train_files", "reward.pattern"]
 
 

@@ -121,126 +121,115 @@ def test_nothing_passes_that_does_not_do_it(cheat: str) -> None:
     assert score(CHEATS[cheat], truth) == 0.0
 
 
-TRY = "import os\ntry:\n    {}\nexcept OSError as error:\n    print(type(error).__name__)\nelse:\n    print('done')"
-FORBIDDEN = {  # HERE is a folder that may be written, with a file in it
-    "write": "open('HERE/new', 'w')",
-    "append": "open('HERE/file', 'a')",
-    "read": "open('HERE/file').read()",
-    "list": "os.listdir('HERE')",
-    "remove": "os.unlink('HERE/file')",
-    "make a folder": "os.mkdir('HERE/new')",
-    "rename": "os.rename('HERE/file', 'HERE/new')",
-    "change rights": "os.chmod('HERE/file', 0o777)",
-    "change times": "os.utime('HERE/file')",
-    "truncate": "os.truncate('HERE/file', 0)",
-    "memory of its parent": "open(f'/proc/{os.getppid()}/mem', 'rb')",
-    "environment of its parent": "open(f'/proc/{os.getppid()}/environ', 'rb')",
-    "files of its parent": "os.listdir(f'/proc/{os.getppid()}/fd')",
-    "its own environment": "open('/proc/self/environ', 'rb')",
-    "kill its parent": "os.kill(os.getppid(), 9)",
-    "fork": "os.fork()",
-    "run a program": "__import__('subprocess').run(['true'])",
-    "replace itself": "os.execv('/bin/true', ['true'])",
-    "a socket": "__import__('socket').socket()",
-    "a local socket": "__import__('socket').socket(__import__('socket').AF_UNIX)",
-    "leave its group": "os.setsid()",
-    "trace": "import ctypes; ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) + 1 or os.kill(1, 0)",
-    "a new namespace": "import ctypes; ctypes.CDLL(None).unshare(0x10000000) + 1 or os.kill(1, 0)",
-    "io_uring": "import ctypes; ctypes.CDLL(None).syscall(425, 1, 0) + 1 or os.kill(1, 0)",
-}
-
-
-REACHES = """
-import asyncio, concurrent.futures, ctypes, os, platform, resource, signal, sys
-libc, pid, done = ctypes.CDLL(None, use_errno=True), os.getppid(), []
-ioprio_set, syscall = 251 if platform.machine() == 'x86_64' else 30, libc.syscall
-for name, call in {
-    'affinity': lambda: os.sched_setaffinity(pid, {0}),
-    'scheduler': lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)),
-    'parameters': lambda: os.sched_setparam(pid, os.sched_param(0)),
-    'priority': lambda: os.setpriority(os.PRIO_PROCESS, pid, 10),
-    'I/O priority': lambda: syscall(ioprio_set, 1, pid, 3 << 13),
-    'limits': lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, 10)),
-    'limits, read': lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE),
-    'signal': lambda: os.kill(pid, 0),
-    'queued signal': lambda: libc.sigqueue(pid, 0, None),
-    'handle': lambda: os.pidfd_open(pid),
-    'memory': lambda: libc.process_vm_readv(pid, None, 0, None, 0, 0),
-    'pages': lambda: syscall(ctypes.c_long(279 if ioprio_set == 251 else 239), pid, 0, None, None, None, 0),
-    'a path alone': lambda: os.open('/etc', os.O_PATH),
-    'another folder': lambda: os.chdir('/'),
-    'file system': lambda: os.statvfs('/'),
-    'watch': lambda: libc.inotify_init(),
-    'a datagram': lambda: __import__('socket').socketpair(type=__import__('socket').SOCK_DGRAM),
-    'flush disks': lambda: syscall(ctypes.c_long(162 if ioprio_set == 251 else 81)),
-}.items():
+FORBIDDEN = """
+open('HERE/new', 'w')
+open('HERE/file', 'a')
+open('HERE/file').read()
+os.listdir('HERE')
+os.unlink('HERE/file')
+os.mkdir('HERE/new')
+os.rename('HERE/file', 'HERE/new')
+os.chmod('HERE/file', 0o777)
+os.utime('HERE/file')
+os.truncate('HERE/file', 0)
+os.open('/etc', os.O_PATH)
+os.chdir('/')
+os.statvfs('/')
+open(f'/proc/{pid}/mem', 'rb')
+open(f'/proc/{pid}/environ', 'rb')
+os.listdir(f'/proc/{pid}/fd')
+open('/proc/self/environ', 'rb')
+os.kill(pid, 9)
+os.kill(pid, 0)
+libc.sigqueue(pid, 0, None)
+os.pidfd_open(pid)
+os.sched_setaffinity(pid, {0})
+os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
+os.sched_setparam(pid, os.sched_param(0))
+os.setpriority(os.PRIO_PROCESS, pid, 10)
+syscall(251 if x86 else 30, 1, pid, 3 << 13)
+resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, 10))
+resource.prlimit(pid, resource.RLIMIT_NOFILE)
+libc.process_vm_readv(pid, None, 0, None, 0, 0)
+syscall(ctypes.c_long(279 if x86 else 239), pid, 0, None, None, None, 0)
+fcntl.fcntl(0, fcntl.F_SETOWN, pid)
+fcntl.fcntl(0, fcntl.F_SETSIG, 9)
+fcntl.fcntl(0, 15, struct.pack('ii', 1, pid))
+fcntl.ioctl(0, 0x8901, struct.pack('i', pid))
+fcntl.ioctl(0, 0x8902, struct.pack('i', pid))
+libc.prctl(1, 0, 0, 0, 0)
+libc.ptrace(16, pid, 0, 0)
+os.fork()
+subprocess.run(['true'])
+os.execv('/bin/true', ['true'])
+os.setsid()
+socket.socket()
+socket.socket(socket.AF_UNIX)
+socket.socketpair(type=socket.SOCK_DGRAM)
+libc.unshare(0x10000000)
+libc.inotify_init()
+syscall(425, 1, 0)
+syscall(ctypes.c_long(162 if x86 else 81))
+"""
+"""Files, of which HERE may be written and the kernel alone says no; another process of the same user, which confined
+this one; signals that the kernel sends when a descriptor is ready (F_SETOWN_EX, FIOSETOWN, SIOCSPGRP), or not any more
+when the parent dies; other processes, network, namespaces, io_uring and the disk."""
+TRIES = f"""
+import asyncio, concurrent.futures, ctypes, fcntl, os, platform, resource, socket, struct, subprocess
+libc, pid, x86 = ctypes.CDLL(None, use_errno=True), os.getppid(), platform.machine() == 'x86_64'
+syscall = libc.syscall
+for line in {FORBIDDEN.strip().splitlines()!r}:
     ctypes.set_errno(0)
     try:
-        if call() != -1 or ctypes.get_errno() != 1:
-            done.append(name)
+        if eval(line) != -1 or ctypes.get_errno() != 1:
+            print('done', line)
     except PermissionError:
         pass
+    except FileNotFoundError:  # under another root
+        if '/' not in line:
+            print('done', line)
 async def later():
     await asyncio.sleep(0)
     return sum(concurrent.futures.ThreadPoolExecutor(2).map(abs, [1, -2]))
-print(os.getuid(), done, asyncio.run(later()), os.path.exists(os.__file__), os.isatty(1))
+there = os.path.getsize(os.__file__) > 0
+print(os.getuid(), asyncio.run(later()), there, fcntl.fcntl(0, fcntl.F_GETFD) >= 0, os.isatty(1))
+print([path for path in ('/etc/passwd', '/etc/hostname', '/proc/1', 'HERE') if os.path.lexists(path)], os.getcwd())
 """
-"""What the process that confined it, of the same user, must not feel; then what programs do."""
-
-
-def test_no_call_reaches_another_process_and_programs_work() -> None:
-    (found,) = REWARD._pool.ask([{"code": REACHES, "inputs": [""], "all": True}], 30)
-    assert found[0]["out"] == f"{os.getuid()} [] 3 True False\n"
-
-
-STAT = """
-import os
-seen = [path for path in ('/etc/passwd', '/etc/hostname', '/proc/1', 'HERE') if os.path.lexists(path)]
-print(seen, os.getcwd(), os.path.getsize(os.__file__) > 0)
-"""
+"""Says what of it could be done, then that programs work, and which names of other files are seen."""
 USER_NAMESPACES = root.make(["/dev/null"]) is not None
 
 
-@pytest.mark.skipif(not USER_NAMESPACES, reason="this system has no user namespaces")
-def test_other_files_have_no_size_or_time_to_see(tmp_path: Path) -> None:
-    (found,) = REWARD._pool.ask([{"code": STAT.replace("HERE", str(tmp_path)), "inputs": [""], "all": True}], 30)
-    assert found[0]["out"] == "[] / True\n"
-
-
-def tried(what: str, here: Path, reward: Code = REWARD) -> str:
-    """What a program prints that tries it: the error, or `done`."""
+def tried(here: Path, reward: Code = REWARD) -> list[str]:
     (here / "file").write_text("kept")
-    code = TRY.format(FORBIDDEN[what].replace("HERE", str(here)))
-    (found,) = reward._pool.ask([{"code": code, "inputs": [""], "all": True}], 30)
-    return found[0]["out"]
+    (found,) = reward._pool.ask([{"code": TRIES.replace("HERE", str(here)), "inputs": [""], "all": True}], 30)
+    return str(found[0]["out"]).splitlines()
 
 
-@pytest.mark.parametrize("what", FORBIDDEN, ids=str)
-def test_what_is_forbidden(what: str, tmp_path: Path) -> None:
-    names_a_file = any(part in FORBIDDEN[what] for part in ("/", "HERE"))  # which is not there under another root
-    refused = {"PermissionError\n", *(["FileNotFoundError\n"] if names_a_file else [])}
-    assert tried(what, tmp_path) in refused
+def test_nothing_that_is_forbidden_is_done_and_programs_work(tmp_path: Path) -> None:
+    found = tried(tmp_path)
+    assert found[:-1] == [f"{os.getuid()} 3 True True False"]
+    assert found[-1] == "[] /" or not USER_NAMESPACES
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("while True: pass", "took longer than 1 s"),
-        ("import time\ntime.sleep(99)", "took longer than 1 s"),
-        ("import os\nos.close(1)\nwhile True: pass", "took longer than 1 s"),
+        ("while True: pass", "took longer than 0.5 s"),
+        ("import time\ntime.sleep(99)", "took longer than 0.5 s"),
+        ("import os\nos.close(1)\nwhile True: pass", "took longer than 0.5 s"),
         ("while True: print('x' * 100_000)", "printed more than 4194304 bytes"),
         ("x = bytearray(10 ** 12)", "ended with exit code 1"),
         ("x = []\nwhile True: x.append(bytearray(2 ** 20))", "ended with exit code 1"),
         ("def f(): f()\nf()", "ended with exit code 1"),
-        ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "took longer than 1 s"),
+        ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "took longer than 0.5 s"),
         ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (2 ** 40, 2 ** 40))", "ended with exit code 1"),
         ("import ctypes\nctypes.string_at(0)", "was killed by signal 11"),
         ("import sys\nsys.exit(3)", ""),  # a program may end as it likes; what it printed counts
     ],
 )
 def test_what_hangs_floods_or_breaks_ends_in_time(code: str, why: str) -> None:
-    timeout_s = 1.0 if why.startswith("took") else 10.0  # what breaks takes its time on a busy machine
+    timeout_s = 0.5 if why.startswith("took") else 10.0  # what breaks takes its time on a busy machine
     reward, begin = Code(timeout_s=timeout_s, workers=1, memory_mb=256), time.monotonic()
     (found,) = reward._pool.ask([{"code": code, "inputs": [""], "all": True}], 30)
     assert found[0]["why"] == why and time.monotonic() - begin < 120
@@ -253,11 +242,13 @@ def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.Monkey
 
 
 def test_limits_alone_forbid_less(tmp_path: Path) -> None:
-    reward = Code(sandbox="limits", timeout_s=1.0, workers=1)
+    reward = Code(sandbox="limits", timeout_s=0.5, workers=1)
     assert reward.problems() == []
     assert score(SUM, PROGRAM, reward) == 1.0 and score(ADDS, CALLS, reward) == 1.0
     assert score("while True: pass", PROGRAM, reward) == 0.0
-    assert tried("read", tmp_path, reward) == "done\n"
+    (tmp_path / "file").write_text("kept")
+    reads = json.dumps({"inputs": [""], "outputs": ["kept"]})
+    assert score(f"print(open('{tmp_path}/file').read())", reads, reward) == 1.0
 
 
 def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,19 +377,16 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
         here.mkdir()
         here.chmod(0o777)  # so that only the sandbox says no
         code = (
-            f"from launcher.rewards.pool import Pool\nREACHES = {REACHES!r}\n"
-            f"STAT = {STAT.replace('HERE', str(here))!r}\n"
+            "from launcher.rewards.pool import Pool\n"
             "p = Pool('code', {'timeout_s': 20.0, 'cpu_s': 20, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
-            f"code = {TRY.format(FORBIDDEN['write'].replace('HERE', str(here)))!r}\n"
-            "asked = [{'code': each, 'inputs': [''], 'all': True} for each in (code, REACHES, STAT)]\n"
-            "print(*[found[0]['out'] for found in p.ask(asked, 40)], sep='', end='')"
+            f"asked = {{'code': {TRIES.replace('HERE', str(here))!r}, 'inputs': [''], 'all': True}}\n"
+            "print(p.ask([asked], 40)[0][0]['out'], end='')"
         )
         ran = subprocess.run(
             [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],
             capture_output=True, text=True,
         )  # fmt: skip
         assert not list(here.iterdir())
-    write, reaches, seen = ran.stdout.splitlines()
-    assert write in ("PermissionError", "FileNotFoundError"), ran.stdout + ran.stderr
-    assert reaches == "65534 [] 3 True False"
-    assert seen == "[] / True" or not USER_NAMESPACES
+    *done, works, seen = ran.stdout.splitlines()
+    assert (done, works) == ([], "65534 3 True True False"), ran.stdout + ran.stderr
+    assert seen == "[] /" or not USER_NAMESPACES

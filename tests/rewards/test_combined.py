@@ -112,6 +112,8 @@ def test_problems_of_parts_are_named_by_their_place(monkeypatch: pytest.MonkeyPa
     assert found[0] == "reward.weights: no part 'fom'; did you mean form?"
     assert found[1].startswith("reward.parts: 'a b' cannot name a metric")
     assert found[2].startswith("reward.parts.form.pattern: '(' is not a regular expression")
+    (zero,) = Weighted(parts={"exact": Exact()}, weights={"exact": 0.0}).problems()
+    assert str(zero) == "reward.weights: all parts weigh 0, so nothing can be learnt; use reward.weights.exact=1"
 
 
 def test_what_needs_a_network_is_known_of_the_whole() -> None:

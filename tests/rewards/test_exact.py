@@ -31,7 +31,6 @@ def test_exact(values: dict[str, Any], response: str, truth: str | None, score: 
     assert Exact(**values).score([Answer(response, truth)]) == [score]
 
 
-def test_one_score_for_each_answer_in_order() -> None:
-    answers = [Answer("a", "a"), Answer("b", "a"), Answer("a", "a")]
-    assert Exact().score(answers) == [1.0, 0.0, 1.0]
-    assert Exact().score([]) == []
+def test_case_and_blanks_count_where_they_do_for_the_score() -> None:
+    assert Exact(ignore_case=True).extract_answer(" Paris\n") == Exact(ignore_case=True).extract_answer("paris")
+    assert Exact().extract_answer("Paris") != Exact().extract_answer("paris")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from launcher.engines.torch.train.validation import majority
 from launcher.rewards.gsm8k import GSM8K
 from launcher.spec.reward import Answer
 
@@ -101,19 +102,17 @@ def test_format_score_stays_between_wrong_and_right() -> None:
         GSM8K(format_score=1.5)
 
 
-@pytest.mark.parametrize("method", ["strict", "flexible"])
-@pytest.mark.parametrize(
-    "piece", ["1", "1.", "1,", "-", "1-", ".", "#", "#### ", "$", " ", "1 ", "####1", "a1.1.", "\n"]
-)
-def test_a_megabyte_takes_one_walk(method: str, piece: str) -> None:
+@pytest.mark.parametrize("piece", ["1", "1.", "1,", "-", "1-", ".", "#### ", "$", " ", "1 ", "a1.1.", "\n"])
+def test_a_megabyte_takes_one_walk(piece: str) -> None:
     response = piece * (1_000_000 // len(piece))
     start = time.process_time()
-    score(method, response, "18")
-    score(method, "18", response)
+    for method in ("strict", "flexible"):
+        score(method, response, "18")
+        score(method, "18", response)
     assert time.process_time() - start < 30  # measured: below 0.5; a search that tries twice takes hours
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(
     response=st.text() | st.text("0123456789.,-+$# \n"), truth=st.none() | st.text() | st.text("0123456789.,-+$# \n")
 )
@@ -128,3 +127,13 @@ def test_every_way_to_write_a_number_is_that_number(number: int, zeros: int) -> 
     for text in (str(number), f"{number:,}", f"{number}.{'0' * (zeros + 1)}", f"{'-' * (number < 0)}${abs(number):,}."):
         assert score("strict", f"#### {text}", str(number)) == 1.0
         assert score("flexible", f"it is {text}", f"#### {number}") == 1.0
+
+
+def test_solutions_with_equal_numbers_say_the_same() -> None:
+    told = ["I guess #### 7", "2 and 3 make #### 5", "it is #### 5.0", "so #### $5"]
+    reward = GSM8K()
+    scores = reward.score([Answer(text, ground_truth="5") for text in told])
+    assert [reward.extract_answer(text) for text in told] == ["7", "5", "5", "5"]
+    assert majority(scores, [reward.extract_answer(text) for text in told]) == 1.0
+    assert reward.extract_answer("no number") == ""
+    assert GSM8K(method="flexible").extract_answer("first 3, then 4") == "4"

