@@ -15,7 +15,7 @@ from launcher.config.request import RunRequest
 from launcher.config.resolve import Resolution, resolve_request
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
-from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
+from launcher.preflight.checks import CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.preflight.fit import fit_settings
 from launcher.runs import store
@@ -155,7 +155,7 @@ def _others(found: Resolution, *, here: bool) -> list[Problem]:
     here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
     context = fit_settings(Context(found.run, here), found.given)
     unsure = found.ignored.names if found.ignored else set()
-    checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
+    checks = [check for check, groups in CHECKS.items() if groups is not None and not unsure & {*groups}]
     others = _failures(result for check in checks for result in check(context))
     return [each for each in others
             if not (found.ignored and found.ignored.explains(each)) and each not in found.problems]  # fmt: skip

@@ -81,7 +81,8 @@ class Code(DetailedReward):
         """
         faults = [self.unscorable_reason(answer) for answer in answers]
         total = [math.nan] * len(answers)
-        tests = {place: self._tests(answer) for place, answer in enumerate(answers) if not faults[place]}
+        tests = {place: tests_of(answer.ground_truth or "", self.max_tests)
+                 for place, answer in enumerate(answers) if not faults[place]}  # fmt: skip
         programs = {place: of for place, of in tests.items() if of.payload is None}
         functions = {place: of for place, of in tests.items() if of.payload is not None}
         results = self._programs(answers, programs) | self._functions(answers, functions)
@@ -97,7 +98,7 @@ class Code(DetailedReward):
         if not answer.ground_truth:
             return "has no ground truth, which for reward Code holds the tests"
         try:
-            self._tests(answer)
+            tests_of(answer.ground_truth, self.max_tests)
         except ValueError as error:
             return f"ground truth {error}"
         return ""
@@ -120,9 +121,6 @@ class Code(DetailedReward):
                   "memory_bytes": self.memory_mb * 2**20, "strict": self.sandbox == "kernel"}  # fmt: skip
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
         return Pool("code", limits, self.workers, {**kept, "PYTHONHASHSEED": "0"})
-
-    def _tests(self, answer: Answer) -> Tests:
-        return tests_of(answer.ground_truth or "", self.max_tests)
 
     def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
         """How many tests passed. Where all must, those that fail the first are asked for no more."""

@@ -20,7 +20,9 @@ class Exact(Reward):
     """Ignore case: `Paris` equals `paris`."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(self._right(answer)) for answer in answers]
+        return [float(answer.ground_truth is not None
+                      and self._compared(answer.response) == self._compared(answer.ground_truth))
+                for answer in answers]  # fmt: skip
 
     def unscorable_reason(self, answer: Answer) -> str:
         return "has no ground truth, which reward Exact compares with" if answer.ground_truth is None else ""
@@ -30,10 +32,6 @@ class Exact(Reward):
 
     def extract_answer(self, response: str) -> str:
         return self._compared(response)
-
-    def _right(self, answer: Answer) -> bool:
-        truth = answer.ground_truth
-        return truth is not None and self._compared(answer.response) == self._compared(truth)
 
     def _compared(self, text: str) -> str:
         text = text.strip() if self.strip else text

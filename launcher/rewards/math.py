@@ -20,7 +20,6 @@ from launcher.rewards.pool import Died, Late, Pool, prompts
 from launcher.spec.reward import Answer, DetailedReward, Scores
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")
-_OUT_OF_BOUNDS = (Late, Died)
 
 
 @settings
@@ -53,7 +52,7 @@ class Math(DetailedReward):
         keys = prompts(answers[place] for place in asked)
         found = self._pool.ask(list(asked.values()), self.timeout_s, keys)
         for place, equal in zip(asked, found, strict=True):
-            if isinstance(equal, _OUT_OF_BOUNDS):
+            if isinstance(equal, Late | Died):
                 late[place] = 1.0
             elif isinstance(equal, CallFailure):
                 faults[place], total[place] = equal.reason, math.nan
@@ -69,7 +68,7 @@ class Math(DetailedReward):
         return None if truth is None else self.format_response(truth)
 
     def format_response(self, text: str) -> str:
-        return _box(text)
+        return f"\\boxed{{{text}}}"
 
     def extract_answer(self, response: str) -> str:
         return "".join((self._given(response) or "").split())
@@ -112,7 +111,3 @@ def _closing(text: str, opening: int) -> int | None:
 def _formula(text: str) -> str:
     """As math-verify reads it best: in a box of its own a percent sign would be lost on it."""
     return f"${text}$"
-
-
-def _box(text: str) -> str:
-    return f"\\boxed{{{text}}}"

@@ -92,13 +92,13 @@ def ruleset(read: Sequence[str], execute: Sequence[str] = (), change: Sequence[s
     version = landlock_version()
     every = (1 << FILES_OF.get(version, 16)) - 1
     wanted = struct.pack("QQQ", every, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    rules = _checked(_call(LANDLOCK_CREATE, wanted, len(wanted), 0))
+    rules = checked(_call(LANDLOCK_CREATE, wanted, len(wanted), 0))
     grants = [(path, READ_FILE | READ_DIR | (WRITE_FILE if path == os.devnull else 0)) for path in read]
     grants += [(path, READ_FILE | EXECUTE) for path in execute] + [(path, every) for path in change]
     for path, rights in grants:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = rights if os.path.isdir(path) else rights & OF_FILES
-        _checked(_call(LANDLOCK_ADD, rules, 1, struct.pack("=Qi", allowed & every, place), 0))
+        checked(_call(LANDLOCK_ADD, rules, 1, struct.pack("=Qi", allowed & every, place), 0))
         os.close(place)
     return rules
 
@@ -113,15 +113,15 @@ def confine(profile: Profile, limits: Mapping[str, int], rules: int | None) -> N
         resource.setrlimit(what, (most, most))
     if rules is None:
         return
-    _checked(_prctl(PR_SET_NO_NEW_PRIVS, 1))
-    _checked(_libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)))  # root has no privileges from here on
-    _checked(_call(LANDLOCK_RESTRICT, rules, 0))
+    checked(_prctl(PR_SET_NO_NEW_PRIVS, 1))
+    checked(_libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)))  # root has no privileges from here on
+    checked(_call(LANDLOCK_RESTRICT, rules, 0))
     os.close(rules)
     column, architecture = ARCHITECTURES[platform.machine()]
     filter_ = seccomp_filter(profile, column, architecture)
     buffer = ctypes.create_string_buffer(filter_, len(filter_))
     program = struct.pack("HxxxxxxQ", len(filter_) // 8, ctypes.addressof(buffer))
-    _checked(_prctl(PR_SET_SECCOMP, 2, program))
+    checked(_prctl(PR_SET_SECCOMP, 2, program))
 
 
 def die_with_parent(signal_number: int = signal.SIGKILL) -> None:
@@ -172,7 +172,8 @@ def seccomp_filter(profile: Profile, column: int, architecture: int) -> bytes:
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def _checked(found: int) -> int:
+def checked(found: int) -> int:
+    """What a call of the C library gave. Raises `OSError` where it failed."""
     if found < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -167,13 +167,10 @@ class _Comparison:
     def __init__(self, first: ScriptRun, run_on: Callable[[Machine], ScriptRun]) -> None:
         self.run_on, self.first = run_on, first
         self.before = [one for one in first.started if one.launches]
-        self.launches = [*self.before]
         self.calls = [one for one in first.started if not one.launches and not _START.search(" ".join(one.words))]
         self.placeholders = dict[str, None]()
         self.open = list[OpenPart]()
-        self.written = {**first.written}
-        for number, launch in enumerate(self.launches):
-            self.launches[number] = _each_text(launch, self._temporary)
+        self.launches = [_each_text(launch, self._temporary) for launch in self.before]
         self.written = {self._temporary(key): self._temporary(text) for key, text in first.written.items()}
 
     def add(self, machine: Machine) -> None:

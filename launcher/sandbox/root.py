@@ -14,6 +14,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.sandbox.confine import checked
+
 NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
 BIND, PRIVATE = 0x1000 | 0x4000, 0x40000 | 0x4000  # with all that is mounted below
 DETACH = 2
@@ -63,12 +65,12 @@ def _made(folder: str, paths: Collection[str]) -> Root | None:
 def enter(root: Root) -> None:
     """For good; this process must have one thread. Raises `OSError`."""
     for descriptor, kind in zip(root, (NEW_USER, NEW_MOUNTS), strict=True):
-        _checked(_libc.setns(descriptor, kind))
+        checked(_libc.setns(descriptor, kind))
 
 
 def _build(new: str, paths: Collection[str]) -> None:
     user, group = os.getuid(), os.getgid()
-    _checked(_libc.unshare(NEW_USER | NEW_MOUNTS))
+    checked(_libc.unshare(NEW_USER | NEW_MOUNTS))
     with suppress(OSError):  # root of a container may have nothing to deny
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -89,16 +91,10 @@ def _build(new: str, paths: Collection[str]) -> None:
             target.touch()
         _mount(path, str(target), None, BIND)
     os.chdir(new)
-    _checked(_libc.pivot_root(b".", b"."))
-    _checked(_libc.umount2(b".", DETACH))
+    checked(_libc.pivot_root(b".", b"."))
+    checked(_libc.umount2(b".", DETACH))
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
     names = [None if name is None else os.fsencode(name) for name in (source, target, kind)]
-    _checked(_libc.mount(*names, ctypes.c_ulong(flags), None))
-
-
-def _checked(found: int) -> None:
-    if found:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    checked(_libc.mount(*names, ctypes.c_ulong(flags), None))

@@ -196,10 +196,7 @@ class _Sandbox:
             if not text and source != os.path.abspath(self.script):
                 target.symlink_to(source)
                 return
-            content = Path(source).read_bytes()
-            for path, moved in self.prefixes:
-                content = re.sub(rb"(?<![\w./}-])" + re.escape(path.encode()) + rb"(?![\w-])", moved.encode(), content)
-            target.write_bytes(content)
+            target.write_bytes(os.fsencode(self._moved(os.fsdecode(Path(source).read_bytes()))))
             target.chmod(status.st_mode & 0o777 | 0o600)
 
     def _moved(self, text: str) -> str:
@@ -295,10 +292,7 @@ class _Sandbox:
                 real = path.removeprefix(str(self.files))
                 if name.endswith(CONFIGS) and len(found) < WRITTEN and not os.path.islink(path):
                     text = self._read(Path(path), WRITTEN_BYTES)
-                    with suppress(OSError):
-                        if text and text != Path(real).read_text(encoding="utf-8"):
-                            found[real] = self._shown(text)
-                    if text and not os.path.exists(real):
+                    if text and text != self._read(Path(os.path.realpath(real)), WRITTEN_BYTES):
                         found[real] = self._shown(text)
         return found
 

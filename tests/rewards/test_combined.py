@@ -55,12 +55,8 @@ def test_an_answer_that_one_part_cannot_score_has_no_score() -> None:
     assert found.faults[1].startswith("model: ValueError: could not convert") and found.faults[0] == ""
     assert found.parts["right"] == [1.0, 1.0]  # of the part itself all is known
     assert math.isnan(found.parts["rule_based"][1])
-
-
-def test_a_part_that_counts_for_nothing_costs_nothing() -> None:
-    reward = Weighted(parts={"right": Exact(), "model": FakeModel()}, weights={"model": 0.0})
-    found = score_safely(reward, [Answer("x", "x")])
-    assert (list(found.total), list(found.faults)) == ([1.0], [""])
+    unweighted = score_safely(replace(reward, weights={"model": 0.0}), [Answer("x", "x")])
+    assert (list(unweighted.total), list(unweighted.faults)) == ([1.0], [""])
 
 
 def test_gold_has_the_form_that_every_part_asks_for() -> None:
@@ -76,19 +72,15 @@ def test_gold_has_the_form_that_every_part_asks_for() -> None:
 
 
 def test_the_command_line_names_choices_and_weights() -> None:
-    run = resolve(
-        [*WORDS, "reward=weighted", "reward.parts={gsm8k: 1.0, format: 0.2}", "reward.parts.gsm8k.method=flexible"]
-    )
-    assert run.reward == Weighted(
-        parts={"gsm8k": GSM8K(method="flexible"), "format": Format()}, weights={"gsm8k": 1.0, "format": 0.2}
-    )
+    words = ["reward=weighted", "reward.parts={gsm8k: 1.0, format: 0.2}", "reward.parts.gsm8k.method=flexible"]
+    parts = {"gsm8k": GSM8K(method="flexible"), "format": Format()}
+    assert resolve([*WORDS, *words]).reward == Weighted(parts=parts, weights={"gsm8k": 1.0, "format": 0.2})
 
 
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
         (["reward=weighted"], ["reward.parts: has no value; use reward.parts=VALUE"]),
-        (["reward=weighted", "reward.parts={gsm8 k: 1}"], None),
         (["reward=weighted", "reward.parts={gsm8: 1.0}"], ["reward.parts: no choice 'gsm8'; did you mean gsm8k?"]),
         (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; use a number"]),
         (["reward=weighted", "reward.parts={gsm8k: 1}", "reward.parts.gsm8k.methd=x"],
@@ -235,12 +227,10 @@ def test_each_row_is_scored_as_its_source_asks() -> None:
         ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
         ("mine", {}, "data_source 'mine' has no reward; add 'reward.routes={mine: gsm8k}'"),
         ("mine", {"routes": {"mine": "gsm8k"}}, ""),
-        ("lighteval/MATH", {}, "data_source 'lighteval/MATH' has no reward; did you mean lighteval/MATH?"),
     ],
 )
 def test_a_source_that_nobody_knows_is_named_before_it_is_asked(source: str, more: Any, reason: str) -> None:
-    found = auto(**more).unscorable_reason(Answer("", "2", source))
-    assert found == reason or (source == "lighteval/MATH" and "has no reward" in found)
+    assert auto(**more).unscorable_reason(Answer("", "2", source)) == reason
     scores = score_safely(auto(**more), [Answer("#### 2", "2", source)])
     assert bool(scores.faults[0]) == bool(reason)
 

@@ -85,20 +85,16 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
     return list(made.check(context))
 
 
-CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
-    check_settings, model.check, text.check, rows.check, row_texts.check, reward.check, steps.check, unread.check,
-    check_engine, learning.check, memory.check, hardware.check, disk.check, history.check, trackers.check,
-    packages.check, check_own,
-]  # fmt: skip
-"""In the order in which a plan shows their results. None assumes that another has passed."""
-LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {
+CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
-    reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), learning.check: ("algorithm", "model"),
+    reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), unread.check: None,
     check_engine: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
-    hardware.check: ("hardware", "cluster"), packages.check: (), check_own: (),
+    learning.check: ("algorithm", "model"), memory.check: None, hardware.check: ("hardware", "cluster"),
+    disk.check: None, history.check: None, trackers.check: None, packages.check: (), check_own: (),
 }  # fmt: skip
-"""Those that are also run where other arguments are wrong, with the config groups that must be known for them."""
+"""In the order in which a plan shows their results; none assumes that another has passed. Where other arguments are
+wrong, those are run, too, of which the config groups that are named here are known."""
 
 
 def run_checks(context: Context) -> Iterator[CheckResult]:

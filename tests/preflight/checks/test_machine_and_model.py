@@ -100,6 +100,8 @@ def of_disk(run: RunSpec) -> list[str]:
         (10_000_000, ["trainer.save_freq=1"], "OK disk: 5 checkpoints of 1.4 MB at a time, 10.0 MB free"),
         (6_500_000, ["trainer.save_freq=1"], "FAIL disk: 5 checkpoints of 1.4 MB at a time, 6.5 MB free;"
          " use trainer.keep_last=2 or trainer.save_freq=-1 or a trainer.run_root on a larger disk"),
+        (6_500_000, ["trainer.save_freq=1", "trainer.keep_last=2"],
+         "OK disk: 4 checkpoints of 1.4 MB at a time, 6.5 MB free"),
         (1_000_000, [], "FAIL disk: 1 checkpoint of 1.4 MB at a time, 1.0 MB free;"
          " use a trainer.run_root on a larger disk"),
         # adapters alone: (64 + 64) x 8 for each of four and (64 + 192) x 8 for each of three matrices, two layers
@@ -108,14 +110,7 @@ def of_disk(run: RunSpec) -> list[str]:
 )  # fmt: skip
 def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "free_disk_bytes", lambda path: free)
-    run = run_of(*words)
-    assert of_disk(run) == [line]
-
-
-def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 6_500_000)
-    run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
-    assert of_disk(run)[0].startswith("OK disk: 4 checkpoints")
+    assert of_disk(run_of(*words)) == [line]
 
 
 # ---- the model's folder
@@ -141,29 +136,19 @@ def of_model(folder: Path, *words: str) -> list[str]:
     return lines(model.check(Context(run_of("model=hf", f"model.path={folder}", *words), here=True)))
 
 
-def test_a_models_folder_that_is_well(folder: Path) -> None:
+def test_adapters_for_layers_of_a_folder(folder: Path) -> None:
+    """As PEFT does, names are compared with the last part of a layer's, one regular expression with the whole."""
+
+    def found(layers: str) -> str:
+        return of_model(folder, "model.lora_rank=4", f"model.target_modules={layers}")[0]
+
     assert of_model(folder) == ["OK model: model"]
-
-
-def test_adapters_for_layers_that_are_not_there(folder: Path) -> None:
-    words = ["model.lora_rank=4", "model.target_modules=[q_proj,query]"]
-    assert of_model(folder, *words)[0] == (
-        "FAIL model.target_modules: the model has no layer query; use all-linear, or some of q_proj, wo"
-    )
-    assert of_model(folder, "model.lora_rank=4", "model.target_modules=[q_proj,wo]") == ["OK model: model"]
-
-
-def test_adapters_for_layers_by_a_pattern(folder: Path) -> None:
-    """As PEFT does, one regular expression is compared with whole names."""
-
-    def found(pattern: str) -> str:
-        return of_model(folder, "model.lora_rank=4", f"model.target_modules=['{pattern}']")[0]
-
-    assert found(r".*(q_proj|wo)") == found(r".*\.q_proj") == "OK model: model"
-    assert found(r"(q|k)_proj").startswith(
-        "FAIL model.target_modules: (q|k)_proj is the whole name of no layer, such as "
-    )
-    assert found(r"(q_proj").startswith("FAIL model.target_modules: (q_proj is no regular expression: ")
+    fix = "use all-linear, or some of q_proj, wo"
+    assert found("[q_proj,query]") == f"FAIL model.target_modules: the model has no layer query; {fix}"
+    assert {found("[q_proj,wo]"), found(r"['.*(q_proj|wo)']"), found(r"['.*\.q_proj']")} == {"OK model: model"}
+    named = "FAIL model.target_modules: (q|k)_proj is the whole name of no layer, such as "
+    assert found("['(q|k)_proj']").startswith(named)
+    assert found("['(q_proj']").startswith("FAIL model.target_modules: (q_proj is no regular expression: ")
 
 
 # ---- time

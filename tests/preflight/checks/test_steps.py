@@ -14,7 +14,8 @@ GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.tra
 
 
 def run_of(*words: str) -> RunSpec:
-    return resolve([*GRPO, *words])
+    named = {word.partition("=")[0] for word in words}
+    return resolve([*(word for word in GRPO if word.partition("=")[0] not in named), *words])
 
 
 def check(run: RunSpec, rows: int, val_rows: int) -> list[CheckResult]:
@@ -46,8 +47,7 @@ def check(run: RunSpec, rows: int, val_rows: int) -> list[CheckResult]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_numbers(words: list[str], counted: dict[str, float]) -> None:
-    base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
-    found = count_steps(resolve([*base, *words]), 100, 20)
+    found = count_steps(run_of(*words), 100, 20)
     assert {name: getattr(found, name) for name in counted} == counted
 
 
@@ -77,10 +77,7 @@ def test_what_depends_on_rows_is_not_known_without_them() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> None:
-    base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
-    run = resolve([*base, *words])
-    found = [f"{result.level} {result.line}" for result in check(run, rows, 20)]
-    assert line in found
+    assert line in [f"{result.level} {result.line}" for result in check(run_of(*words), rows, 20)]
 
 
 @pytest.mark.parametrize(
