@@ -196,9 +196,7 @@ class ByStyle(Weighted):
                 fix = f"use reward.parts.{servers[0]}.kind=model"
             found.append(Problem("reward.parts", "none is a model, which rows of style model need", fix))
         for what, kind in (("rules", False), ("models", True)):
-            weights = {
-                name: weight for name, weight in self.weight_by_name().items() if self.parts[name].learned is kind
-            }
+            weights = {name: of for name, of in self.weight_by_name().items() if self.parts[name].learned is kind}
             if weights and not any(weights.values()) and any(self.weight_by_name().values()):
                 fix = f"use reward.weights.{next(iter(weights))}=1"
                 found.append(Problem("reward.weights", f"all parts that are {what} weigh 0", fix))

@@ -46,9 +46,8 @@ class GSM8K(Reward):
         if answer.ground_truth is None:
             return "has no ground truth, which reward GSM8K compares with"
         if _true_number(answer.ground_truth) is None:
-            return (
-                f"ground truth {short_repr(answer.ground_truth, 40)} is not a number, which reward GSM8K compares with"
-            )
+            truth = short_repr(answer.ground_truth, 40)
+            return f"ground truth {truth} is not a number, which reward GSM8K compares with"
         return ""
 
     def reference_response(self, answer: Answer) -> str | None:

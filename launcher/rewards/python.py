@@ -99,13 +99,8 @@ class Python(DetailedReward):
         if "*" in names:
             return []
         known = [name for name, found in names.items() if found and not name.startswith("_")]
-        return [
-            Problem(
-                "reward.name",
-                f"{self.path} has no function {self.name!r}",
-                suggest(self.name, known, before="reward.name="),
-            )
-        ]
+        fix = suggest(self.name, known, before="reward.name=")
+        return [Problem("reward.name", f"{self.path} has no function {self.name!r}", fix)]
 
     def _unreadable(self, error: OSError) -> Problem:
         """With the file beside it that has nearly this name."""

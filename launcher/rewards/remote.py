@@ -110,10 +110,12 @@ class Remote(DetailedReward):
         """The environment variable that names a proxy for the server, and the proxy's address; both are empty where the
         server is asked directly, as where only a proxy of another protocol, such as SOCKS, is named."""
         parts, proxies = urlsplit(self.url), getproxies()
+        if any(map(proxy_bypass, (parts.hostname or "", parts.netloc.rpartition("@")[2]))):  # with its port, too
+            return "", ""
         for name in (parts.scheme, "all"):
             address = proxies.get(name, "")
             address = address if not address or "://" in address else f"http://{address}"
-            if address.startswith(("http://", "https://")) and not proxy_bypass(parts.netloc.rpartition("@")[2]):
+            if address.startswith(("http://", "https://")):
                 return f"{name}_proxy", address
         return "", ""
 

@@ -148,9 +148,8 @@ def _descendants() -> list[ShellProcess]:
         for pid in _children(parents.pop()):
             with suppress(OSError):  # it has ended
                 fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-                found.append(
-                    ShellProcess(pid, fields[0], int(fields[1]), sum(map(int, fields[11:15])), int(fields[21]))
-                )
+                ticks = sum(map(int, fields[11:15]))
+                found.append(ShellProcess(pid, fields[0], int(fields[1]), ticks, int(fields[21])))
                 parents.append(pid)
     return found
 

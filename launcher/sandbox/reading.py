@@ -119,9 +119,8 @@ def _checked_text(path: Path, confined: bool) -> str:
         fix = "use --unconfined, which runs it with your rights, and programs other than text tools replaced"
         raise Problems(Problem(str(path), f"is run confined, and this system has no {absent[0]}", fix, "not-supported"))
     if not shutil.which("bash", path=os.defpath):
-        raise Problems(
-            Problem(str(path), "is read by bash, which this system does not have", "install it", "not-installed")
-        )
+        got = "is read by bash, which this system does not have"
+        raise Problems(Problem(str(path), got, "install it", "not-installed"))
     try:
         content = read_file(path, SIZE)
         text = content.decode()
@@ -151,10 +150,8 @@ def _first_run(
         words = " ".join([text, *arguments, *given.values()])
         for one in more.values():
             parts = [one.path, *map(str, Path(one.path).parents)][:-1]
-            whole = one.path in words
-            substitutes.append(
-                replace(one, prefixes=tuple(part for part in parts if part in words)[: 1 if whole else 9])
-            )
+            named = tuple(part for part in parts if part in words)
+            substitutes.append(replace(one, prefixes=named[: 1 if one.path in words else 9]))
     return run, substitutes
 
 
@@ -283,9 +280,8 @@ def _equal_words(one: StartedProgram, other: StartedProgram) -> int:
 
 
 def _each_text(one: StartedProgram, change: Callable[[str], str]) -> StartedProgram:
-    return replace(
-        one, words=tuple(map(change, one.words)), environment={k: change(v) for k, v in one.environment.items()}
-    )
+    environment = {name: change(value) for name, value in one.environment.items()}
+    return replace(one, words=tuple(map(change, one.words)), environment=environment)
 
 
 # ---- what is told of the run itself
@@ -335,13 +331,8 @@ def _unset(path: Path, text: str, given: set[str]) -> list[OpenPart]:
     for match in _USED.finditer(plain):
         name = match["braced"] or match["plain"]
         checked = re.search(rf"-[nzv]\s+\"?\$?\{{?{name}\b", plain)
-        if (
-            name in known
-            or name in found
-            or checked
-            or (match["after"] or "x") in ":-=+?"
-            or SHELL_SETS.fullmatch(name)
-        ):
+        has_default = (match["after"] or "x") in ":-=+?"
+        if name in {*known, *found} or checked or has_default or SHELL_SETS.fullmatch(name):
             continue
         line = plain[: match.start()].count("\n") + 1
         note = f"not set in the script; empty as in a clean shell; {how_to_set(name)}"

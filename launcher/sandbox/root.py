@@ -78,9 +78,8 @@ def _build(new: str, paths: Collection[str]) -> None:
     _mount(None, "/", None, PRIVATE)
     _mount("none", new, "tmpfs", 0)
     bound = ""
-    for path in sorted(
-        (os.path.normpath(path) for path in paths if os.path.exists(path)), key=lambda at: at.split("/")
-    ):
+    there = (os.path.normpath(path) for path in paths if os.path.exists(path))
+    for path in sorted(there, key=lambda at: at.split("/")):
         if bound and path.startswith(f"{bound}/"):  # is there already, and nothing is made in real folders
             continue
         bound, target = path, Path(new + path)

@@ -128,10 +128,8 @@ class _Sandbox:
         for folder in (self.files, self.box / "records", self.programs):
             folder.mkdir(parents=True)
         self.substitutes = substitutes
-        self.prefixes = [
-            (path, f"{self.files}{path}")
-            for path in dict.fromkeys(part for each in substitutes for part in each.prefixes)
-        ]
+        prefixes = dict.fromkeys(part for each in substitutes for part in each.prefixes)
+        self.prefixes = [(path, f"{self.files}{path}") for path in prefixes]
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], confined: bool) -> ScriptRun:
         machine = self.machine
@@ -241,9 +239,8 @@ class _Sandbox:
         found, last = dict[tuple[str, str], str](), str(self.script)
         begun = dict[str, str]()  # where a shell was started, of which the text is in no file
         prelude = str(self.programs / "prelude")
-        for process, step, file, line, word, shell, parent, before in _TRACED.findall(
-            self._read(self.box / "trace", 2**24)
-        ):
+        trace = self._read(self.box / "trace", 2**24)
+        for process, step, file, line, word, shell, parent, before in _TRACED.findall(trace):
             if shell:
                 begun[shell] = found.get((parent, before), last)
             elif file not in ("", "environment", "main", prelude):

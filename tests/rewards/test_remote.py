@@ -103,6 +103,7 @@ def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
         ({"http_proxy": "http://PROXY"}, "http_proxy"),
         ({"all_proxy": "http://PROXY"}, "all_proxy"),
         ({"http_proxy": "http://PROXY", "no_proxy": "scores.example"}, ""),
+        ({"http_proxy": "http://PROXY", "no_proxy": "scores.example:81"}, ""),
         ({"https_proxy": "http://PROXY"}, ""),
         ({"all_proxy": "socks5://PROXY"}, ""),  # which the client does not speak
         ({"all_proxy": "socks5h://PROXY", "http_proxy": "PROXY"}, "http_proxy"),

@@ -242,11 +242,8 @@ def _folder_problems(trainer: Trainer) -> list[Problem]:
         got = f"contains the invisible character {invisible[0]!a}"
         return [Problem(ROOT, got, "use letters, digits and punctuation")]
     if re.match(r"[a-z0-9+.-]+://", trainer.run_root):
-        return [
-            Problem(
-                ROOT, f"{trainer.run_root!r} is an address, not a folder", "use a folder, such as one mounted there"
-            )
-        ]
+        got = f"{trainer.run_root!r} is an address, not a folder"
+        return [Problem(ROOT, got, "use a folder, such as one mounted there")]
     folder = Path(trainer.run_root).expanduser().absolute() / trainer.project_name / (trainer.experiment_name or "")
     with suppress(FileNotFoundError, NotADirectoryError):
         folder.stat()  # raises where the name itself is impossible, which exists() does not

@@ -118,9 +118,8 @@ def _not_here(run: RunSpec) -> CheckResult | None:
     if model.trust_remote_code:
         return CheckResult("WARN", "lengths", f"{output}may run code of its own", "rlrun data check counts them")
     if not (model.folder / TOKENIZER).is_file():
-        fix = (
-            f"save {TOKENIZER} beside it: AutoTokenizer.from_pretrained({model.path!r}).save_pretrained({model.path!r})"
-        )
+        saves = f"AutoTokenizer.from_pretrained({model.path!r}).save_pretrained({model.path!r})"
+        fix = f"save {TOKENIZER} beside it: {saves}"
         return CheckResult("WARN", "lengths", f"{output}has no {TOKENIZER}", fix)
     return None
 
@@ -191,10 +190,8 @@ def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence
         return LengthReport([])
     data, asked = run.data, split == "val" and run.algorithm.sampled
     counted = _count(run, text, "prompts" if asked else run.algorithm.data, every)
-    rows, found = (
-        [every[place] for place in counted],
-        [count for count in counted.values() if not isinstance(count, str)],
-    )
+    rows = [every[place] for place in counted]
+    found = [count for count in counted.values() if not isinstance(count, str)]
     if unwritable := [(every[place], count) for place, count in counted.items() if isinstance(count, str)]:
         return LengthReport([_not_written(unwritable, not found, data.on_bad_row == "skip")])
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"

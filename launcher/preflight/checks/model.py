@@ -99,9 +99,8 @@ def _named(folder: Path) -> tuple[str, ...] | None:
     shapes = weights.shapes(folder)
     if shapes is None:
         return None
-    return tuple(
-        name[: -len(".weight")] for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2
-    )
+    matrices = (name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2)
+    return tuple(name.removesuffix(".weight") for name in matrices)
 
 
 def _targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResult]:

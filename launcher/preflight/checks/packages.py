@@ -96,9 +96,8 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[CheckResult]]:
                 received = f"{installed.version} is installed" if installed else "is not installed"
                 message = f"{received}, {by[0]} wants {wants.specifier or 'any version'}"
                 level: Level = "FAIL" if by[0] == distribution else "WARN"
-                unmet.append(
-                    CheckResult(level, wants.name, message, f"run pip install '{wants.name}{wants.specifier}'")
-                )
+                fix = f"run pip install '{wants.name}{wants.specifier}'"
+                unmet.append(CheckResult(level, wants.name, message, fix))
             if installed is not None:
                 seen[name] = installed.version
                 waiting.append((name, frozenset(wants.extras)))

@@ -194,9 +194,8 @@ def _fix(trial: RewardTrial) -> str:
     if negative := [name for name, weight in reward.weight_by_name().items() if weight < 0]:
         return f"use reward.weights.{negative[0]}=1"
     if not trial.known and any(isinstance(leaf, Python) for leaf in reward.leaves()):
-        return (
-            "set reward.form='...{}...' to how a right answer looks, or reward.form= if there is none to compare with"
-        )
+        how = "set reward.form='...{}...' to how a right answer looks"
+        return f"{how}, or reward.form= if there is none to compare with"
     return "use a reward that compares answers with the ground truth"
 
 

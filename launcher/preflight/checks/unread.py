@@ -40,6 +40,5 @@ def _why(run: RunSpec, settings: Any, place: str, rule: ReadOnlyWith) -> str | N
         held = getattr(held, part)
     if held in rule.values if rule.values else held:
         return None
-    return (
-        f"{rule.why or f'{place}.{rule.other} is {written(held)}'}; use {rule.fix.format(place=place)}, or leave it out"
-    )
+    why = rule.why or f"{place}.{rule.other} is {written(held)}"
+    return f"{why}; use {rule.fix.format(place=place)}, or leave it out"
