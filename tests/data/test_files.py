@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from launcher.core.problems import Problems
-from launcher.core.settings import from_node
 from launcher.data.files import Files
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.data import RefusedRow
@@ -61,11 +60,6 @@ def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
     )
 
 
-def test_settings_come_as_a_list_or_one_name() -> None:
-    given_list = from_node(Files, {"train_files": ["a.jsonl", "b.jsonl"], "val_files": "c.jsonl"})
-    assert (given_list.train_files, given_list.val_files) == (("a.jsonl", "b.jsonl"), ("c.jsonl",))
-
-
 @pytest.mark.parametrize(
     ("values", "lines"),
     [
@@ -75,8 +69,6 @@ def test_settings_come_as_a_list_or_one_name() -> None:
             {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
             ["data.val_files: data/vla.jsonl is not there; did you mean data.val_files=data/val.jsonl?"],
         ),
-        ({"train_files": ("data/zzzzzzzzzzz",)}, ["data.train_files: data/zzzzzzzzzzz is not there; "
-                                                  "its folder has a.jsonl, b.jsonl, val.jsonl"]),
         ({"train_files": ("empty/a.jsonl",)}, ["data.train_files: empty/a.jsonl is not there; "
                                                "its folder has no JSONL, JSON, CSV or parquet file"]),
         ({"train_files": ("dta/a.jsonl",)}, ["data.train_files: dta/a.jsonl is not there; neither is the folder dta"]),
@@ -190,13 +182,6 @@ def test_an_earlier_reading_is_replaced_and_nothing_but_a_file_ever_is() -> None
     os.mkfifo("pipe")
     RefusedLog(Path("pipe"))
     assert Path("pipe").exists()
-
-
-def test_without_a_path_rows_are_counted_only() -> None:
-    with RefusedLog(None) as log:
-        assert list(log.sift([RefusedRow("x:1", "bad", ""), "good"])) == ["good"]
-    assert (log.rows, log.good, log.refused) == (2, 1, 1)
-    assert list(map(str, log.problems("error"))) == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:

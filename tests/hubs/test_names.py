@@ -50,7 +50,7 @@ PARTS = st.one_of(st.sampled_from(["..", ".", "", "/", "a", "b", "link", "C:", "
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(paths=st.lists(st.lists(PARTS, min_size=1, max_size=4).map("/".join), min_size=1, max_size=4, unique=True))
 def test_nothing_is_written_outside(paths: list[str], tmp_path_factory: Any, hub: Any) -> None:

@@ -69,12 +69,6 @@ def test_found_from_the_template(template: str, end: str, others: list[str]) -> 
     assert name(list(made.stop_tokens.ids)) == list(dict.fromkeys([end, *others, "<eos>"]))
 
 
-def test_without_a_template_it_is_the_eos() -> None:
-    made = chat(CHATML)
-    never = Encoder(made.tokenizer, Files(chat_template="never"))
-    assert never.stop_tokens == (1, 1, (1,))
-
-
 @pytest.mark.parametrize(("template", "learnt"), [
     (TURNS + OPEN, ["one<|user|>", "two<|user|>"]),
     (CHATML, ["one<|im_end|>\n", "two<|im_end|>\n"]),
