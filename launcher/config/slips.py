@@ -44,7 +44,7 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group not in _VALUE_NAMES or HUB_ADDRESS.match(value):  # the answer to an address says the id
+    if group not in _VALUE_NAMES or HUB_ADDRESS.match(value):  # the answer to such an address says the id
         return []
     if own := _files_of(value) if group == "data" else _function_of(value) if group == "reward" else []:
         return own
@@ -67,7 +67,8 @@ def _is_place(value: str) -> bool:
 def _files_of(value: str) -> list[str]:
     """Rows in a file, in those of a pattern or in a list of files."""
     parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
-    if all(part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) for part in parts):
+    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) for part in parts]
+    if all(is_file) and not any(map(_ADDRESS.match, parts)):
         text = value if value.startswith("[") else argument("", value)[1:]
         return ["data=files", f"data.train_files={text}"]
     return []
