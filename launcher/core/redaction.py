@@ -32,8 +32,6 @@ _OF_VARIABLE = {"tokens", "pass", "auth"}
 """... of an environment variable, where it is the last word: `PASS_RATE` and `RAY_AUTH_MODE` are none."""
 _OF_SETTING = {"auth"}
 """... of a setting, in any place."""
-_BEFORE_VALUE = {"auth", "key"}
-"""... of what stands before a value in a query or a header."""
 _KEYS = {"key", "keys", "tokens"}
 """These are secrets where it is said of whom or what they are; any other key may be that of a dict."""
 _OWNERS = {
@@ -76,7 +74,7 @@ def is_secret_name(name: str, *, key: bool = False) -> bool:
     query or a header: every key, and what would else only point to a secret, is one there."""
     words = [word.lower() for word in _WORD.findall(name)]
     if key:
-        anywhere, last = _SECRET | _BEFORE_VALUE, {"pass"}
+        anywhere, last = _SECRET | _OF_SETTING | {"key"}, {"pass"}
     elif name.isupper():
         words = _telling_words(words, _POINTS)
         anywhere, last = _SECRET, _OF_VARIABLE

@@ -20,7 +20,6 @@ import pytest
 from launcher.core import checkpoints
 from launcher.core.checkpoints import (
     MANIFEST,
-    best_first,
     faults,
     newest_first,
     newest_verified,
@@ -414,7 +413,7 @@ def test_nothing_is_hashed_where_nothing_with_a_grade_would_go(tmp_path: Path, m
 
 def test_what_a_validation_measured_is_read_with_care(tmp_path: Path) -> None:
     at = save_graded(tmp_path, 3, 0.5)
-    assert validated(at) == {SCORE: 0.5} and best_first(tmp_path, graded) == [at]
+    assert validated(at) == {SCORE: 0.5} and graded(at) == 0.5
     assert validated(save_graded(tmp_path, 4, None)) == {}  # measured a step before
     for text in ("", "{", "[]", "{}", '{"validated": 3}', '{"validated": {"step": 3, "metrics": {"a": "x"}}}',
                  '{"validated": {"step": 3, "metrics": [1]}}', "\udcff"):  # fmt: skip

@@ -33,7 +33,7 @@ def collect(loaded: LoadedLibraries | None) -> Facts:
     counted = " and ".join(f"{names.count(name)} {name}" for name in sorted(set(names)))
     versions = {
         "python": platform.python_version(),
-        **{name: version or "not installed" for name, version in machine.package_versions().items() if name != "rlrun"},
+        **{name: machine.package_version(name) or "not installed" for name in machine.PACKAGES if name != "rlrun"},
         "torch's CUDA": (loaded.cuda or "none") if loaded else "not loaded",
         "NCCL": (loaded.nccl or "none") if loaded else "not loaded",
         "driver": gpus.driver or "none",
