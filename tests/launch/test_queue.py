@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
 from launcher.core.state import RunState
+from launcher.launch.queue import submit_and_follow
 from launcher.runs import store
 from launcher.runs.folder import Folder
 
@@ -89,6 +91,24 @@ def test_a_queue_that_does_not_answer_is_asked_again(tmp_path: Path, fake_slurm:
     shown = Running(standing, [])
     assert store.watch(run_of(tmp_path), [shown]).status == "failed"
     assert shown.lines == ["slurm job 12, in a queue that does not answer"]
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, fake_slurm: Path) -> None:
+    class Interrupted(Shown):
+        def go_on(self) -> None:
+            if self.lines:
+                raise KeyboardInterrupt
+
+    run, folder = (
+        resolve(["algorithm=sft", "model=tiny", "data=reverse", "cluster=slurm"]),
+        run_of(tmp_path, BEGUN, ONE),
+    )
+    (fake_slurm / "standing").write_text("PENDING|Resources|")
+    shown = Interrupted(fake_slurm / "standing", [])
+    outcome = submit_and_follow(run, folder, [shown])
+    assert (outcome.exit_code, outcome.state) == (130, shown.state)
+    assert (shown.state.status, shown.state.step, shown.state.why) == ("waiting", 1, ""), "as it stands now"
+    assert shown.lines[-1] == f"slurm job 12 continues; rlrun stop {folder.path} would end it"
 
 
 def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, fake_slurm: Path, until: Callable[..., None]) -> None:
