@@ -15,6 +15,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import distributions
@@ -102,7 +103,8 @@ def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
 def installed() -> list[str]:
     """Every distribution that can be imported, as `name==version`."""
     versions: dict[str, str] = {}
-    for each in distributions():
+    places = [place for place in sys.path if Path(place).name != "thirdparty_files"]  # there once ray is loaded
+    for each in distributions(path=places):
         versions.setdefault(re.sub(r"[-_.]+", "-", each.name).lower(), each.version)  # the first is the one imported
     return sorted(f"{name}=={version}" for name, version in versions.items())
 

@@ -45,6 +45,16 @@ def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest
     assert "canary" not in json.dumps(taken)
 
 
+def test_what_ray_brings_along_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is loaded already would else be a difference between two equal runs."""
+    before = provenance.installed()
+    for place in ("thirdparty_files", "mine"):
+        (tmp_path / place / f"{place}-1.0.dist-info").mkdir(parents=True)
+        (tmp_path / place / f"{place}-1.0.dist-info" / "METADATA").write_text(f"Name: {place}\nVersion: 1.0\n")
+        monkeypatch.syspath_prepend(tmp_path / place)
+    assert set(provenance.installed()) - set(before) == {"mine==1.0"}
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"hardware": 5}', '{"installed": [1]}'])
 def test_a_lock_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(text, encoding="latin-1")
