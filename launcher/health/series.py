@@ -425,19 +425,21 @@ class Series:
         """Standard error of the difference of two means of a fifth."""
         return self.fifths().error
 
-    def gained(self) -> bool:
-        """Whether the last fifth is above the first, beyond noise; false of fewer than 6 values."""
+    def _change(self) -> float:
+        """How far the last fifth is above the first; 0 where that may be noise, and of fewer than 6 values."""
         if self.size < 2 * FIFTHS[0]:
-            return False
+            return 0.0
         found = self.fifths()
-        return found.end - found.start > max(SIGNIFICANT * found.error, 1e-12)
+        change = found.end - found.start
+        return change if abs(change) > max(SIGNIFICANT * found.error, 1e-12) else 0.0
+
+    def gained(self) -> bool:
+        """Whether the last fifth is above the first, beyond noise."""
+        return self._change() > 0
 
     def lost(self) -> bool:
         """Whether it is below the first, beyond noise."""
-        if self.size < 2 * FIFTHS[0]:
-            return False
-        found = self.fifths()
-        return found.start - found.end > max(SIGNIFICANT * found.error, 1e-12)
+        return self._change() < 0
 
     def lowest_of_first(self, count: int = 3) -> float:
         """The lowest of the first values, of at most half of them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher.core.events import How, writable
 from launcher.trackers.feed import TrackedStep
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 
 class OwnFile:
@@ -51,13 +51,8 @@ class OwnFile:
         return self._file.tell() == self._base
 
 
-class JsonLines:
+class JsonLines(Tracker):
     """Appends lines to one file."""
-
-    where = ""
-
-    def __init__(self) -> None:
-        self.state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         path = run.folder / "metrics.jsonl"

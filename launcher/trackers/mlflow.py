@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 
 from launcher.core.events import How, writable
 from launcher.trackers.feed import TrackedStep
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 T = TypeVar("T")
 ID, ROW = "rlrun.id", "rlrun.row"
@@ -29,11 +29,8 @@ LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG = 250, 500, 5000
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
-class MLflow:
+class MLflow(Tracker):
     """One run of MLflow, found again by its tag."""
-
-    where = ""
-    state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         database = run.folder.absolute() / "mlflow.db"

@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from launcher.core.events import Event, How, Level, Usage
 from launcher.trackers.feed import TrackedStep
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LAST_LOOK_S = 6.0  # at the end of a run, for one more scrape of its last values
@@ -24,11 +24,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _USAGE = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
 
 
-class Prometheus:
+class Prometheus(Tracker):
     """Keeps the latest values, and sends them to whoever asks."""
-
-    where = ""
-    state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         """Whatever was sent before, the page begins with nothing: it needs the whole log."""

@@ -19,7 +19,7 @@ from swanlab.proto.swanlab.record.v1.record_pb2 import Record
 from launcher.core.events import How
 from launcher.trackers.feed import TrackedStep
 from launcher.trackers.leveldb_log import records
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 STEP = "training/global_step"
 """The last value of each row: a row without it is not complete."""
@@ -27,11 +27,8 @@ NO_KEY = "no API key; export SWANLAB_API_KEY=KEY, or run swanlab login, or expor
 STATES = {"finished": "success", "failed": "crashed", "stopped": "aborted"}
 
 
-class SwanLab:
+class SwanLab(Tracker):
     """One run of SwanLab."""
-
-    where = ""
-    state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         folder = Path(os.environ.get("SWANLAB_LOG_DIR") or run.folder / "swanlog")

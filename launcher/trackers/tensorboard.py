@@ -24,20 +24,15 @@ from launcher.core.events import Distribution, How, Sample
 from launcher.trackers.feed import TrackedStep
 from launcher.trackers.jsonl import OwnFile
 from launcher.trackers.names import distribution_names, with_guide_names
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 VERSION = "brain.Event:2"
 TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 LARGEST_FLOAT = 3.4028234663852886e38
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """The file is a function of the event log, so what a kill has cut is written again byte by byte."""
-
-    where = ""
-
-    def __init__(self) -> None:
-        self.state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         folder = Path(os.environ.get("TENSORBOARD_DIR") or run.folder / "tensorboard")

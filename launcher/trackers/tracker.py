@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.events import How
@@ -59,26 +59,29 @@ class TrackedRun:
         return f"{self.project}/{self.experiment}"
 
 
-class Tracker(Protocol):
+class Tracker:
     """Shows a run elsewhere. Any call may raise anything: it is repeated later.
 
     `open` and `log` return nothing or raise; after either has raised, the tracker is opened again.
     """
 
-    where: str
+    where = ""
     """Where people find what was sent; known once it is open."""
-    state: Mapping[str, Any]
+    state: Mapping[str, Any] = {}
     """What is remembered beside the position, of what has been logged."""
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         """Connect; go on where the remembered `state` ends. Returns the row up to which it has everything already, -1
         for nothing; None where it cannot know that, and the remembered position counts."""
+        raise NotImplementedError
 
     def log(self, steps: Sequence[TrackedStep]) -> None:
         """Hand over `steps`; the rows grow."""
+        raise NotImplementedError
 
     def close(self, how: How | None) -> None:
         """Nothing comes any more; `how` the run ended, None where that is not known."""
+        raise NotImplementedError
 
 
 def make_tracker(name: str) -> Tracker:

@@ -15,7 +15,7 @@ from trackio.sqlite_storage import SQLiteStorage
 
 from launcher.core.events import How
 from launcher.trackers.feed import TrackedStep
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 STEP = "training/global_step"
 LEVELS = {
@@ -26,11 +26,8 @@ LEVELS = {
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
-class Trackio:
+class Trackio(Tracker):
     """One run of trackio."""
-
-    where = ""
-    state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         remote = next((os.environ[name] for name in REMOTE if os.environ.get(name)), "")

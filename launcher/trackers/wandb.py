@@ -20,17 +20,14 @@ from launcher.core.events import How
 from launcher.trackers.feed import TrackedStep
 from launcher.trackers.leveldb_log import records
 from launcher.trackers.names import distribution_names
-from launcher.trackers.tracker import TrackedRun
+from launcher.trackers.tracker import TrackedRun, Tracker
 
 X_AXIS = "training/global_step"
 LEVELS = {"info": "INFO", "warn": "WARN", "critical": "ERROR"}
 
 
-class WandB:
+class WandB(Tracker):
     """One run of W&B."""
-
-    where = ""
-    state: Mapping[str, Any] = {}
 
     def open(self, run: TrackedRun, state: Mapping[str, Any]) -> int | None:
         os.environ.pop("WANDB_SERVICE", None)  # W&B's own process of a program that started this one

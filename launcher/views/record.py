@@ -10,7 +10,8 @@ import math
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from launcher.core.events import (
     GOES_BACK,
@@ -38,6 +39,7 @@ ALERTS = 100  # findings that are kept: the first half and the last
 KEPT_SAMPLES = 20_000  # answers of one validation
 VALIDATIONS = 200  # that are kept, at least half of them
 TEXT = 20_000  # characters of an answer that are kept
+Kept = TypeVar("Kept", Sample, HeldOutScores)
 
 
 @dataclass
@@ -163,9 +165,11 @@ class RunRecord:
             case Step():
                 self._take_step(event)
             case Sample():
-                self._take_sample(event)
+                if self.sample_steps[-1:] != [event.step]:
+                    self.sample_steps.append(event.step)
+                _keep(_shortened(event), self.first_samples, self.samples)
             case HeldOutScores():
-                self._take_scores(event)
+                _keep(event, self.first_scores, self.scores)
             case Usage():
                 self.used.add(event)
             case Alert() if is_damage(event):
@@ -205,7 +209,8 @@ class RunRecord:
             return
         first, *middle, last = self.validations
         parts = (middle[start : start + 4] for start in range(0, len(middle), 4))
-        pairs = ({min(part, key=_value), max(part, key=_value)} for part in parts)  # so no extreme is lost
+        by_value = attrgetter("value")
+        pairs = ({min(part, key=by_value), max(part, key=by_value)} for part in parts)  # so no extreme is lost
         kept = [each for pair in pairs for each in sorted(pair, key=lambda each: each.step)]
         self.validations = [first, *kept, last]
 
@@ -230,30 +235,14 @@ class RunRecord:
         why = back.why if isinstance(back, Restarted) else "resumed by a person"
         self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
 
-    def _take_sample(self, event: Sample) -> None:
-        event = _shortened(event)
-        if not self.sample_steps or self.sample_steps[-1] != event.step:
-            self.sample_steps.append(event.step)
-        if not self.first_samples or self.first_samples[0].step == event.step:
-            self._keep(self.first_samples, event)
-        if self.samples and self.samples[0].step != event.step:
-            self.samples = []
-        self._keep(self.samples, event)
 
-    def _take_scores(self, event: HeldOutScores) -> None:
-        if not self.first_scores or self.first_scores[0].step == event.step:
-            self.first_scores.append(event)
-        if self.scores and self.scores[0].step != event.step:
-            self.scores = []
-        self.scores.append(event)
-
-    def _keep(self, samples: list[Sample], event: Sample) -> None:
-        if len(samples) < KEPT_SAMPLES:
-            samples.append(event)
-
-
-def _value(measured: HeldOut) -> float:
-    return measured.value
+def _keep(event: Kept, first: list[Kept], last: list[Kept]) -> None:
+    """Add an event to those of the first step that has any, and to those of the last one."""
+    if last and last[0].step != event.step:
+        last.clear()
+    for kept in (first, last):
+        if (not kept or kept[0].step == event.step) and len(kept) < KEPT_SAMPLES:
+            kept.append(event)
 
 
 def _shortened(sample: Sample) -> Sample:
