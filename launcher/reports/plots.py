@@ -1,4 +1,5 @@
-"""Curves as SVG that stands in a page: no script, no font, no file. Colours are CSS variables of the page's style."""
+"""Curves as SVG that stands in a page (`plot.svg.j2`): no script, no font, no file. Colours are CSS variables of the
+page's style."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from launcher.core.metrics import HeldOut
+from launcher.reports.render import render
 from launcher.views.trace import Trace
 
-WIDTH, HEIGHT = 400.0, 210.0
-LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 10.0, 24.0
+WIDTH, HEIGHT = 400, 210
+LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 24
 SMOOTHED = 40  # points from which a curve is smoothed; the raw one is drawn fainter
 COLOURS = 6
 Points = Sequence[tuple[float, float]]
@@ -28,6 +30,16 @@ class Line:
     """(step, lower, upper): an interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
+
+    @property
+    def smooth(self) -> bool:
+        """Whether a smoothed curve is drawn, and the raw one fainter."""
+        return len(self.points) >= SMOOTHED and not self.intervals
+
+    @property
+    def outline(self) -> Points:
+        """The upper ends of `bounds`, and back along the lower ones."""
+        return [(x, high) for x, _, high in self.bounds] + [(x, low) for x, low, _ in reversed(self.bounds)]
 
 
 def line_of(name: str, trace: Trace) -> Line:
@@ -49,14 +61,15 @@ def plot(lines: Sequence[Line], label: str, target: float | None = None) -> Mark
     if not lines:
         return Markup("")
     area = _Area.around(lines, target)
-    parts = [*_axes(area)]
-    if target is not None:
-        y = area.y(target)
-        parts.append(f'<line class="target" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    for number, line in enumerate(lines):
-        parts += _drawn(line, area, number % COLOURS, only=len(lines) == 1)
-    head = f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(label)}">'
-    return Markup(f"{head}{''.join(parts)}</svg>")  # numbers of ours, and the escaped label
+    svg = render(
+        "plot.svg.j2", label=label, lines=lines, target=target, smoothed=smoothed, colours=COLOURS, width=WIDTH,
+        height=HEIGHT, left=LEFT, right=WIDTH - RIGHT, x=lambda step: f"{area.x(step):.1f}",
+        y=lambda value, below=0: f"{area.y(value) + below:.1f}",
+        path=lambda points: "M" + "L".join(f"{area.x(x):.1f} {area.y(y):.1f}" for x, y in points),
+        rows=[(value, _tick(value)) for value in ticks(area.bottom, area.top, 4)],
+        columns=[(value, _tick(value)) for value in ticks(area.left, area.right, 5) if value == int(value)],
+    )  # fmt: skip
+    return Markup(svg.strip())  # numbers of ours, and the escaped label
 
 
 @dataclass(frozen=True)
@@ -88,20 +101,6 @@ class _Area:
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
 
-def _axes(area: _Area) -> list[str]:
-    parts = []
-    for value in ticks(area.bottom, area.top, 4):
-        y = area.y(value)
-        parts.append(f'<line class="grid" x1="{LEFT:g}" x2="{WIDTH - RIGHT:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 5:g}" y="{y + 4:.1f}" text-anchor="end">{_tick(value)}</text>')
-    parts.append(f'<text x="{LEFT - 5:g}" y="{HEIGHT - 7:g}" text-anchor="end">step</text>')
-    for value in ticks(area.left, area.right, 5):
-        if value == int(value):
-            x, y = area.x(value), HEIGHT - 7
-            parts.append(f'<text x="{x:.1f}" y="{y:g}" text-anchor="middle">{_tick(value)}</text>')
-    return parts
-
-
 def ticks(low: float, high: float, count: int) -> list[float]:
     """About `count` round values from `low` to `high`."""
     apart = (high - low) / count
@@ -118,37 +117,6 @@ def _tick(value: float) -> str:
         if size <= abs(value) < size * 1000 and abs(value) >= 1e4:
             return f"{value / size:.4g}{letter}"
     return f"{value:.4g}"
-
-
-def _drawn(line: Line, area: _Area, colour: int, only: bool) -> list[str]:
-    parts, kind = [], f"c{colour}"
-    if line.intervals:
-        parts += [
-            f'<line class="bar {kind}" x1="{area.x(x):.1f}" x2="{area.x(x):.1f}" y1="{area.y(low):.1f}"'
-            f' y2="{area.y(high):.1f}"/>'
-            for x, low, high in line.bounds
-        ]
-    elif line.bounds and only:
-        upper = [(x, high) for x, _, high in line.bounds]
-        lower = [(x, low) for x, low, _ in reversed(line.bounds)]
-        parts.append(f'<path class="range {kind}" d="{_path([*upper, *lower], area)}Z"/>')
-    smooth = len(line.points) >= SMOOTHED and not line.intervals
-    raw = "raw" if smooth else "curve"
-    if only or not smooth:
-        parts.append(f'<path class="{raw} {kind}" d="{_path(line.points, area)}"/>')
-    if smooth:
-        parts.append(f'<path class="curve {kind}" d="{_path(smoothed(line.points), area)}"/>')
-    if line.intervals or len(line.points) == 1:
-        parts += [
-            f'<circle class="{kind}" cx="{area.x(x):.1f}" cy="{area.y(y):.1f}" r="2.6">'
-            f"<title>step {x:g}: {y:.4g}</title></circle>"
-            for x, y in line.points
-        ]
-    return parts
-
-
-def _path(points: Points, area: _Area) -> str:
-    return "M" + "L".join(f"{area.x(x):.1f} {area.y(y):.1f}" for x, y in points)
 
 
 def smoothed(points: Points) -> list[tuple[float, float]]:

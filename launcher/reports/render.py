@@ -15,8 +15,8 @@ from launcher.reports import text
 
 
 def render(template: str, **values: Any) -> str:
-    """A page of a template that ends with .html.j2; Markdown of another."""
-    environment = _environment(html=template.endswith(".html.j2"))
+    """Markdown of a template that ends with .md.j2; a page, or a part of one, of another."""
+    environment = _environment(html=not template.endswith(".md.j2"))
     return environment.get_template(template).render(version=__version__, **values)
 
 
