@@ -43,7 +43,7 @@ class Fifths(NamedTuple):
     top: float
     bottom: float
     end: float
-    error: float
+    end_error: float
     """Standard error of the difference of two."""
 
 
@@ -225,34 +225,6 @@ class Series:
         self._need(count)
         return max(self.lately(count))
 
-    def least(self) -> float:
-        self._need(1)
-        return self.min
-
-    def most(self) -> float:
-        self._need(1)
-        return self.max
-
-    def best(self) -> float:
-        """Highest mean of a window so far."""
-        self._need(1)
-        return self.best_mean
-
-    def sure(self) -> float:
-        """The highest mean less what it owes to chance."""
-        self._need(3)
-        return self.sure_mean
-
-    def peak(self) -> float:
-        """Highest mean of two neighbours."""
-        self._need(2)
-        return self.highest_pair
-
-    def trough(self) -> float:
-        """Lowest mean of two neighbours."""
-        self._need(2)
-        return self.lowest_pair
-
     def span(self) -> float:
         """From the smallest value to the largest, 0 among them."""
         self._need(1)
@@ -278,11 +250,6 @@ class Series:
         return self.size >= count + 3 and max(self.lately(count)) < self._least_until[-count]
 
     # ---- noise
-
-    def noise(self) -> float:
-        """Standard deviation of a value around the trend; of few values an upper bound."""
-        self._need(3)
-        return self.spread_of_one
 
     def error(self, count: int = 0) -> float:
         """Standard error of the difference of two means of `count` values."""
@@ -407,31 +374,13 @@ class Series:
             self._fifths = self.size, found
         return self._fifths[1]
 
-    def start(self) -> float:
-        return self.fifths().start
-
-    def end(self) -> float:
-        return self.fifths().end
-
-    def top(self) -> float:
-        """Highest mean of a fifth."""
-        return self.fifths().top
-
-    def bottom(self) -> float:
-        """Lowest mean of a fifth."""
-        return self.fifths().bottom
-
-    def end_error(self) -> float:
-        """Standard error of the difference of two means of a fifth."""
-        return self.fifths().error
-
     def _change(self) -> float:
         """How far the last fifth is above the first; 0 where that may be noise, and of fewer than 6 values."""
         if self.size < 2 * FIFTHS[0]:
             return 0.0
         found = self.fifths()
         change = found.end - found.start
-        return change if abs(change) > max(SIGNIFICANT * found.error, 1e-12) else 0.0
+        return change if abs(change) > max(SIGNIFICANT * found.end_error, 1e-12) else 0.0
 
     def gained(self) -> bool:
         """Whether the last fifth is above the first, beyond noise."""
@@ -452,9 +401,31 @@ class Series:
         return min(self.lately(min(count, self.size // 2)))
 
 
+def _of_values(fewest: int, attribute: str) -> Callable[[Series], float]:
+    """A function that gives this of a series. It raises `UnknownValue` where that has fewer values."""
+
+    def value(self: Series) -> float:
+        self._need(fewest)
+        return float(getattr(self, attribute))
+
+    return value
+
+
+def _of_fifths(field: str) -> Callable[[Series], float]:
+    return lambda self: float(getattr(self.fifths(), field))
+
+
 _OF_CODE = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    name: each for name, each in vars(Series).items() if not name.startswith("_") and name not in _OF_CODE
+    **{name: each for name, each in vars(Series).items() if not name.startswith("_") and name not in _OF_CODE},
+    **{field: _of_fifths(field) for field in Fifths._fields},
+    "least": _of_values(1, "min"),
+    "most": _of_values(1, "max"),
+    "best": _of_values(1, "best_mean"),
+    "sure": _of_values(3, "sure_mean"),
+    "peak": _of_values(2, "highest_pair"),
+    "trough": _of_values(2, "lowest_pair"),
+    "noise": _of_values(3, "spread_of_one"),
 }
 """What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 

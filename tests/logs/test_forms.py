@@ -1,4 +1,4 @@
-"""Each form of log that is read (forms.yaml), with the example lines of the documents (their items are cited as S...)."""
+"""Each form of log that is read (forms.yaml), with example lines of the documents (their items are cited as S...)."""
 
 from __future__ import annotations
 
