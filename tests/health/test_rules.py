@@ -1,4 +1,5 @@
-"""Each rule of each profile fires on the series of rules.yaml that is just beyond its bound, and not just within it."""
+"""Each rule of each profile fires on the series of rules.yaml that is just beyond its bound, and not just within it. What
+the measured rules find together stands in findings.yaml."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from curves import judged, series_of
 
 from launcher.health.profiles import profile_names, read_profile
 
-CASES = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text(encoding="utf-8"))
+HERE = Path(__file__).parent
+CASES, FINDINGS = (yaml.safe_load((HERE / name).read_text("utf-8")) for name in ("rules.yaml", "findings.yaml"))
 ROWS = [(profile, case) for profile, cases in CASES.items() for case in cases]
 
 
@@ -32,3 +34,11 @@ def test_a_rule_fires_beyond_its_bound_and_only_there(profile: str, case: dict[s
 @pytest.mark.parametrize("profile", profile_names())
 def test_each_rule_has_a_case(profile: str):
     assert {case["rule"] for case in CASES[profile]} == set(read_profile(profile).rules)
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_what_the_measured_rules_find_together(name: str):
+    for row in FINDINGS[name]:
+        series = {metric: series_of(parts) for metric, parts in row["series"].items()}
+        found = [[alert.step, alert.level, alert.rule] for alert in judged(read_profile("measured"), series)]
+        assert found == row["found"], series

@@ -38,16 +38,17 @@ def compare(*folders: Folder) -> Any:
 
 
 @pytest.mark.slow
-def test_two_real_runs(trained: Any) -> None:
-    ran = trained("compare", "one", "two", "--out", "both.html", "--json")
-    assert ran.returncode == 0, ran.stderr
+def test_two_real_runs(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.folder)
+    ran = look("compare", "one", "two", "--out", "both.html", "--json")
+    assert ran.exit_code == 0, ran.stderr
     node = json.loads(ran.stdout)
     assert node["runs"] == {"A": "rlrun/one", "B": "rlrun/two"} and node["settings"] == {"seed": {"A": "0", "B": "1"}}
     (test,) = node["tests"]
     assert test["found"]["items"] == 8 and test["steps"] == [12, 12] and test["paired"]
     page = (trained.folder / "both.html").read_text()
     assert page.count("<svg") >= 8 and "Settings that differ" in page and "rlrun/two" in page
-    text = trained("compare", "one", "two").stdout
+    text = look("compare", "one", "two").stdout
     assert "B - A at step 12: " in text and "seed" in text
 
 
