@@ -164,9 +164,7 @@ class OwnRun:
     def halved(self) -> bool:
         """Whether the score fell to half of its best, counted from the smallest score of an answer, or further."""
         score = self.series["score"].fifths()
-        fell = (
-            score.top - score.end > 5 * score.end_error
-        )  # chance favours the best of several
+        fell = score.top - score.end > 5 * score.end_error  # chance favours the best of several
         return fell and self._of_range(score.end) <= self._of_range(score.top) / 2
 
     def solved(self) -> bool:

@@ -1,5 +1,6 @@
-"""Each rule of each profile fires on the series of rules.yaml that is just beyond its bound, and not just within it. What
-the measured rules find together stands in findings.yaml."""
+"""Each rule of each profile fires on the series of rules.yaml that is just beyond its bound, and not just within it.
+
+What the measured rules find together stands in findings.yaml."""
 
 from __future__ import annotations
 
