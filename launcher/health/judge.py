@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from statistics import median
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
@@ -41,27 +41,16 @@ _OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|fi
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
-class JudgedRun(Protocol):
-    """What is known of a run besides its metrics."""
+class JudgedRun:
+    """What is known of a run besides its metrics: nothing of the log of another program, whose settings are unknown."""
 
-    series: Mapping[str, Series]
+    series: Mapping[str, Series] = {}
     """The judge's series, by alias."""
-
-    @property
-    def names(self) -> Collection[str] | None:
-        """What may stand behind `run.`; None where any setting may."""
+    names: Collection[str] | None = None
+    """What may stand behind `run.`; None where any setting may."""
 
     def find(self, path: str) -> Any:
         """The fact or setting behind `run.`. Raises `UnknownValue` where there is none."""
-
-
-class NoFacts:
-    """Of a log of another program: its settings are not known."""
-
-    names: Collection[str] | None = None
-    series: Mapping[str, Series] = {}
-
-    def find(self, path: str) -> Any:
         raise UnknownValue
 
 
@@ -99,7 +88,7 @@ class Judge:
         self.names: dict[str, str] = {}
         """Of each alias the metric that the log has, in the log's own spelling."""
         self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
-        self.facts = facts or NoFacts()
+        self.facts = facts or JudgedRun()
         self.facts.series = self.series
         self._parts: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}

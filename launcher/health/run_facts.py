@@ -7,7 +7,7 @@ be comes from their intervals, or from the bends of the curve of all validations
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from statistics import NormalDist, fmean, median
@@ -16,7 +16,8 @@ from typing import Any
 from launcher.core.events import Loaded, Step
 from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, wilson
 from launcher.health.advice import LARGEST_LR, setting
-from launcher.health.series import Series, UnknownValue
+from launcher.health.judge import JudgedRun
+from launcher.health.series import UnknownValue
 from launcher.spec.run import RunSpec
 
 FEW = 3  # steps that say more than one
@@ -34,12 +35,11 @@ _OF_CODE = {"load", "see", "find"}  # methods that are no facts
 ACCURACY = "val/rewards/accuracies"
 
 
-class OwnRun:
+class OwnRun(JudgedRun):
     """Facts of a run. `series` are the judge's, by the names of conf/health/run/rules.yaml."""
 
     def __init__(self, run: RunSpec) -> None:
         self.run = run
-        self.series: Mapping[str, Series] = {}
         self.steps, self.planned, self.val_rows = 0, 0, 0
         self.validations = list[HeldOut]()
         self.moved: Mapping[str, float] = {}
@@ -48,7 +48,7 @@ class OwnRun:
         self._answers: dict[str, float] | None = None  # all metrics of the first validation
         self._same_answers = True
         self._rises = 0  # steps in a row, up to the one before, at which the score was above its start
-        self.names: Collection[str] | None = {*FACTS, *vars(run)}
+        self.names = {*FACTS, *vars(run)}
 
     def load(self, event: Loaded) -> None:
         self.planned, self.val_rows = event.steps, event.val_rows

@@ -47,7 +47,7 @@ class TracebackReader:
 
     def end(self, ending: endings.LogEnding, text: str) -> None:
         """The program ended so. The first says why; after a Python error only one that came from outside does."""
-        if self.ending is None and (ending.decides or not self.last):
+        if self.ending is None and (ending.outside or not self.last):
             self.ending, self.ending_line = ending, _short(text)
 
     def take(self, text: str, source: str) -> None:
@@ -111,7 +111,7 @@ class LogErrors:
         if errors.ending:
             last, cause, fix, level = errors.ending_line, errors.ending.cause, errors.ending.fix, errors.ending.level
         elif memory := next(filter(endings.is_gpu_memory, (first, last)), ""):
-            last, rule, fix = memory, endings.OUT_OF_MEMORY, endings.FIXES[endings.OUT_OF_MEMORY]["any"]
+            last, rule, fix = memory, endings.OUT_OF_MEMORY, endings.fixes_of(endings.OUT_OF_MEMORY)["any"]
             cause = "the batch, or the length of its answers, needs more memory than the GPU has"
         if last.startswith("KeyboardInterrupt"):
             level = "info"

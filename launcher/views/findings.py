@@ -67,7 +67,7 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
             # an error that ended a program has its remedy by the rule's name
-            found.append(replace(event, fix=judge.fix_of(endings.FIXES.get(event.rule, {})) or event.fix))
+            found.append(replace(event, fix=judge.fix_of(endings.fixes_of(event.rule)) or event.fix))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     alerts = sorted(with_one_rate(found, rate), key=lambda alert: -LEVELS.index(alert.level))

@@ -89,7 +89,9 @@ def test_each_setting_and_command_of_our_own_that_a_fix_names_exists(profile: st
 @pytest.mark.parametrize(("spelling", "program"), [("verl", "ppo"), ("verl-sft", "sft")])
 def test_each_setting_of_verl_that_a_fix_names_exists(spelling: str, program: Program) -> None:
     rules = [rule.fix for profile in profile_names() for rule in read_profile(profile).rules.values()]
-    texts = [re.sub(r"\{[^}]*\}", "1", fix.get(spelling, "")) for fix in (*rules, *endings.FIXES.values())]
+    texts = [
+        re.sub(r"\{[^}]*\}", "1", fix.get(spelling, "")) for fix in (*rules, endings.fixes_of(endings.OUT_OF_MEMORY))
+    ]
     words = sorted({f"{key}=1" for text in texts for key in re.findall(r"([a-z_]+\.[\w.]+)=", text)})
     assert words
     assert [problem for problem in compose(words, program).problems if problem.code == "unknown-setting"] == []
