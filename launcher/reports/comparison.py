@@ -9,8 +9,9 @@ several comparisons are adjusted together (Holm 1979).
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,9 @@ OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any
 ABSENT = "-"
 
 
-@dataclass(frozen=True)
-class ComparedRun:
-    letter: str
-    record: RunRecord
-
-    @property
-    def name(self) -> str:
-        return self.record.name
+Side = tuple[str, RunRecord]
+Sides = Mapping[str, RunRecord]
+"""The runs by their letters, in the order in which they were given."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,7 @@ class ScoreTest:
 class Comparison:
     """What the page and the terminal show."""
 
-    sides: list[ComparedRun]
+    sides: Sides
     settings: list[SettingsRow]
     results: list[tuple[str, ...]]
     """A name, and a text for each run."""
@@ -120,11 +116,10 @@ class Comparison:
     @property
     def node(self) -> dict[str, Any]:
         """The same for programs."""
-        letters = [side.letter for side in self.sides]
         return {
-            "runs": {side.letter: side.name for side in self.sides},
-            "settings": {row.name: dict(zip(letters, row.values, strict=True)) for row in self.settings},
-            "results": {name: dict(zip(letters, cells, strict=True)) for name, *cells in self.results},
+            "runs": {letter: record.name for letter, record in self.sides.items()},
+            "settings": {row.name: dict(zip(self.sides, row.values, strict=True)) for row in self.settings},
+            "results": {name: dict(zip(self.sides, cells, strict=True)) for name, *cells in self.results},
             "tests": [test.node for test in self.tests],
             "notes": self.notes,
             "remarks": self.remarks,
@@ -138,32 +133,29 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
     if len(folders) > MOST_RUNS:
         raise Problems(Problem("compare", f"{len(folders)} runs were given", f"use at most {MOST_RUNS}"))
-    sides = [
-        ComparedRun(letter, read_record(folder))
-        for letter, folder in zip(string.ascii_uppercase, folders, strict=False)
-    ]
-    notes = [f"{side.name}: {line}" for side in sides for line in side.record.unread]
+    sides = dict(zip(string.ascii_uppercase, map(read_record, folders), strict=False))
+    notes = [f"{record.name}: {line}" for record in sides.values() for line in record.unread]
     settings, problems = differing_settings(sides)
     tests, remarks = judge_scores(sides)
     plots = list(_plots(sides))
-    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, plots)
+    return Comparison(sides, settings, list(_results(sides.values())), tests, [*notes, *problems], remarks, plots)
 
 
-def differing_settings(sides: Sequence[ComparedRun]) -> tuple[list[SettingsRow], list[str]]:
+def differing_settings(sides: Sides) -> tuple[list[SettingsRow], list[str]]:
     """Settings in which any run differs from the first, and what could not be read."""
     read, problems = dict[str, diff.Side](), list[str]()
-    for side in sides:
+    for letter, record in sides.items():
         try:
-            read[side.letter] = diff.side_of_run(side.name, side.record.folder)
+            read[letter] = diff.side_of_run(record.name, record.folder)
         except Problems as error:
-            problems += [f"{side.name}: its settings are left out: {line}" for line in error.lines]
+            problems += [f"{record.name}: its settings are left out: {line}" for line in error.lines]
     order = dict[tuple[str, bool], None]()
     for other in list(read.values())[1:]:
         found = diff.rows(next(iter(read.values())), other)
         order |= {(row.name, row.whole): None for row in found if row.name not in OWN}
     rows = []
     for name, whole in list(order)[:MOST_SETTINGS]:
-        cells = [_setting(read.get(side.letter), name, whole) for side in sides]
+        cells = [_setting(read.get(letter), name, whole) for letter in sides]
         rows.append(SettingsRow(name, tuple(cells)))
     return rows, problems
 
@@ -176,30 +168,31 @@ def _setting(side: diff.Side | None, name: str, whole: bool) -> str:
 # ---- tests
 
 
-def judge_scores(sides: Sequence[ComparedRun]) -> tuple[list[ScoreTest], list[str]]:
+def judge_scores(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
     """Each run against the first, with adjusted p-values; and remarks."""
     tests, remarks = list[ScoreTest](), list[str]()
-    for side in sides[1:]:
-        more, notes = _test_pair(sides[0], side)
+    first, *others = sides.items()
+    for other in others:
+        more, notes = _test_pair(first, other)
         tests, remarks = [*tests, *more], [*remarks, *notes]
     known = [test for test in tests if test.found.p is not None]
     adjusted = dict(zip(map(id, known), holm([test.found.p or 0.0 for test in known]), strict=True))
     return [replace(test, p_adjusted=adjusted.get(id(test)), comparisons=len(known)) for test in tests], remarks
 
 
-def _test_pair(one: ComparedRun, other: ComparedRun) -> tuple[list[ScoreTest], list[str]]:
-    validations = common_validation(one.record, other.record)
+def _test_pair(one: Side, other: Side) -> tuple[list[ScoreTest], list[str]]:
+    validations = common_validation(one[1], other[1])
     found = _test_at(one, other, *validations) if validations else None
     tests, notes = found or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
-    return tests, [f"{other.letter} - {one.letter}: {note}" for note in notes]
+    return tests, [f"{other[0]} - {one[0]}: {note}" for note in notes]
 
 
-def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
+def _test_at(one: Side, other: Side, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
     """The tests of two validations: one of all items and, where they are paired, one of each source; and remarks."""
-    steps, remarks = (a.step, b.step), list[str]()
-    prompts = max((side.record.loaded.val_rows if side.record.loaded else 0) for side in (one, other))
+    remarks, test = list[str](), partial(ScoreTest, one[0], other[0], steps=(a.step, b.step), metric=a.name)
+    prompts = max((record.loaded.val_rows if record.loaded else 0) for _, record in (one, other))
     is_loss = better(a.name) == "down"
-    items = common_items(one.record, a.step, other.record, b.step)
+    items = common_items(one[1], a.step, other[1], b.step)
     pairs = [] if is_loss else items.scores()
     if not pairs or len(pairs) < ENOUGH * prompts:
         remarks.append(
@@ -207,15 +200,13 @@ def _test_at(one: ComparedRun, other: ComparedRun, a: HeldOut, b: HeldOut) -> tu
             if is_loss
             else _why_unpaired(len(pairs), min(items.logged), prompts)
         )
-        return [ScoreTest(one.letter, other.letter, "", steps, a.name, compare_unpaired(a, b))], remarks
+        return [test("", found=compare_unpaired(a, b))], remarks
     if len(pairs) < max(items.logged):
         remarks.append(f"{max(items.logged) - len(pairs)} prompts lack a score in one of the runs and are left out")
     if not (items.means or a.name.endswith("@1")):
         remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
-    tests = [ScoreTest(one.letter, other.letter, "", steps, a.name, _paired(pairs))]
-    for source in items.sources[:MOST_SOURCES] if len(items.sources) > 1 else []:
-        tests.append(ScoreTest(one.letter, other.letter, source, steps, a.name, _paired(items.scores(source))))
-    return tests, remarks
+    sources = items.sources[:MOST_SOURCES] if len(items.sources) > 1 else []
+    return [test(source, found=_paired(items.scores(source))) for source in ("", *sources)], remarks
 
 
 def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
@@ -245,8 +236,7 @@ def common_validation(a: RunRecord, b: RunRecord) -> tuple[HeldOut, HeldOut] | N
 # ---- tables and plots
 
 
-def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
-    records = [side.record for side in sides]
+def _results(records: Collection[RunRecord]) -> Iterator[tuple[str, ...]]:
     columns = {
         "status": status_word,
         "steps": lambda state: f"{state.step} of {state.steps}",
@@ -264,7 +254,7 @@ def _results(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, ...]]:
     yield "findings", *(str(record.alert_count) for record in records)
 
 
-def _training_scores(records: Sequence[RunRecord]) -> list[str]:
+def _training_scores(records: Iterable[RunRecord]) -> list[str]:
     """A text of each run's score, with its name where the runs measure different things, which cannot be compared."""
     scores = [score_trace(record) for record in records]
     mixed = len({found[0] for found in scores if found}) > 1
@@ -276,11 +266,11 @@ def _held_out(measured: HeldOut | None) -> str:
     return f"{label(measured.name)} {measured.shown} at {measured.step}" if measured else ABSENT
 
 
-def _plots(sides: Sequence[ComparedRun]) -> Iterator[tuple[str, Markup]]:
-    lines = [line_of_validations(side.letter, side.record.validations) for side in sides]
+def _plots(sides: Sides) -> Iterator[tuple[str, Markup]]:
+    lines = [line_of_validations(letter, record.validations) for letter, record in sides.items()]
     yield from _plot("held-out score; bars: 95 % intervals", lines)
     for names in shown_in("curve"):
-        found = [(side.letter, side.record.trace(*names)) for side in sides]
+        found = [(letter, record.trace(*names)) for letter, record in sides.items()]
         title = next((trace[0] for _, trace in found if trace), next(iter(names)))
         yield from _plot(f"{label(title)}, {title}", [line_of(letter, trace[1]) for letter, trace in found if trace])
 

@@ -68,18 +68,17 @@ def compare(
 
 
 def _say_comparison(found: Comparison, written_to: Path | None) -> None:
-    for side in found.sides:
-        say(f"{side.letter}  {side.name}")
+    for letter, record in found.sides.items():
+        say(f"{letter}  {record.name}")
     for line in found.notes:
         say(f"✗ {line}")
-    letters = [side.letter for side in found.sides]
     if found.settings:
         say("")
         rows: list[list[Cell]] = [[(row.name, "bold"), *row.values] for row in found.settings]
-        say_table(make_table(["setting", *letters], rows, whole=["setting"]))
+        say_table(make_table(["setting", *found.sides], rows, whole=["setting"]))
     say("")
     rows = [[(name, "bold"), *cells] for name, *cells in found.results]
-    say_table(make_table(["result", *letters], rows, whole=["result"]))
+    say_table(make_table(["result", *found.sides], rows, whole=["result"]))
     say("")
     for test in found.tests:
         say(test.text)
