@@ -15,13 +15,14 @@ from launcher.health.profiles import profile_names, read_profile
 
 HERE = Path(__file__).parent
 CASES, FINDINGS = (yaml.safe_load((HERE / name).read_text("utf-8")) for name in ("rules.yaml", "findings.yaml"))
+RULES = {profile: read_profile(profile) for profile in CASES}
 ROWS = [(profile, case) for profile, cases in CASES.items() for case in cases]
 
 
 @pytest.mark.parametrize(("profile", "case"), ROWS, ids=[f"{name}-{case['rule']}" for name, case in ROWS])
 def test_a_rule_fires_beyond_its_bound_and_only_there(profile: str, case: dict[str, Any]):
     beyond, within = ({name: series_of(parts) for name, parts in case[side].items()} for side in ("beyond", "within"))
-    rules, rule, expected = read_profile(profile), case["rule"], case["found"]
+    rules, rule, expected = RULES[profile], case["rule"], case["found"]
     (found,) = [alert for alert in judged(rules, beyond) if alert.rule == rule]
     assert found.metric in beyond  # in the log's own spelling
     assert found.value is not None and found.source
@@ -34,12 +35,12 @@ def test_a_rule_fires_beyond_its_bound_and_only_there(profile: str, case: dict[s
 
 @pytest.mark.parametrize("profile", profile_names())
 def test_each_rule_has_a_case(profile: str):
-    assert {case["rule"] for case in CASES[profile]} == set(read_profile(profile).rules)
+    assert {case["rule"] for case in CASES[profile]} == set(RULES[profile].rules)
 
 
 @pytest.mark.parametrize("name", FINDINGS)
 def test_what_the_measured_rules_find_together(name: str):
     for row in FINDINGS[name]:
         series = {metric: series_of(parts) for metric, parts in row["series"].items()}
-        found = [[alert.step, alert.level, alert.rule] for alert in judged(read_profile("measured"), series)]
+        found = [[alert.step, alert.level, alert.rule] for alert in judged(RULES["measured"], series)]
         assert found == row["found"], series
