@@ -13,7 +13,7 @@ from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
-from launcher.health.judge import Judge, JudgedRun
+from launcher.health.judge import Judge
 from launcher.spec.health import HealthRules
 
 MEASURED = "measured"
@@ -27,8 +27,11 @@ def profile_names(code_dir: Path | None = None) -> list[str]:
 
 
 def read_profile(name: str, code_dir: Path | None = None) -> HealthRules:
-    """The rules of the profile of that name, or of the file with that path. Raises `Problems`."""
-    return checked(read_profile_file(name, code_dir), str(name))
+    """The rules of the profile of that name, or of the file with that path. Raises `Problems`, also where a condition
+    cannot be read."""
+    rules = rules_of(read_profile_file(name, code_dir), str(name))
+    Judge(rules)
+    return rules
 
 
 def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
@@ -63,10 +66,10 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def checked(node: Mapping[str, Any], where: str, facts: JudgedRun | None = None) -> HealthRules:
-    """The rules of a file. Raises `Problems`, also for a condition that cannot be read."""
+def rules_of(node: Mapping[str, Any], where: str) -> HealthRules:
+    """The rules of a file, whose conditions are not read yet. Raises `Problems`."""
     try:
-        rules = from_node(HealthRules, node)
+        return from_node(HealthRules, node)
     except ValidationError as error:
         raise Problems(
             Problem(".".join(map(str, (where, *each["loc"]))), each["msg"].lower(), "see docs/health.md", "bad-file")
@@ -74,5 +77,3 @@ def checked(node: Mapping[str, Any], where: str, facts: JudgedRun | None = None)
         ) from error
     except ValueError as error:
         raise Problems(Problem(where, str(error), "see docs/health.md", "bad-file")) from error
-    Judge(rules, facts=facts)
-    return rules

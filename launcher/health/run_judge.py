@@ -15,7 +15,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.judge import Judge, JudgedRun
-from launcher.health.profiles import checked, profile_names, read_profile_file, read_rules
+from launcher.health.profiles import profile_names, read_profile_file, read_rules, rules_of
 from launcher.health.run_facts import OwnRun
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
@@ -32,7 +32,7 @@ class RunJudge:
     def __init__(self, run: RunSpec) -> None:
         self.run = run
         self._facts = OwnRun(run)
-        own, profile = read_run_rules(run, self._facts)
+        own, profile = read_run_rules(run)
         self._own = own.rules.keys()
         self._judge = Judge(_rules_for(run, self._facts, own, profile), facts=self._facts)
         self._usage: dict[int, Usage] = {}
@@ -102,15 +102,16 @@ def rule_problems(run: RunSpec) -> list[Problem]:
     if not (run.code_dir or settings.rules or settings.metrics) and settings.profile in (None, *profile_names()):
         return []
     try:
-        read_run_rules(run, OwnRun(run))
+        for rules in read_run_rules(run):
+            Judge(rules, facts=OwnRun(run))
     except Problems as error:
         return error.problems
     return []
 
 
-def read_run_rules(run: RunSpec, facts: JudgedRun) -> tuple[HealthRules, HealthRules]:
-    """The rules that know settings, and those of the run's profile, each with what `health.rules` changes of it. Raises
-    `Problems`."""
+def read_run_rules(run: RunSpec) -> tuple[HealthRules, HealthRules]:
+    """The rules that know settings, and those of the run's profile, each with what `health.rules` changes of it; their
+    conditions are not read yet. Raises `Problems`."""
     settings, code_dir = run.health, Path(run.code_dir) if run.code_dir else None
     own = dict(read_rules(RULES))
     profile = dict(read_profile_file(settings.profile, code_dir)) if settings.profile else {}
@@ -120,7 +121,7 @@ def read_run_rules(run: RunSpec, facts: JudgedRun) -> tuple[HealthRules, HealthR
         node = own if name in own["rules"] else profile
         node["rules"] = {**node.get("rules", {}), name: {**node.get("rules", {}).get(name, {}), **changes}}
     own["metrics"] = {**own["metrics"], **profile["metrics"]}
-    return checked(own, "health", facts), checked(profile, "health", facts)
+    return rules_of(own, "health"), rules_of(profile, "health")
 
 
 def _rules_for(run: RunSpec, facts: JudgedRun, own: HealthRules, profile: HealthRules) -> HealthRules:

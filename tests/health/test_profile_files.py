@@ -13,7 +13,6 @@ from launcher.core.events import Step
 from launcher.core.problems import Problems
 from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile
-from launcher.health.run_facts import OwnRun
 from launcher.health.run_judge import read_run_rules
 from launcher.preflight import plan
 
@@ -149,7 +148,7 @@ def test_plan_refuses_a_wrong_rule(word: str, got: str):
 def test_plan_takes_a_changed_rule():
     run = resolve([*BASE, "health.rules.no-signal.level=info", "health.on_critical=pause"])
     assert run.health.rules["no-signal"] == {"level": "info"}
-    own, profile = read_run_rules(run, OwnRun(run))
+    own, profile = read_run_rules(run)
     assert own.rules["no-signal"].level == "info" and profile.rules["no-signal"].level == "critical"
     assert run.health.on_critical == "pause"
 

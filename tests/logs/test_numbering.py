@@ -39,13 +39,12 @@ def numbered(path: Path) -> list[tuple[int, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("log", [DICTS, VERL], ids=["dicts", "verl"])
 @pytest.mark.parametrize("stray", STRAY)
-@pytest.mark.parametrize("times", ["before", "once", "each", "often"])
+@pytest.mark.parametrize("times", ["before", "once", "often"])
 def test_what_is_printed_beside_the_steps_makes_and_moves_none(tmp_path, log, stray, times):
     text = STRAY[stray]
     mixed = {
         "before": text + "".join(log),
         "once": log[0] + text + "".join(log[1:]),
-        "each": "".join(text + line for line in log),
         "often": "".join(text * 8 + line for line in log),
     }[times]
     path, plain = tmp_path / "a.log", tmp_path / "plain.log"
