@@ -29,6 +29,7 @@ class LogEnding:
 
     cause: str
     fix: str
+    examples: Sequence[str]
     level: Level = "critical"
     outside: bool = False
     """Whether it came from outside: Python errors around it follow from it."""
@@ -44,7 +45,7 @@ def _table() -> Mapping[str, Any]:
 
 
 @cache
-def _endings() -> Sequence[tuple[re.Pattern[str], LogEnding]]:
+def known_endings() -> Sequence[tuple[re.Pattern[str], LogEnding]]:
     """The pattern of each row and what it says."""
     found = []
     for row in _table()["endings"]:
@@ -78,4 +79,4 @@ def find(text: str) -> LogEnding | None:
         return None
     begin = _LABEL.match(text)
     place = begin.end() if begin else 0
-    return next((ending for pattern, ending in _endings() if pattern.match(text, place)), None)
+    return next((ending for pattern, ending in known_endings() if pattern.match(text, place)), None)

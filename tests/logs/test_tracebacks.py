@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.core.events import Alert
+from launcher.logs.endings import known_endings
 from launcher.logs.parser import LogParser
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n'
@@ -64,50 +65,24 @@ def test_an_error_after_the_last_step_and_a_person_who_stops_it_are_not_critical
     assert [found[1] for found in alerts(STEP.format(5) + line + TRACEBACK + error + "\n")] == [level]
 
 
-ENDS = [
-    "[rank3]:[E501 10:30:00.123 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: Work",
-    "[E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1",
-    "slurmstepd: error: Detected 1 oom_kill event in StepId=123.0. Some of the step tasks have been OOM Killed.",
-    "slurmstepd: error: Detected 2 oom-kill event(s) in step 3756240.batch cgroup.",
-    "srun: error: node1: task 0: Out Of Memory",
-    "slurmstepd: error: *** STEP 123.0 ON node1 CANCELLED AT 2025-05-01T10:00:00 DUE TO TIME LIMIT ***",
-    "slurmstepd: error: *** JOB 123 ON node1 CANCELLED AT 2025-05-01T10:00:00 DUE TO PREEMPTION ***",
-    "Fatal Python error: Segmentation fault",
-    "Segmentation fault (core dumped)",
-    "run.sh: line 9:  4727 Segmentation fault      (core dumped) python train.py",
-    "Bus error (core dumped)",
-    "run.sh: line 9:  4727 Killed                  python train.py",
-    "Killed",
-    "Memory cgroup out of memory: Killed process 4727 (python) total-vm:1kB",
-    "terminate called after throwing an instance of 'c10::DistBackendError'",
-    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
-    "(raylet) A worker died or was killed while executing a task by an unexpected system error. To troubleshoot: x",
-    "(raylet) [2025-04-02 15:02:00,117 E 1 1] (raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due "
-    "to memory pressure (OOM), 0 Workers crashed due to other reasons",
-    "E0801 13:23:20.000000 32974 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank:"
-    " 3 (pid: 33054) of binary: /usr/bin/python3",
-    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 3) of binary: x",
-    "srun: error: node1: task 0: Exited with exit code 1",
-]
-
-
 @pytest.mark.parametrize("prefix", ["", "2025-05-01T10:00:00.5Z ", "3: "])
-@pytest.mark.parametrize("end", ENDS)
-def test_an_end_without_a_traceback(end, prefix):
-    text = STEP.format(1) + STEP.format(2) + prefix + end + "\n"
-    ((step, level, found),) = alerts(text)
-    assert (step, level) == (2, "critical") and " ".join(end.split())[:60] in found
-    assert alerts(text + STEP.format(3)) == []  # it was started again
-    spoken = f"{STEP.format(1)}The answer is: {end}\n[prompt] why\n[response] it says\n{end}\n[score] 1\n"
-    assert alerts(spoken) == []
-    parser = LogParser()
-    (alert,) = [event for event in [*parser.feed(text.encode()), *parser.finish()] if isinstance(event, Alert)]
-    assert alert.cause and alert.fix
+@pytest.mark.parametrize("ending", [ending for _, ending in known_endings()], ids=lambda ending: ending.cause)
+def test_an_end_without_a_traceback(ending, prefix):
+    for end in ending.examples:
+        text = STEP.format(1) + STEP.format(2) + prefix + end + "\n"
+        parser = LogParser()
+        (found,) = [event for event in [*parser.feed(text.encode()), *parser.finish()] if isinstance(event, Alert)]
+        assert (found.step, found.level, found.cause, found.fix) == (2, ending.level, ending.cause, ending.fix)
+        assert " ".join(end.split())[:60] in found.text
+        assert alerts(text + STEP.format(3)) == []  # it was started again
+        spoken = f"{STEP.format(1)}The answer is: {end}\n[prompt] why\n[response] it says\n{end}\n[score] 1\n"
+        assert alerts(spoken) == []
 
 
 def test_which_end_is_told():
     error, cancelled = TRACEBACK + "ValueError: x\n", "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-05-01 ***\n"
-    killed, limit = "srun: error: n: tasks 1-3: Killed\n", ENDS[5] + "\n"
+    killed = "srun: error: n: tasks 1-3: Killed\n"
+    limit = "slurmstepd: error: *** STEP 123.0 ON node1 CANCELLED AT 2025-05-01T10:00:00 DUE TO TIME LIMIT ***\n"
     assert "ValueError" in alerts(STEP.format(1) + error + killed)[0][2]  # the others are killed for it
     assert "TIME LIMIT" in alerts(STEP.format(1) + error + limit)[0][2]  # its signal made the error
     assert alerts(STEP.format(1) + cancelled)[0][1] == "info"
