@@ -30,6 +30,12 @@ def f(solution_str):
 """
 
 
+def pool_of(folder: Path, text: str, workers: int = 1) -> Pool:
+    """Of a function of one's own."""
+    (folder / "mine.py").write_text(text)
+    return Pool("python", {"path": str(folder / "mine.py"), "name": "f", "kwargs": {}}, workers)
+
+
 EMPTY = {"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}
 
 
@@ -64,9 +70,7 @@ def members(group: int) -> list[int]:
 
 
 def test_nothing_is_left_when_it_is_forgotten(tmp_path: Path, until: Any) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text("import os\ndef f(solution_str): return os.getpid()")
-    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 2)
+    pool = pool_of(tmp_path, "import os\ndef f(solution_str): return os.getpid()", workers=2)
     answers = [[EMPTY]] * 8
     pids = {int(found[0]["score"]) for found in pool.ask(answers, 9)}
     assert pids and all(members(pid) for pid in pids)
@@ -75,18 +79,14 @@ def test_nothing_is_left_when_it_is_forgotten(tmp_path: Path, until: Any) -> Non
 
 
 def test_a_process_that_dies_while_it_loads_is_tried_a_few_times(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text("import os\nopen(__file__ + '.n', 'a').write('x')\nos._exit(7)")
-    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
+    pool = pool_of(tmp_path, "import os\nopen(__file__ + '.n', 'a').write('x')\nos._exit(7)")
     found = pool.ask([[]] * 6, 9)
     assert found == [CallFailure("cannot be loaded: its process ended with exit code 7")] * 6
-    assert Path(f"{mine}.n").read_text() == "x" * STARTS
+    assert (tmp_path / "mine.py.n").read_text() == "x" * STARTS
 
 
 def test_one_that_died_between_two_calls_is_started_anew(tmp_path: Path, until: Any) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text("import os\ndef f(solution_str): return os.getpid()")
-    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
+    pool = pool_of(tmp_path, "import os\ndef f(solution_str): return os.getpid()")
     answer = [[EMPTY]]
     pid = int(pool.ask(answer, 9)[0][0]["score"])
     os.kill(pid, signal.SIGKILL)
@@ -107,14 +107,13 @@ def test_the_rest_is_not_asked_where_several_prompts_are_late(
     prompts: list[str], late: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "GIVE_UP", 3)
-    mine = tmp_path / "mine.py"
-    mine.write_text(
+    pool = pool_of(
+        tmp_path,
         "import time\ndef f(solution_str):\n    open(__file__ + '.n', 'a').write('x')\n"
-        "    return time.sleep(99 * ('hang' in solution_str)) or 1.0\n"
+        "    return time.sleep(99 * ('hang' in solution_str)) or 1.0\n",
     )
-    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
     found = pool.ask([[EMPTY | {"response": text}] for text in prompts], 0.2, prompts)
     assert sum(isinstance(one, Late) for one in found) == late
     asked = [one for one in found if not isinstance(one, Late) or not one.reason.startswith("not asked")]
-    assert len(Path(f"{mine}.n").read_text()) == len(asked)
+    assert len((tmp_path / "mine.py.n").read_text()) == len(asked)
     assert prompts.count("hang") < 3 or len(asked) == 5  # it is asked about twice
