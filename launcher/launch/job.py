@@ -1,4 +1,4 @@
-"""Runs that go on without who started them: submitted, and resumed.
+"""A run as programs handle it: plan it, submit it, resume it, stop it, read its events.
 
 Each function may be called many times, from any thread; none handles a signal, and none waits for training. A submitted
 run is `rlrun train` as a process in a session of its own, on this machine or, where the run trains on a Ray cluster, on
@@ -25,16 +25,28 @@ from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
 from launcher.clusters.ray.listing import check_address
 from launcher.core import machine
+from launcher.core.events import LoggedEvent, LogReader
 from launcher.core.problems import OnMessage, Problem, Problems
 from launcher.launch.queue import RunCommand, RunProcess
 from launcher.launch.start import run_of
-from launcher.preflight.plan import ready_from
+from launcher.preflight import plan as planning
+from launcher.preflight.plan import Page, ready_from
+from launcher.runs import store
 from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
+from launcher.runs.stop_requests import StopMode
 from launcher.spec.run import RunSpec
 
 POLL_S, STOP_S = 0.1, 60.0
 HasBegun = Callable[[bool], bool]
 """Whether the run has, given whether the new process holds the folder's lock."""
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """A run that a person asks for: arguments as after `rlrun train`, and where their own config files are."""
+
+    arguments: tuple[str, ...] = ()
+    config_dir: Path | None = None
 
 
 @dataclass
@@ -59,12 +71,17 @@ class Submitted:
         return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == itself), say)
 
 
-def submit(arguments: Sequence[str], config_dir: Path | None = None) -> Submitted:
-    """Start a new run of these arguments of `rlrun train`. Raises `Problems` with all that a plan would find, before
-    anything is written."""
-    run = ready_from(arguments, config_dir).run
+def plan(request: StartRequest) -> Page:
+    """What would run, and what would fail."""
+    return planning.plan(list(request.arguments), request.config_dir)
+
+
+def submit(request: StartRequest) -> Submitted:
+    """Start a new run. Raises `Problems` with all that `plan` would find, before anything is written."""
+    run = ready_from(request.arguments, request.config_dir).run
     trainer = run.trainer
-    words = [*(["--config-dir", str(config_dir)] if config_dir else []), *arguments]
+    config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
+    words = [*config, *request.arguments]
     named = [trainer.run_root, trainer.project_name, trainer.experiment_name or ""]
     _check_takes_jobs(run.cluster.remote_address, [*words, *named])
     folder = _new_folder(run)
@@ -88,6 +105,16 @@ def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
     at_a_time = [] if parallel is None else ["--parallel", str(parallel)]
     process = _start_here(Folder(path), ["--resume", str(path), *at_a_time])
     return Submitted(Folder(path), lambda locked: locked, process)
+
+
+def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
+    """Ask a run to save and end, or to end at once (`now`). Returns what happened within `wait_s`."""
+    return store.stop(folder, now=mode == "now", wait_s=wait_s)
+
+
+def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
+    """The events that were logged after the one of that number; all of them by default."""
+    return list(LogReader(folder.events, after=after_seq).new())
 
 
 # ---- starting it

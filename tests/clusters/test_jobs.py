@@ -130,7 +130,7 @@ def test_where_no_job_can_be_submitted_that_is_said(
     words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9"]
 
     def begin(folder: Path) -> None:
-        job.submit([*words, f"trainer.run_root={folder}", "trainer.experiment_name=r"])
+        job.submit(job.StartRequest((*words, f"trainer.run_root={folder}", "trainer.experiment_name=r")))
 
     monkeypatch.setattr(job, "serves_jobs", lambda: False)
     with pytest.raises(Problems, match=r"-d: ray\[default\] is not installed, .*; leave out -d, or pip install"):
@@ -153,5 +153,5 @@ def test_a_secret_among_the_words_of_a_job_is_refused_before_anything_is_written
     for folder, root in ((tmp_path, f"{tmp_path}/{secret}/runs"), (tmp_path / secret, "runs")):
         monkeypatch.chdir(folder)
         with pytest.raises(Problems, match=r"an argument, or this folder's name, is a secret, .*; use an environment"):
-            job.submit([*words, f"trainer.run_root={root}"])
+            job.submit(job.StartRequest((*words, f"trainer.run_root={root}")))
     assert [*tmp_path.rglob("*")] == [tmp_path / secret]

@@ -123,7 +123,7 @@ class TrainRequest:
     def submit(self) -> job.Submitted:
         """Hand it to a process of its own. Raises `Problems`."""
         if self.resume is None:
-            return job.submit(self.by.texts, self.by.config_dir)
+            return job.submit(job.StartRequest(tuple(self.by.texts), self.by.config_dir))
         return job.resume(store.find(self.resume, self.root), self.typed, self.from_step)
 
     def run(self) -> Outcome:
