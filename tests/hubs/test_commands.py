@@ -159,7 +159,8 @@ def test_own_data_to_a_model_one_can_talk_to(all_pages: Any, hub: Any, tmp_path:
     home.mkdir()
     for name, text in readme.files.items():
         (home / name).write_text(text)
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}  # in a small model more threads only wait for each other
     assert len(readme.sequences) == 2
     for block in readme.sequences:
         shell = ["bash", "-e", "-c", block]
