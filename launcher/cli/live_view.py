@@ -137,16 +137,12 @@ def _news(state: RunState) -> list[RenderableType]:
     if state.usage:
         lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
     lines += [Text.assemble((f"{name}  ", "dim"), printable(text)) for name, text in results_of(state).items()]
-    if state.waits_for:
-        lines.append(Text.assemble(("waiting  ", "bold yellow"), printable(state.waits_for)))
-    if state.checkpoint:
-        lines.append(Text.assemble(("checkpoint  ", "dim"), printable(state.checkpoint)))
-    if state.restarts:
-        lines.append(Text.assemble(("restarts  ", "bold yellow"), str(state.restarts)))
-    if state.stalled:
-        lines.append(Text.assemble(("stalled  ", "bold red"), printable(state.stalled)))
-    if state.alert:
-        lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
-    if state.why and state.status != "running":
-        lines.append(Text.assemble((f"{state.status}  ", f"bold {colour(state)}"), printable(state.why)))
+    parts = (
+        ("waiting", "yellow", state.waits_for), ("checkpoint", "", state.checkpoint),
+        ("restarts", "yellow", str(state.restarts or "")), ("stalled", "red", state.stalled),
+        ("alert", "yellow", state.alert), (state.status, colour(state), "" if state.status == "running" else state.why),
+    )  # fmt: skip
+    for name, style, text in parts:
+        if text:
+            lines.append(Text.assemble((f"{name}  ", f"bold {style}" if style else "dim"), printable(text)))
     return [Text(), *lines] if lines else []

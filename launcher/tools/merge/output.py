@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from huggingface_hub import StateDictSplit, split_state_dict_into_shards_factory
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
-from launcher.models.weights import INDEX, SINGLE
+from launcher.models.weights import INDEX
 
 BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights."""
@@ -63,22 +64,23 @@ def draft_folder(out: Path) -> Iterator[Path]:
     fsync_path(final.parent)
 
 
+def split_into_files(sizes: Mapping[str, int], max_shard_size: str | int) -> StateDictSplit:
+    """Which tensors, by their sizes in bytes, come into which file. Raises `ValueError` where `max_shard_size` is no
+    size, such as 5GB."""
+    return split_state_dict_into_shards_factory(
+        dict(sizes), get_storage_size=int, filename_pattern="model{suffix}.safetensors", max_shard_size=max_shard_size
+    )
+
+
 def write_weights(
-    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], most_bytes: int, on_bytes: OnBytes
-) -> None:
-    """Write the tensors of these sizes in files of at most `most_bytes`, a larger one in a file of its own. The tensors
-    of one file are in memory at a time. Raises `Problems` where one reads back otherwise."""
-    shards: list[list[str]] = [[]]
-    size = 0
-    for name, more in sizes.items():
-        if shards[-1] and size + more > most_bytes:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size += more
-    count, place = len(shards), dict[str, str]()
-    for number, names in enumerate(shards, start=1):
-        path = folder / (SINGLE if count == 1 else f"model-{number:05d}-of-{count:05d}.safetensors")
+    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], max_shard_size: str | int,
+    on_bytes: OnBytes,
+) -> None:  # fmt: skip
+    """Write the tensors of these sizes in files of at most `max_shard_size`, a larger one in a file of its own. The
+    tensors of one file are in memory at a time. Raises `Problems` where one reads back otherwise."""
+    split = split_into_files(sizes, max_shard_size)
+    for file, names in split.filename_to_tensors.items():
+        path = folder / file
         tensors = {name: compute(name).contiguous() for name in names}
         save_file(tensors, path, metadata={"format": "pt"})  # transformers refuses a file that does not say so
         with safe_open(path, framework="pt") as read_back:  # one tensor at a time
@@ -86,11 +88,10 @@ def write_weights(
         if changed:
             got = "reads back otherwise than it was written"
             raise Problems(Problem(path.name, got, "use another disk", "changed"))
-        place |= dict.fromkeys(names, path.name)
         on_bytes(sum(sizes[name] for name in names))
-    if count > 1:
-        total = {"total_size": sum(sizes.values())}
-        write_json(folder / INDEX, {"metadata": total, "weight_map": dict(sorted(place.items()))})
+    if split.is_sharded:
+        weight_map = dict(sorted(split.tensor_to_filename.items()))
+        write_json(folder / INDEX, {"metadata": split.metadata, "weight_map": weight_map})
 
 
 def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:
