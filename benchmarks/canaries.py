@@ -25,6 +25,7 @@ from canary_inputs import CANARIES, Canary, commands, environment, plant
 from local_hub import serving
 from rich.console import Console
 from rich.table import Table
+from watching import tree
 
 RLRUN = [sys.executable, "-m", "launcher"]
 ROOT = Path(__file__).parents[1]
@@ -53,18 +54,10 @@ class Seen:
         return [place for place, text in self.texts.items() if any(form in text for form in wanted)]
 
 
-def children(pid: int) -> list[int]:
-    try:
-        below = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return [*below, *(each for child in below for each in children(child))]
-
-
 def command_lines(process: subprocess.Popen[bytes], seen: dict[int, bytes]) -> None:
     """What `ps` shows of the processes that a command starts; its own line is what a person typed."""
     while process.poll() is None:
-        for pid in children(process.pid):
+        for pid in tree(process.pid)[1:]:
             try:
                 seen[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
@@ -75,22 +68,15 @@ def command_lines(process: subprocess.Popen[bytes], seen: dict[int, bytes]) -> N
 def run(name: str, words: Sequence[str], home: Path, variables: dict[str, str], seen: Seen) -> int:
     lines: dict[int, bytes] = {}
     process = subprocess.Popen(
-        [*RLRUN, *words],
-        cwd=home,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        [*RLRUN, *words], cwd=home, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )
+    )  # fmt: skip
     watch = threading.Thread(target=command_lines, args=(process, lines))
     watch.start()
     output, complained = process.communicate(timeout=300)
     watch.join()
-    seen.texts |= {
-        f"output of {name}": output,
-        f"errors of {name}": complained,
-        f"ps of {name}": b"\n".join(lines.values()),
-    }
+    shown = b"\n".join(lines.values())
+    seen.texts |= {f"output of {name}": output, f"errors of {name}": complained, f"ps of {name}": shown}
     return process.returncode
 
 

@@ -1,4 +1,4 @@
-"""A server of bytes with faults on request: it cuts, stalls, drips, serves wrong bytes or refuses, and counts bytes."""
+"""A server of bytes with faults on request: it cuts, stalls, serves wrong bytes or refuses, and counts bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any, Literal, Protocol
 PIECE = 16 << 10  # bytes written to a socket at a time
 
 What = Literal[
-    "cut", "stall", "drip", "garble", "416", "403", "500", "429", "size", "no-range", "shift", "gzip", "more",
-    "redirect",
+    "cut", "stall", "garble", "500", "429", "size", "no-range", "shift", "gzip", "more", "redirect",
 ]  # fmt: skip
 
 
@@ -91,14 +90,12 @@ class Answering(BaseHTTPRequestHandler):
             return
         view, began = memoryview(body), time.monotonic()
         stop = act.at if act and act.what in ("cut", "stall") else len(body)
-        speed = 2000.0 if act and act.what == "drip" else hub.bytes_per_s
-        piece = 200 if act and act.what == "drip" else PIECE
-        for place in range(0, stop, piece):
-            part = view[place : min(place + piece, stop)]
+        for place in range(0, stop, PIECE):
+            part = view[place : min(place + PIECE, stop)]
             self.wfile.write(part)
             hub.sent[path] += len(part)
-            if speed:
-                time.sleep(max((place + piece) / speed - (time.monotonic() - began), 0))
+            if hub.bytes_per_s:
+                time.sleep(max((place + PIECE) / hub.bytes_per_s - (time.monotonic() - began), 0))
             if hub.closing.is_set():
                 break
         if act and act.what == "stall":

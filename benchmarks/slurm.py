@@ -122,8 +122,8 @@ def requeued(here: Here, expected: Expected) -> Went:
 
 
 def out_of_time(here: Here, expected: Expected) -> Went:
-    """A slow machine meets the limit more than once."""
-    """Slurm looks at its clock twice a minute, so this run is longer than the others."""
+    """Slurm looks at its clock twice a minute, so this run is longer than the others; on a slow machine it meets the
+    limit more than once."""
     longer = f"trainer.total_training_steps={LONG}"
     expected = _one_machine("one-machine-longer", longer, steps=LONG)
     began, run = time.monotonic(), Run(here, "out-of-time", longer, "cluster.time=2", "cluster.save_s=110")

@@ -29,21 +29,21 @@ SCRIPTS = {
     "ppo with kl": f"{RL} {PPO} algorithm.use_kl_in_reward=True algorithm.kl_ctrl.kl_coef=0.05 "
                    "algorithm.kl_penalty=low_var_kl algorithm.kl_ctrl.type=adaptive critic.cliprange_value=0.2",
     "all defaults": f"{RL} algorithm.adv_estimator=grpo",
-    "gspo, clipped higher": f"{RL} {GRPO} {A}.policy_loss.loss_mode=gspo {A}.clip_ratio_high=4e-4 "
-                            f"{A}.clip_ratio_low=3e-4 {A}.loss_agg_mode=seq-mean-token-mean {A}.clip_ratio_c=10.0",
     "dapo": f"{RL} {GRPO} algorithm.filter_groups.enable=True algorithm.filter_groups.metric=acc "
             "reward.reward_manager.name=dapo +reward.reward_kwargs.overlong_buffer_cfg.enable=True "
             "+reward.reward_kwargs.overlong_buffer_cfg.len=512 "
             "+reward.reward_kwargs.overlong_buffer_cfg.penalty_factor=1.0 "
             "+reward.reward_kwargs.max_resp_len=1024 data.max_response_length=1024",
-    "dynamic": f"{RL} {GRPO} {A}.use_dynamic_bsz=True {A}.ppo_max_token_len_per_gpu=24000 "
-               f"{R}.log_prob_use_dynamic_bsz=True {R}.log_prob_max_token_len_per_gpu=48000",
-    "offload and sizes": f"{RL} {GRPO} {A}.fsdp_config.param_offload=True {M}.lora_rank=32 "
-                         f"{M}.lora_alpha=64 "
-                         f"{A}.fsdp_config.optimizer_offload=True {A}.ulysses_sequence_parallel_size=2 "
-             f"{A}.strategy=fsdp2",
-    "validation": f"{RL} {GRPO} {R}.val_kwargs.do_sample=True {R}.val_kwargs.temperature=0.6 "
-                  f"{R}.val_kwargs.n=4 {R}.val_kwargs.top_p=0.7 trainer.val_before_train=False trainer.test_freq=5",
+    "gspo, clipped higher, dynamic, offloaded, validated, in turns":
+        f"{RL} {GRPO} {A}.policy_loss.loss_mode=gspo {A}.clip_ratio_high=4e-4 {A}.clip_ratio_low=3e-4 "
+        f"{A}.loss_agg_mode=seq-mean-token-mean {A}.clip_ratio_c=10.0 "
+        f"{A}.use_dynamic_bsz=True {A}.ppo_max_token_len_per_gpu=24000 "
+        f"{R}.log_prob_use_dynamic_bsz=True {R}.log_prob_max_token_len_per_gpu=48000 "
+        f"{A}.fsdp_config.param_offload=True {M}.lora_rank=32 {M}.lora_alpha=64 {A}.strategy=fsdp2 "
+        f"{A}.fsdp_config.optimizer_offload=True {A}.ulysses_sequence_parallel_size=2 "
+        f"{R}.val_kwargs.do_sample=True {R}.val_kwargs.temperature=0.6 {R}.val_kwargs.n=4 {R}.val_kwargs.top_p=0.7 "
+        "trainer.val_before_train=False trainer.test_freq=5 "
+        f"{R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
     # verl's servers read no do_sample, so its default must not make validation greedy
     "temperature of validation": f"{RL} {GRPO} {R}.val_kwargs.temperature=0.9 {R}.val_kwargs.n=8",
     "reward model": f"{RL} {GRPO} reward.reward_model.enable=True reward.reward_model.model_path=r/m "
@@ -52,7 +52,6 @@ SCRIPTS = {
                   "critic.model.fsdp_config.param_offload=True trainer.val_generations_to_log_to_wandb=4",
     "megatron": f"{RL} --config-path=config --config-name='ppo_megatron_trainer.yaml' {GRPO} "
                 f"{A}.megatron.tensor_model_parallel_size=4 {A}.megatron.param_offload=True",
-    "multi-turn": f"{RL} {GRPO} {R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
     "sft with lora": f"verl.trainer.sft_trainer {ROWS} model.path=a/b model.lora_rank=32 model.lora_alpha=64 "
                      "optim.lr_warmup_steps_ratio=0.1 optim.lr_scheduler_type=cosine data.use_dynamic_bsz=False",
     "sft of megatron": f"verl.trainer.sft_trainer {ROWS} model.path=a/b engine=megatron optim=megatron "

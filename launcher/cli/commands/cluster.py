@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.arguments import ConfigDir
-from launcher.cli.output import (
-    Cell,
-    CommandAnswer,
-    CommandGroup,
-    make_table,
-    progress_line,
-    say,
-    say_result,
-    say_table,
-)
+from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, progress_line, say, say_result, say_table
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.tools import cluster_status, manifests

@@ -8,7 +8,7 @@ from functools import lru_cache
 from launcher.config.names.verl import read_key, todays_key
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem
-from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.compose import key_problems
 from launcher.engines.verl.config.defaults import MEGATRON, Program
 from launcher.spec.algorithm import Kind
 
@@ -71,7 +71,7 @@ def _unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) ->
 
 @lru_cache(64)  # 0.2 s
 def _problems_of_keys(arguments: tuple[str, ...], program: Program) -> list[Problem]:
-    return [problem for problem in compose(arguments, program).problems if problem.code == "unknown-setting"]
+    return key_problems(arguments, program)
 
 
 def _todays_name(key: str, program: Program) -> str | None:

@@ -27,8 +27,8 @@ class ProbeTask:
 
     root: str
     """The folder that will hold runs."""
-    files: tuple[str, ...]
-    """Files that the machine which asks has made; whether they are seen here."""
+    token: str
+    """A file that the machine which asks has put into that folder; empty where it could not."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class NodeReport:
 
     results: tuple[CheckResult, ...]
     facts: facts.Facts
-    seen: tuple[str, ...]
-    """Which of `ProbeTask.files` are there."""
+    sees_token: bool
+    """Whether `ProbeTask.token` is there."""
 
 
 def check_this_machine(root: Path, say: OnMessage) -> Iterator[CheckResult]:
@@ -64,7 +64,7 @@ def main(task: ProbeTask) -> None:
     loaded = loading.load_libraries()
     results += loading.check(loaded, machine.query_gpus())
     found = facts.collect(None if isinstance(loaded, CheckResult) else loaded)
-    report = NodeReport(tuple(results), found, tuple(file for file in task.files if Path(file).exists()))
+    report = NodeReport(tuple(results), found, Path(task.token).is_file())
     print(json.dumps({"probe": TypeAdapter(NodeReport).dump_python(report, mode="json")}), flush=True)
 
 

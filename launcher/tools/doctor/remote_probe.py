@@ -46,33 +46,34 @@ def examined(address: str | None, root: Path, wait_s: float, tell: OnMessage) ->
     if not alive:
         return
     tell(f"{len(alive)} nodes look at themselves")
-    with TemporaryDirectory(prefix="rlrun-doctor-") as folder, _made_files(root.absolute()) as files:
-        yield from _probe(named(alive), root.absolute(), files, reached.address, wait_s, Path(folder))
+    with TemporaryDirectory(prefix="rlrun-doctor-") as folder, _token_in(root.absolute()) as token:
+        task = probe.ProbeTask(str(root.absolute()), token)
+        yield from _probe(named(alive), task, reached.address, wait_s, Path(folder))
 
 
 def _probe(
-    nodes: Mapping[str, RayNode], root: Path, files: Mapping[str, str], address: str, wait_s: float, logs: Path
+    nodes: Mapping[str, RayNode], task: probe.ProbeTask, address: str, wait_s: float, logs: Path
 ) -> Iterator[Line]:
     """Every node's own lines, then those between nodes."""
-    task = probe.ProbeTask(root=str(root), files=tuple(files.values()))
     try:
         ended = _run_on_nodes([node.id for node in nodes.values()], task, address, wait_s, logs)
     except Problems as problems:
         yield from ((CLUSTER, verdict) for verdict in from_problems(problems.problems))
         return
     reports = dict[str, probe.NodeReport]()
-    for rank, (name, node) in enumerate(nodes.items()):
+    for rank, name in enumerate(nodes):
         found = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
         if isinstance(found, CheckResult):
             yield name, found
             continue
         reports[name] = found
-        yield from ((name, verdict) for verdict in (*found.results, *counts(node, found.facts)))
+        yield from ((name, verdict) for verdict in found.results)
     if len(reports) > 1:
         differ = facts.compare({name: report.facts for name, report in reports.items()}, facts.hash_code())
         yield from ((BETWEEN, verdict) for verdict in differ)
-        seen = {name: set(report.seen) for name, report in reports.items()}
-        yield from ((BETWEEN, shared(what, file, seen)) for what, file in files.items())
+        if task.token:
+            folder = str(Path(task.token).parent)
+            yield BETWEEN, shared(folder, {name: report.sees_token for name, report in reports.items()})
 
 
 def _run_on_nodes(
@@ -124,34 +125,24 @@ def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
 
 
 @contextmanager
-def _made_files(root: Path) -> Iterator[dict[str, str]]:
-    """A file in each folder that runs write to, by what the folder is for; removed in the end."""
-    made = dict[str, str]()
+def _token_in(root: Path) -> Iterator[str]:
+    """A file in the folder that will hold runs, removed in the end; empty where none can be put there, which the
+    verdict of that place says."""
     try:
-        for place in places.places(root)[0]:
-            if place.what != "temporary":
-                with suppress(OSError):  # which the verdict of that place says
-                    made[place.what] = str(places.put_token(place.path))
-        yield made
+        token = places.put_token(root)
+    except OSError:
+        yield ""
+        return
+    try:
+        yield str(token)
     finally:
-        for file in made.values():
-            Path(file).unlink(missing_ok=True)
+        token.unlink(missing_ok=True)
 
 
-def shared(what: str, file: str, seen: Mapping[str, set[str]]) -> CheckResult:
-    """`file`: made by this machine; `seen`: the files that each node finds."""
-    folder = Path(file).parent
-    blind = [name for name in sorted(seen) if file not in seen[name]]
+def shared(folder: str, sees: Mapping[str, bool]) -> CheckResult:
+    """Whether each node sees, by its name, what this machine has put into `folder`."""
+    blind = sorted(name for name in sees if not sees[name])
     if not blind:
-        return CheckResult("OK", what, f"{folder} is one folder on {len(seen)} nodes")
+        return CheckResult("OK", "run root", f"{folder} is one folder on {len(sees)} nodes")
     message = f"{folder} is not one folder: {', '.join(blind)} does not see what this machine puts there"
-    if what == "run root":
-        return CheckResult("WARN", what, message, "use a folder that all nodes share (--root, trainer.run_root)")
-    return CheckResult("OK", what, f"{message}; each fetches its own")
-
-
-def counts(node: RayNode, one: facts.Facts) -> list[CheckResult]:
-    """Ray gives out as many GPUs as it was told of when the node was started."""
-    message = f"Ray counts {node.gpus:g}, the driver {one.gpus}"
-    warning = CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={one.gpus} there")
-    return [] if node.gpus == one.gpus else [warning]
+    return CheckResult("WARN", "run root", message, "use a folder that all nodes share (--root, trainer.run_root)")

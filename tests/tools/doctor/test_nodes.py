@@ -23,7 +23,7 @@ VERSIONS = {
     "driver": "550.54",
     "GPUs": "2 H200",
 }
-A = Facts(VERSIONS, "c0de", 2)
+A = Facts(VERSIONS, "c0de")
 
 
 @pytest.mark.parametrize(
@@ -54,16 +54,14 @@ def test_the_code_hash_sees_every_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("what", "seen", "level", "word"),
+    ("sees", "level", "word"),
     [
-        ("run root", {"a": {"/s/1"}, "b": {"/s/1"}}, "OK", "/s is one folder on 2 nodes"),
-        ("run root", {"a": set(), "b": set()}, "WARN", "a, b does not see what this machine puts there"),
-        ("model store", {"a": {"/s/1"}, "b": set()}, "OK", "each fetches its own"),
-        ("run root", {"a": {"/s/1"}, "b": {"/s/2"}}, "WARN", ": b does not see what this machine puts there"),
+        ({"a": True, "b": True}, "OK", "/s is one folder on 2 nodes"),
+        ({"a": True, "b": False}, "WARN", "/s is not one folder: b does not see what this machine puts there"),
     ],
 )
-def test_shared_folders(what: str, seen: dict[str, set[str]], level: str, word: str) -> None:
-    found = remote_probe.shared(what, "/s/1", seen)
+def test_the_folder_of_runs_is_shared_or_not(sees: dict[str, bool], level: str, word: str) -> None:
+    found = remote_probe.shared("/s", sees)
     assert found.level == level and found.message.endswith(word), found
 
 
@@ -99,7 +97,7 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_what_listens_but_is_no_head_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray itself tries for two minutes."""
-    monkeypatch.setattr(listing, "ANSWER_S", 4.0)
+    monkeypatch.setattr(listing, "ANSWER_S", 2.0)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(Problems, match="no Ray head answered within"),

@@ -56,15 +56,7 @@ class _Arguments:
 
 def compose(words: Sequence[str], program: Program) -> VerlConfig:
     """The config of verl's `main_ppo` (ppo) or `sft_trainer` (sft) with these arguments."""
-    arguments = _read(words, program)
-    try:
-        base = defaults.load(program, arguments.name, arguments.choices, arguments.folder)
-    except Problems as error:
-        arguments.problems += error.problems
-        base = defaults.load(program, CONFIGS[program][0], {})
-    found = VerlConfig({}, arguments.problems)
-    node = _struct(base)
-    applied = _apply(node, base, arguments.values, program, found)
+    base, node, applied, found = _applied(words, program)
     found.config, unresolved = _resolve(node, base)
     found.problems += unresolved
     if wrong := _wrong_values(found.config, base, applied):
@@ -75,6 +67,23 @@ def compose(words: Sequence[str], program: Program) -> VerlConfig:
                 _update(node, override)
         found.config, _ = _resolve(node, base)
     return found
+
+
+def key_problems(words: Sequence[str], program: Program) -> list[Problem]:
+    """What `compose` finds wrong with keys alone: those that verl has not, and those that it does not read."""
+    return [problem for problem in _applied(words, program)[-1].problems if problem.code == "unknown-setting"]
+
+
+def _applied(words: Sequence[str], program: Program) -> tuple[dict[str, Any], DictConfig, list[Override], VerlConfig]:
+    """verl's own config, the same with the arguments applied, these arguments, and what is wrong with the others."""
+    arguments = _read(words, program)
+    try:
+        base = defaults.load(program, arguments.name, arguments.choices, arguments.folder)
+    except Problems as error:
+        arguments.problems += error.problems
+        base = defaults.load(program, CONFIGS[program][0], {})
+    found, node = VerlConfig({}, arguments.problems), _struct(base)
+    return base, node, _apply(node, base, arguments.values, program, found), found
 
 
 def _read(words: Sequence[str], program: Program) -> _Arguments:
@@ -153,7 +162,21 @@ def _struct(base: dict[str, Any]) -> DictConfig:
 
 def _update(node: DictConfig, override: Override) -> None:
     """Applies one value. Raises one of `_FAULTS`."""
+    if override.type == OverrideType.CHANGE and _lacks(node, override.key_or_group):
+        raise ValueError("is not there")
     ConfigLoaderImpl._apply_overrides_to_config([override], node)
+
+
+def _lacks(node: DictConfig, key: str) -> bool:
+    """Whether a section on the way has no such key; OmegaConf says so, too, and copies the whole config to do it."""
+    section: Any = node
+    for name in key.split(".") if "[" not in key else ():
+        if not isinstance(section, DictConfig):
+            return False
+        if name not in section.keys():  # noqa: SIM118  # a value that is missing is no member, and can be set
+            return True
+        section = OmegaConf.select(section, name, throw_on_missing=False)
+    return False
 
 
 def _refusal(override: Override, program: Program, node: DictConfig, base: dict[str, Any], error: Exception) -> Problem:
