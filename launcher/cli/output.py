@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
@@ -58,15 +58,24 @@ class CommandAnswer:
 
 
 def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., None]:
-    """The function as typer calls it: where it returns a `CommandAnswer` it has the option --json, and `Problems` are
-    printed as lines of `✗ where: what was found; what to use`, with exit code 2."""
-    parameters = dict(signature(function, eval_str=True).parameters)
+    """The function as typer calls it: a parameter that is a dataclass stands for its fields, where it returns a
+    `CommandAnswer` it has the option --json, and `Problems` are printed as lines of `✗ where: what was found; what to
+    use`, with exit code 2."""
+    parameters, groups = dict[str, Parameter](), dict[str, Any]()
+    for name, each in signature(function, eval_str=True).parameters.items():
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation):
+            groups[name] = each.annotation
+            parameters |= signature(each.annotation, eval_str=True).parameters
+        else:
+            parameters[name] = each
     own_json = "as_json" in parameters
     if function.__annotations__["return"] == "CommandAnswer" and not own_json:
         parameters["as_json"] = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
 
     def call(**given: Any) -> None:
         as_json = given.get("as_json", False) if own_json else given.pop("as_json", False)
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         with problems_named():
             answer = function(**given)
             if answer and as_json:

@@ -101,15 +101,9 @@ def test_a_fault_that_shows_while_the_answer_is_written_is_named(look: Look, tmp
     assert output.exit_code == 2 and "conf/algorithm/mine.yaml:2: cannot be read: " in output.stderr
 
 
-def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> None:
-    output = rlrun("--help")
-    assert output.returncode == 0 and output.stderr == ""
-    for command in ("train", "plan", "runs", "show", "logs", "stop"):
-        assert command in output.stdout
-    assert rlrun("--version").stdout == f"rlrun {__version__}\n"
-    assert "Usage" in rlrun().stderr  # no word at all
-    wrong = rlrun("trian")
-    assert (wrong.returncode, wrong.stdout) == (2, "") and "trian" in wrong.stderr
+def test_the_version_is_the_packages_and_no_word_at_all_shows_the_usage(look: Look) -> None:
+    assert look("--version").stdout == f"rlrun {__version__}\n"
+    assert "Usage" in look().output
 
 
 def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:

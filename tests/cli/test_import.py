@@ -14,6 +14,7 @@ from launcher.cli.main import app
 from launcher.config import recipe as recipes
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.tools.importing.launch import ImportedLaunch
 from launcher.tools.importing.script import ImportedScript, import_script, recipe, recipe_paths
 
 CASES = Path(__file__).parents[1] / "sandbox" / "cases"
@@ -54,10 +55,16 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["import", *arguments])
 
 
-def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
-    (made,) = of_text(folder, GRPO).launches
-    run = resolve(made.arguments)
-    assert not made.problems and run == made.run
+@pytest.fixture(scope="module")
+def grpo(tmp_path_factory: pytest.TempPathFactory) -> ImportedLaunch:
+    """What `GRPO` becomes."""
+    (made,) = of_text(tmp_path_factory.mktemp("grpo"), GRPO).launches
+    return made
+
+
+def test_a_launch_becomes_the_run_in_our_words(grpo: ImportedLaunch) -> None:
+    run = resolve(grpo.arguments)
+    assert not grpo.problems and run == grpo.run
     assert type(run.algorithm).__name__ == "GRPO" and run.engine.extra == (  # type: ignore[attr-defined]
         "actor_rollout_ref.model.use_remove_padding=True",
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
@@ -70,14 +77,13 @@ def test_a_launch_becomes_the_run_in_our_words(folder: Path) -> None:
     assert (run.trainer.project_name, run.trainer.experiment_name) == ("gsm8k", "grpo")
 
 
-def test_defaults_of_verl_that_are_not_ours_are_named(folder: Path) -> None:
-    (made,) = of_text(folder, GRPO).launches
-    told = {"algorithm.clip_ratio_c=3.0", "algorithm.loss_agg_mode=token-mean", "sampler.tensor_parallel_size=2"}
-    assert told | {"model.enable_gradient_checkpointing=true", "reward=auto"} <= {*made.arguments}
-    lines = [change.line for change in made.changes]
+def test_defaults_of_verl_that_are_not_ours_are_named(grpo: ImportedLaunch) -> None:
+    named = {"algorithm.clip_ratio_c=3.0", "algorithm.loss_agg_mode=token-mean", "sampler.tensor_parallel_size=2"}
+    assert named | {"model.enable_gradient_checkpointing=true", "reward=auto"} <= {*grpo.arguments}
+    lines = [change.line for change in grpo.changes]
     assert "actor_rollout_ref.actor.clip_ratio_c=3.0: verl's default, said as algorithm.clip_ratio_c=3.0" in lines
     assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in lines
-    assert not [word for word in made.arguments if word.startswith(("algorithm.clip_ratio_low", "optim.betas"))]
+    assert not [word for word in grpo.arguments if word.startswith(("algorithm.clip_ratio_low", "optim.betas"))]
 
 
 def test_arguments_of_the_script_are_given_after_two_dashes(folder: Path) -> None:
@@ -124,14 +130,13 @@ def test_a_secret_stays_in_the_shell(folder: Path) -> None:
     assert secret not in " ".join(made.arguments) and any("WANDB_API_KEY" in note for note in made.notes)
 
 
-def test_recipes_are_written_and_read_again(folder: Path) -> None:
+def test_recipes_are_written_and_read_again(folder: Path, grpo: ImportedLaunch) -> None:
     (folder / "run.sh").write_text(GRPO)
     result = call("run.sh", "-o", "made.sh")
     assert result.exit_code == 1, result.output  # the rows are not there
     assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in result.output and "train.parquet" in result.output
     (command,) = recipes.commands(folder / "made.sh")
-    (made,) = import_script(folder / "run.sh").launches
-    assert command.passes_on and resolve(command.request.texts) == made.run
+    assert command.passes_on and resolve(command.request.texts) == grpo.run
     again = call("run.sh", "-o", "made.sh")
     assert again.exit_code == 2 and "made.sh: is there already; use -o FILE.sh, or delete it" in again.output
 

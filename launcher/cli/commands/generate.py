@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,22 +28,27 @@ TOGETHER = 64
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.", autocompletion=complete_run)
 ]
-Step = Annotated[int | None, typer.Option("--step", help="The run's checkpoint of this step; default: its newest.")]
-Best = Annotated[bool, typer.Option("--best", help="The run's best checkpoint.")]
-SystemText = Annotated[str | None, typer.Option("--system", help="Text of a system turn before each prompt.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Tokens of an answer; default: 512.")]
-Temperature = Annotated[float, typer.Option("--temperature", min=0, help="0 takes the likeliest token each time.")]
-TopP = Annotated[float, typer.Option("--top-p", min=1e-6, max=1, help="Sample from this share of probability.")]
-TopK = Annotated[int, typer.Option("--top-k", min=-1, help="Sample from this many likeliest tokens; -1: from all.")]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Run Python code that comes with the model."),
-]
-TemplateArgs = Annotated[
-    str | None,
-    typer.Option("--template-args", metavar="JSON", help="Arguments of the chat template, before those of the run."),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal answers.")]
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Which weights answer, what they are asked with, and how they sample."""
+
+    step: Annotated[int | None, typer.Option(help="The run's checkpoint of this step; default: its newest.")] = None
+    best: Annotated[bool, typer.Option("--best", help="The run's best checkpoint.")] = False
+    system: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an answer; default: 512.")] = None
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.0
+    top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="Sample from this share of probability.")] = 1.0
+    top_k: Annotated[int, typer.Option(min=-1, help="Sample from this many likeliest tokens; -1: from all.")] = -1
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal answers.")] = 0
+    trust: Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")] = (
+        False
+    )
+    template_args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Arguments of the chat template, before those of the run.")
+    ] = None
+    root: Root = Path("runs")
 
 
 def generate(
@@ -55,17 +61,8 @@ def generate(
         Path | None, typer.Option("--out", metavar="FILE", help="Write rows of prompt and response to this jsonl file.")
     ] = None,
     n: Annotated[int, typer.Option("-n", min=1, help="Answers to each prompt.")] = 1,
-    step: Step = None,
-    best: Best = False,
-    system: SystemText = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = -1,
-    seed: Seed = 0,
-    trust: Trust = False,
-    template_args: TemplateArgs = None,
-    root: Root = Path("runs"),
+    *,
+    options: AnswerOptions,
     as_json: AsJson = False,
 ) -> None:
     """Answers are written, sampled and ended as in training.
@@ -73,11 +70,11 @@ def generate(
     rlrun generate ada "Who are you?"
     rlrun generate ada --file questions.csv --out answers.jsonl
     """
-    asked = _prompts(prompts or [], file, system)
-    if n > 1 and not temperature:
+    asked = _prompts(prompts or [], file, options.system)
+    if n > 1 and not options.temperature:
         raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
     rows = asking.open_rows(out) if out else None
-    answerer = _load(name, root, step, best, trust, template_args, (n, temperature, top_p, top_k, max_tokens, seed))
+    answerer = _load(name, options, n)
     answerer.check(asked)
     if rows:
         with rows:
@@ -97,25 +94,12 @@ def generate(
                 _show(reply.text + "\n")
 
 
-def chat(
-    name: ModelName,
-    step: Step = None,
-    best: Best = False,
-    system: SystemText = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = -1,
-    seed: Seed = 0,
-    trust: Trust = False,
-    template_args: TemplateArgs = None,
-    root: Root = Path("runs"),
-) -> None:
+def chat(name: ModelName, options: AnswerOptions) -> None:
     """An empty line begins a new conversation, Ctrl-D ends."""
-    answerer = _load(name, root, step, best, trust, template_args, (1, temperature, top_p, top_k, max_tokens, seed))
+    answerer = _load(name, options)
     if not answerer.encoder.templated:
         tell("it was trained without a chat template: each line is answered by itself")
-    start: tuple[Message, ...] = (Message("system", system),) if system else ()
+    start: tuple[Message, ...] = (Message("system", options.system),) if options.system else ()
     turns = start
     for number, line in enumerate(_lines()):
         if not line.strip() or not answerer.encoder.templated:
@@ -144,20 +128,17 @@ def _prompts(given: list[str], file: str | None, system: str | None) -> list[Row
     return [asking.with_system(row, system) for row in rows]
 
 
-def _load(
-    name: str, root: Path, step: int | None, best: bool, trust: bool, template_args: str | None,
-    sampling: tuple[int, float, float, int, int | None, int],
-) -> Answerer:  # fmt: skip
-    if not sampling[3]:
+def _load(name: str, of: AnswerOptions, n: int = 1) -> Answerer:
+    if not of.top_k:
         raise Problems(Problem("--top-k", "0 leaves no token to sample", "use -1 for all"))
-    args = asking.read_args(template_args)
+    args = asking.read_args(of.template_args)
     with show_download() as watch:
-        chosen = asking.choose(name, root, step, best, watch, trust=trust, template_args=args)
+        chosen = asking.choose(name, of.root, of.step, of.best, watch, trust=of.trust, template_args=args)
     with err.status(f"loading {printable(chosen.label)}"):
         from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
 
-        trusted = chosen.trust_remote_code
-        return Answerer(chosen.folder, chosen.data, Sampling(*sampling), trust_remote_code=trusted)
+        sampling = Sampling(n, of.temperature, of.top_p, of.top_k, of.max_tokens, of.seed)
+        return Answerer(chosen.folder, chosen.data, sampling, trust_remote_code=chosen.trust_remote_code)
 
 
 def _answered(answerer: Answerer, prompts: list[Row]) -> Iterator[tuple[Row, list[Reply]]]:

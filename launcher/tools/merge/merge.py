@@ -95,17 +95,11 @@ def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         _check_finite(name, mixed)
         return mixed
 
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        show("writing", done, sum(sizes.values()))
-
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     inputs = dict(zip(roles, folders, strict=False))
     with output.draft_folder(request.out) as draft:
-        output.write_weights(draft, sizes, compute, request.max_shard_size, count)
+        for done in output.write_weights(draft, sizes, compute, request.max_shard_size):
+            show("writing", done, sum(sizes.values()))
         output.copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
         if request.dtype != SAME:

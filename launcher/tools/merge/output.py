@@ -26,9 +26,6 @@ _OWN = ("LICENSE", "NOTICE")
 _NOT = ("config.json", INDEX, "trainer_state.json", "merge.json", "training_args.json")
 ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
 
-OnBytes = Callable[[int], None]
-"""Takes how many bytes more were written."""
-
 
 def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
     """Why a folder of so many bytes cannot be made at `out`."""
@@ -73,12 +70,12 @@ def split_into_files(sizes: Mapping[str, int], max_shard_size: str | int) -> Sta
 
 
 def write_weights(
-    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], max_shard_size: str | int,
-    on_bytes: OnBytes,
-) -> None:  # fmt: skip
-    """Write the tensors of these sizes in files of at most `max_shard_size`, a larger one in a file of its own. The
-    tensors of one file are in memory at a time. Raises `Problems` where one reads back otherwise."""
-    split = split_into_files(sizes, max_shard_size)
+    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], max_shard_size: str | int
+) -> Iterator[int]:
+    """Write the tensors of these sizes in files of at most `max_shard_size`, a larger one in a file of its own, and say
+    after each file how many bytes there are. The tensors of one file are in memory at a time. Raises `Problems` where
+    one reads back otherwise."""
+    split, done = split_into_files(sizes, max_shard_size), 0
     for file, names in split.filename_to_tensors.items():
         path = folder / file
         tensors = {name: compute(name).contiguous() for name in names}
@@ -88,7 +85,8 @@ def write_weights(
         if changed:
             got = "reads back otherwise than it was written"
             raise Problems(Problem(path.name, got, "use another disk", "changed"))
-        on_bytes(sum(sizes[name] for name in names))
+        done += sum(sizes[name] for name in names)
+        yield done
     if split.is_sharded:
         weight_map = dict(sorted(split.tensor_to_filename.items()))
         write_json(folder / INDEX, {"metadata": split.metadata, "weight_map": weight_map})
