@@ -30,8 +30,12 @@ class VerlNames:
 
     def known(self, arguments: Sequence[str], typed: Mapping[str, str]) -> list[bool]:
         """Whether one of verl's programs has, or had, the key of each argument."""
-        passed = [as_passed_on(arguments, program, _backend(program, typed))[0] for program in PROGRAMS]
-        return [any(texts) for texts in zip(*passed, strict=True)]
+        found = set[str]()
+        for program in PROGRAMS:
+            left = [text for text in arguments if text not in found]
+            now = as_passed_on(left, program, _backend(program, typed))[0]
+            found.update(text for text, passed in zip(left, now, strict=True) if passed)
+        return [text in found for text in arguments]
 
     def pass_on(
         self, arguments: Sequence[str], data: Kind, typed: Mapping[str, str]
