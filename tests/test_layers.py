@@ -95,7 +95,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     ),
     "pyarrow": ("data/",),
     "jinja2": ("reports/",),
-    "huggingface_hub": ("hubs/",),
+    "huggingface_hub": ("hubs/", "tools/merge/"),
     "modelscope": ("hubs/",),
     "modelscope_hub": ("hubs/",),
     "math_verify": ("rewards/",),

@@ -94,8 +94,8 @@ def test_a_long_prompt_does_not_shorten_the_answers_to_others(home: Path) -> Non
         room = 64 - len(f"u:{prompt}|a:")
         assert tokens <= room
         assert not cut or tokens == room
-    alone = json.loads(ask("m", prompts[0], *sampled).stdout)
-    assert alone == found[:2]
+    single = json.loads(ask("m", prompts[0], *sampled).stdout)
+    assert single == found[:2]
 
 
 def test_one_answer_is_written_as_it_comes(home: Path) -> None:

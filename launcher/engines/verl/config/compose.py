@@ -162,12 +162,12 @@ def _struct(base: dict[str, Any]) -> DictConfig:
 
 def _update(node: DictConfig, override: Override) -> None:
     """Applies one value. Raises one of `_FAULTS`."""
-    if override.type == OverrideType.CHANGE and _lacks(node, override.key_or_group):
+    if override.type == OverrideType.CHANGE and _key_is_missing(node, override.key_or_group):
         raise ValueError("is not there")
     ConfigLoaderImpl._apply_overrides_to_config([override], node)
 
 
-def _lacks(node: DictConfig, key: str) -> bool:
+def _key_is_missing(node: DictConfig, key: str) -> bool:
     """Whether a section on the way has no such key; OmegaConf says so, too, and copies the whole config to do it."""
     section: Any = node
     for name in key.split(".") if "[" not in key else ():
