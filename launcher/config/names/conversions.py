@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from launcher.config.names.table import Translation, table
-from launcher.config.slips import choice_of_value
 from launcher.core.overrides import literal
+from launcher.spec.data import ENDINGS
 
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
@@ -266,8 +267,11 @@ def _lengths(value: str, known: RunContext) -> list[str]:
 def _dataset(value: str, known: RunContext) -> list[str]:
     """Files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
-    choice = [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
-    return choice_of_value("data", name, {}) or choice
+    if name.lower().endswith(ENDINGS):
+        return ["data=files", f"data.train_files={value}"]
+    if _HUB_ID.fullmatch(name):
+        return ["data=hub", f"data.repo={value}"]
+    return [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
 
 
 def _betas(value: str, known: RunContext) -> list[str]:
@@ -301,8 +305,8 @@ def _functions(value: str, known: RunContext) -> list[str] | None:
         return None
     if name == "accuracy_reward":  # TRL's own
         return ["reward=math"]
-    if words := choice_of_value("reward", name, {}):
-        return words
+    if _HUB_ID.fullmatch(name):
+        return ["reward=model", f"reward.path={value}"]
     module, _, function = name.rpartition(".")
     return ["reward=python", f"reward.path={module.replace('.', '/') or 'FILE'}.py", f"reward.name={function}"]
 
