@@ -100,7 +100,7 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (
-        "|".join((*_PLAIN, "num_key_value_heads", "head_dim")),
+        "|".join((*_PLAIN, "num_key_value_heads|head_dim", "num_(local_)?experts(_per_tok)?|moe_intermediate_size")),
         lambda x: isinstance(x, int) and 0 <= x <= _MOST,
         f"a whole number of at most {_MOST:,} for {{name}}, as its publisher has it",
     ),
@@ -135,7 +135,9 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:
-    """Its numbers; None for a family that is not counted here, or where a number is missing."""
+    """Its numbers; None for a family that is not counted here, or where a number is missing or impossible."""
+    if [*_out_of_range(config)]:
+        return None
     family = config.get("model_type")
     moe = family == "qwen3_moe"
     if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
@@ -154,10 +156,9 @@ def architecture(config: dict[str, Any]) -> Architecture | None:
         if moe:
             node |= {name: config[name] for name in ("num_experts_per_tok", "moe_intermediate_size")}
             node["num_experts"] = config.get("num_experts") or config["num_local_experts"]  # hub's name, library's name
-        found = from_node(Architecture, node)
+        return from_node(Architecture, node)
     except (KeyError, TypeError, ZeroDivisionError, ValidationError):
         return None
-    return found if max(number for number in vars(found).values() if isinstance(number, int)) <= _MOST else None
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
