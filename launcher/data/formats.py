@@ -391,21 +391,21 @@ def _message(path: str, value: Any) -> Message:
     if value.get("function_call"):
         raise UnfitRow(f"{path}.function_call cannot be read yet; use tool_calls")
     extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and each is not None}
-    who, said, roles = "role", "content", _ROLES
+    role_key, text_key, roles = "role", "content", _ROLES
     if value.get("role") is None and value.get("from") is not None:
-        who, said, roles = "from", "value", SPEAKERS
+        role_key, text_key, roles = "from", "value", SPEAKERS
         if value.get("content") is not None:
             raise UnfitRow(f"{path} has from and content; use from and value, or role and content")
     elif value.get("role") is not None and extra.get("tool_calls") and value.get("content") is None:
         value = {**value, "content": ""}  # as OpenAI writes a turn of calls alone
         extra["content"] = None
-    for key in (who, said):
+    for key in (role_key, text_key):
         if key not in value:
             raise UnfitRow(f"{path}.{key} is missing")
-    speaker = value[who]
+    speaker = value[role_key]
     if not isinstance(speaker, str) or speaker not in roles:
-        raise UnfitRow(f"{path}.{who} is {short_repr(speaker)}; it may be {', '.join(roles)}")
-    return Message(roles[speaker], _content(f"{path}.{said}", value[said]), extra)
+        raise UnfitRow(f"{path}.{role_key} is {short_repr(speaker)}; it may be {', '.join(roles)}")
+    return Message(roles[speaker], _content(f"{path}.{text_key}", value[text_key]), extra)
 
 
 def _content(path: str, value: Any) -> str:

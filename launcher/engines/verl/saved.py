@@ -19,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -98,8 +99,11 @@ def _shard_faults(role: Path) -> Iterator[tuple[str, str]]:
         yield "model_world_size_W_rank_R.pt", f"shards of {' and '.join(map(str, sorted(worlds)))} processes are mixed"
         return
     (world,) = worlds
-    for kind in sorted({match[1] for match in shards}):
-        if missing := sorted({*range(world)} - {int(match[3]) for match in shards if match[1] == kind}):
+    ranks = defaultdict[str, set[int]](set)
+    for match in shards:
+        ranks[match[1]].add(int(match[3]))
+    for kind in sorted(ranks):
+        if missing := sorted({*range(world)} - ranks[kind]):
             others = f", as are {len(missing) - 1} others" if len(missing) > 1 else ""
             yield f"{kind}_world_size_{world}_rank_{missing[0]}.pt", f"is missing{others}"
     written = world_size(role)
