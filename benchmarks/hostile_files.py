@@ -39,7 +39,7 @@ PLACED = [
 OTHERS = {(WEIGHTS, "missing"): "no (weights|safetensors)|safetensors", (CONFIG, "missing"): "config.json|no model"}
 
 EDITS: dict[str, list[str | tuple[str, str]]] = {
-    # a key and what it is set to; the plan must name the key or the file, or what stands beside it
+    # a key and what it is set to; the plan must name the key, or what stands beside it
     CONFIG: [
         '"hidden_size": 1e999', '"hidden_size": NaN', f'"hidden_size": {DIGITS}', '"hidden_size": -32',
         '"hidden_size": 1099511627776', '"hidden_size": true', '"hidden_size": {"a": 1}',
@@ -199,7 +199,7 @@ def _cases() -> Iterator[Case]:
         yield Case(f"{name}: {how}", name, partial(_place, name, how), OTHERS.get((name, how), name))
     for name, edits in EDITS.items():
         for edit in edits:
-            text, expected = (edit, f"{edit.split(chr(34))[1]}|{name}") if isinstance(edit, str) else edit
+            text, expected = (edit, edit.split('"')[1]) if isinstance(edit, str) else edit
             shown = text if len(text) < 60 else f"{text[:45]}... ({len(text):,} characters)"
             yield Case(f"{name}: {shown.encode('unicode_escape').decode()}", name, partial(_edit, name, text), expected)
     for what, header in HEADERS.items():

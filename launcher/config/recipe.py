@@ -12,15 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.config import run_file
-from launcher.config.arguments import separate_options
 from launcher.config.compose import groups
 from launcher.config.descriptions import fields_of
 from launcher.config.request import RunRequest, SourcedOverride
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
+from launcher.core.redaction import is_secret_name
 from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
+_TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
 _ARGUMENT = "rlrun.argument=of-the-recipe"
 """What a recipe is given: a command that it reaches passes on the overrides of the command line."""
 _OF_BASH = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
@@ -141,9 +142,19 @@ def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], 
 
 
 def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
-    """The overrides; the folder that `--config-dir` names; the other options with their values."""
-    rest, options = separate_options(overrides)
-    folders = [Path(option.value) for option in options if option.key == "config-dir"]
-    others = [option for option in options if option.key != "config-dir"]
-    texts = [option.shown if option.value == "true" else f"{option.shown} {option.value}" for option in others]
-    return rest, folders[-1] if folders else None, texts
+    """The overrides; the folder that `--config-dir` names; the other options, with their values where these are no
+    secrets."""
+    rest, config_dir, others = list[SourcedOverride](), None, list[str]()
+    left = iter(overrides)
+    for word in left:
+        option, _, value = word.text.partition("=")
+        if not option.startswith("-"):
+            rest.append(word)
+            continue
+        if option in _TAKE_A_VALUE and not value:
+            value = next((after.text for after in left), "")
+        if option == "--config-dir":
+            config_dir = Path(value)
+        else:
+            others.append(option if is_secret_name(option) else f"{option} {value}".strip())
+    return rest, config_dir, others

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _FACTORS = {"k": 1e3, "m": 1e6, "%": 0.01}
 _ADDRESS = re.compile(r"\w+://")
 HUB_ADDRESS = re.compile(
-    r"(?:https?://)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
+    r"(?:https?://(?:[^\s/@]{0,200}@)?)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
 )
 """The page of a model or a dataset on a hub, from its beginning; the group is the id."""
 _VALUE_NAMES = {

@@ -25,13 +25,14 @@ _ENDINGS = ("token", "secret", "password", "passwd", "passphrase", "apikey", "co
 """What a word of a secret's name ends with: PGPASSWORD."""
 _SECRET = {
     "secrets", "passwords", "creds", "credential", "credentials", "cookies", "authorization", "jwt", "sas", "dsn",
-    "webhook", "pat", "pwd",
+    "webhook", "pat", "pwd", "auth",
 }  # fmt: skip
 """Whole words of a secret's name."""
-_OF_VARIABLE = {"tokens", "pass", "auth"}
-"""... of an environment variable, where it is the last word: `PASS_RATE` and `RAY_AUTH_MODE` are none."""
-_OF_SETTING = {"auth"}
-"""... of a setting, in any place."""
+_OF_VARIABLE = {"tokens", "pass"}
+"""... of an environment variable, where it is the last word: `PASS_RATE` is none."""
+_LOGINS = {"db", "database", "user", "login", "smtp", "mail", "ssh", "ftp", "proxy", "root", "admin", "redis", "mysql",
+           "postgres"}  # fmt: skip
+"""A setting that ends with `pass` is a secret behind one of these; `first_pass` is none."""
 _KEYS = {"key", "keys", "tokens"}
 """These are secrets where it is said of whom or what they are; any other key may be that of a dict."""
 _OWNERS = {
@@ -41,21 +42,10 @@ _OWNERS = {
     "fireworks", "replicate", "openrouter", "perplexity", "moonshot", "zhipu", "nvidia", "ngc", "langsmith",
     "langfuse", "tavily", "serper", "pinecone", "stripe", "slack", "datadog", "sentry",
 }  # fmt: skip
-_POINTS = {
-    "env",
-    "path",
-    "file",
-    "dir",
-    "sock",
-    "name",
-    "type",
-    "mode",
-    "endpoint",
-    "count",
-    "limit",
-    "budget",
-    "length",
-}
+_BETWEEN = {"storage", "account", "project", "service", "live", "test", "prod", "dev"}
+"""What may stand between an owner and its key: `azure_storage_key`."""
+_POINTS = {"env", "path", "file", "dir", "sock", "name", "type", "mode", "domain", "endpoint", "count", "limit",
+           "budget", "length"}  # fmt: skip
 """A variable that ends so names where the secret is, or something about it."""
 _SETTING_POINTS = _POINTS | {"id", "url"}
 """... a setting; VAULT_SECRET_ID is a half of a secret, and the URL of a variable may hold one."""
@@ -74,13 +64,13 @@ def is_secret_name(name: str, *, key: bool = False) -> bool:
     query or a header: every key, and what would else only point to a secret, is one there."""
     words = [word.lower() for word in _WORD.findall(name)]
     if key:
-        anywhere, last = _SECRET | _OF_SETTING | {"key"}, {"pass"}
+        anywhere, last = _SECRET | {"key"}, {"pass"}
     elif name.isupper():
         words = _telling_words(words, _POINTS)
         anywhere, last = _SECRET, _OF_VARIABLE
     else:
         words = _telling_words(words, _SETTING_POINTS)
-        anywhere, last = _SECRET | _OF_SETTING, set()
+        anywhere, last = _SECRET, {"pass"} if words == ["pass"] or _LOGINS.intersection(words[-2:-1]) else set()
     if anywhere.intersection(words) or last.intersection(words[-1:]):
         return True
     return any(word.endswith(_ENDINGS) for word in words) or _is_owned(words, beside=not name.isupper())
@@ -88,7 +78,7 @@ def is_secret_name(name: str, *, key: bool = False) -> bool:
 
 def _is_owned(words: list[str], *, beside: bool) -> bool:
     """Whether a name says of a key whose it is; `beside`: by the word before or after."""
-    pairs = {frozenset(pair) for pair in pairwise(words)}
+    pairs = {frozenset(pair) for pair in pairwise(word for word in words if word not in _BETWEEN)}
     if not beside and "public" not in words:
         pairs.add(frozenset(words))
     return {"connection", "string"} in pairs or any(pair & _OWNERS and pair & _KEYS for pair in pairs)

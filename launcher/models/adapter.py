@@ -27,17 +27,26 @@ _TO_BASE = f"put the base that it was trained on into base_model_name_or_path in
 def problems(folder: Path, base: Path | None = None) -> list[Problem]:
     """Why the adapters cannot be put onto their weights, which are in `base` or where their config says."""
     node = config.read(folder, CONFIG) or {}
-    kind = node.get("peft_type")
-    if not isinstance(kind, str) or not _known_to_peft(kind):
-        got = f"peft_type is {short_repr(kind, 60)} in {CONFIG}"
-        return [Problem("", got, "use LoRA adapters (LORA)", "bad-file")]
-    if not isinstance(targets := node.get("target_modules"), list | str | None):
-        got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}"
-        return [Problem("", got, "use a list of the names of layers", "bad-file")]
+    if found := [*_entry_problems(node)]:
+        return found
     base = base or base_folder(folder)
-    matrices = next(_matrix_problems(folder, node, base), None) if kind == "LORA" else None
+    matrices = next(_matrix_problems(folder, node, base), None) if node.get("peft_type") == "LORA" else None
     found = [*_kind_problems(node), *([matrices] if matrices else [])]
     return found if base and base != base_folder(folder) else [*found, *_base_problems(folder, node)]
+
+
+def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:
+    """Entries that peft could not use."""
+    kind, rank, targets = (node.get(name) for name in ("peft_type", "r", "target_modules"))
+    if not isinstance(kind, str) or not _known_to_peft(kind):
+        yield Problem("", f"peft_type is {short_repr(kind, 60)} in {CONFIG}", "use LoRA adapters (LORA)", "bad-file")
+    if kind == "LORA" and rank is not None and (type(rank) is not int or rank < 1):
+        fix = "use r as it was when they were saved"
+        yield Problem("", f"r is {short_repr(rank, 30)} in {CONFIG}, and a rank is at least 1", fix, "bad-file")
+    listed = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if not listed and not isinstance(targets, str | None):
+        fix = "use a list of the names of layers"
+        yield Problem("", f"target_modules is {short_repr(targets, 60)} in {CONFIG}", fix, "bad-file")
 
 
 def _known_to_peft(kind: str) -> bool:
@@ -90,10 +99,10 @@ def _matrix_problems(folder: Path, node: Mapping[str, Any], base: Path | None) -
 
 def _config_problems(matrix: re.Match[str], shape: Sequence[int], node: Mapping[str, Any]) -> Iterator[Problem]:
     layer, patterns, targets = matrix["layer"], node.get("rank_pattern"), node.get("target_modules")
-    ranks = [node.get("r"), *(patterns.values() if isinstance(patterns, dict) else ())]
+    ranks = {node.get("r"), *(patterns.values() if isinstance(patterns, dict) else ())}
     # experts keep several matrices in one, of a multiple of the rank
     if matrix["side"] == "A" and "experts" not in layer and shape and shape[0] not in ranks:
-        got = f"r is {short_repr(node.get('r'), 30)} in {CONFIG}, and the adapters have rank {shape[0]} ({matrix[0]})"
+        got = f"r is {node.get('r')} in {CONFIG}, and the adapters have rank {shape[0]} ({matrix[0]})"
         yield Problem("", got, f"use r {shape[0]} in {CONFIG}, or the one that was saved with them", "bad-file")
     if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):
         named = short_repr(sorted({layer.rpartition(".")[2], *targets}), 200)

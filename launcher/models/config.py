@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -16,7 +16,7 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import from_node
-from launcher.spec.model import Architecture
+from launcher.spec.model import Architecture, Family
 
 _PLAIN = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
@@ -26,11 +26,14 @@ TEXTS = (
     "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json",
 )  # fmt: skip
+_NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
 _MOST_SCALED = 2**20
-_MOST = 2**40  # of anything that is counted
+_LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
+"""More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
+_COUNT = re.compile(r"num_|n_layers?$")
 LONGEST = 2 * 2**20
 """Bytes of a config; libraries take seconds for larger ones, and real ones have thousands."""
 LONGEST_TOKENIZER = 16 * 2**20  # the tokens that were added to it are many
@@ -53,8 +56,24 @@ def faults(folder: Path) -> list[Problem]:
     """Which of the folder's small texts no loader could, or should, read, and what lies there that is no file."""
     texts = {path for path in (folder / name for name in TEXTS) if path.exists()}
     wrong = {path: fault for path in sorted(texts | _no_files(folder)) if (fault := _fault(path))}
+    wrong |= {path: fault for path, fault in _template_faults(folder) if path not in wrong}
     fix = "use the file as its publisher saved it"
     return [Problem(str(path), fault, fix, "bad-file") for path, fault in wrong.items()]
+
+
+def _template_faults(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Chat templates that are not UTF-8, or not strings."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            read_file(path, LONGEST_TOKENIZER).decode("utf-8")
+        except (OSError, ValueError) as error:
+            yield path, f"the chat template cannot be read, {error_message(error)}"
+    given = (read(folder, "tokenizer_config.json") or {}).get("chat_template")
+    named = given if isinstance(given, list) else []
+    texts = all(isinstance(one, dict) and {type(one.get("name")), type(one.get("template"))} == {str} for one in named)
+    if not texts or not isinstance(given, str | list | dict | None):
+        yield folder / "tokenizer_config.json", f"its chat_template is {short_repr(given, 60)}, which is not a string"
 
 
 def _no_files(folder: Path) -> set[Path]:
@@ -73,8 +92,9 @@ def _fault(path: Path) -> str:
 
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
-    numbers. How many layers, heads and the like there may be is for `dry_load` to say."""
-    return [*_quantized(config), *(fault for part in parts(config) for fault in _out_of_range(part))]
+    numbers."""
+    checks = (_impossible, _out_of_range)
+    return [*_quantized(config), *(fault for part in parts(config) for check in checks for fault in check(part))]
 
 
 def parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -98,12 +118,22 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
         return
 
 
+def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
+    known = config.get("model_type") in get_args(Family)  # others may have layers without attention
+    counts = [name for name, value in config.items() if type(value) is int and _COUNT.match(name)]
+    needed = set(_PLAIN) & config.keys() if known else set[str]()
+    for name in dict.fromkeys((*_NUMBERS, *counts)):
+        value, least = config.get(name), int(known) if name in _NUMBERS else -1
+        most = _LARGEST.get(name, 2**20 if name.startswith("num_") else 2**40)
+        if isinstance(value, list) or (value is None and name not in needed):
+            continue  # a list: one for each layer, in some families
+        if type(value) is not int or not least <= value <= most:
+            shown = "null" if value is None else short_repr(value, 30)
+            fix = f"use a whole number of at most {most:,} for {name}, as its publisher has it"
+            yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
+
+
 _RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    (
-        "|".join((*_PLAIN, "num_key_value_heads|head_dim", "num_(local_)?experts(_per_tok)?|moe_intermediate_size")),
-        lambda x: isinstance(x, int) and 0 <= x <= _MOST,
-        f"a whole number of at most {_MOST:,} for {{name}}, as its publisher has it",
-    ),
     (".*(dropout|pdrop)", lambda x: 0 <= x < 0.9, "{name} as its publisher has it, such as 0 or 0.1"),  # little is left
     (".*(norm_eps|norm_epsilon)", lambda x: 0 <= x <= 0.1, "{name} of about 1e-6, as its publisher has it"),
     ("rope_theta", lambda x: 0 < x < inf, "{name} above 0, as its publisher has it"),
@@ -132,11 +162,28 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
     if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
         got = "sliding_window is 0 in config.json, so that no token would be seen"
         yield Problem("", got, "use null where all tokens are seen", "bad-file")
+    yield from _contradictions(config)
+
+
+def _contradictions(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Numbers that do not fit each other."""
+    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if type(heads) is int and type(shared) is int and heads > 0 < shared and heads % shared:
+        got = (
+            f"num_attention_heads is {heads} in config.json, and num_key_value_heads {shared}, which does not divide it"
+        )
+        yield Problem("", got, "use num_key_value_heads as its publisher has it", "bad-file")
+    taken = config.get("num_experts_per_tok")
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        most = config.get(name)
+        if isinstance(taken, int) and isinstance(most, int) and taken > most > 0:
+            got = f"num_experts_per_tok is {taken} in config.json, and {name} {most}"
+            yield Problem("", got, f"use num_experts_per_tok of at most {most}", "bad-file")
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:
-    """Its numbers; None for a family that is not counted here, or where a number is missing or impossible."""
-    if [*_out_of_range(config)]:
+    """Its numbers; None for a family that is not counted here, or where a number is missing."""
+    if [*_impossible(config)]:
         return None
     family = config.get("model_type")
     moe = family == "qwen3_moe"

@@ -127,7 +127,7 @@ class Python(DetailedReward):
     def unaccepted(self) -> tuple[str, ...]:
         """Which arguments of one answer the function does not take; of one that is imported or created by a call
         nothing is known."""
-        known, _, anything = _parameters(self._function) if self._function else ([], [], True)
+        known, _, anything = self._accepted or ([], [], True)
         return () if anything else tuple(name for name in ONE if name not in known)
 
     def keys_of(self, answer: Answer) -> frozenset[str] | None:
@@ -146,13 +146,14 @@ class Python(DetailedReward):
         return Pool("python", settings, self.workers)
 
     @cached_property
-    def _function(self) -> Function | None:
-        """None where it is imported, or created by a call."""
-        return dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
+    def _accepted(self) -> tuple[list[str], list[str], bool] | None:
+        """The function's parameters; None where it is imported, or created by a call."""
+        function = dict(bound_names(ast.parse(expand_user(self.path).read_bytes()))).get(self.name)
+        return _parameters(function) if function else None
 
     def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
         """The function's result for each answer."""
-        takes_lists = self._function is not None and "solution_strs" in _parameters(self._function)[0]
+        takes_lists = self._accepted is not None and "solution_strs" in self._accepted[0]
         if takes_lists and len(answers) > 1:
             (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
             if not isinstance(found, CallFailure):

@@ -115,7 +115,7 @@ class Remote(DetailedReward):
         for name in (parts.scheme, "all"):
             address = proxies.get(name, "")
             address = address if not address or "://" in address else f"http://{address}"
-            if address.startswith(("http://", "https://")):
+            if address.lower().startswith(("http://", "https://")):
                 return f"{name}_proxy", address
         return "", ""
 

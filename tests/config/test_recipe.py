@@ -88,6 +88,14 @@ def test_what_only_a_shell_knows_is_said():
     ]
 
 
+def test_options_of_a_recipe_take_no_override_with_them():
+    Path("x.sh").write_text("rlrun train --dry-run ~reward.x -d --hf-token=hunter22 -- algorithm=grpo\n")
+    (command,) = commands(Path("x.sh"), ENVIRONMENT)
+    assert command.request.texts == ["~reward.x", "algorithm=grpo"]
+    omitted = [note.removeprefix("x.sh: ").partition(" is left out")[0] for note in command.request.notes]
+    assert omitted == ["--dry-run", "-d", "--hf-token", "--"]
+
+
 def test_a_folder_of_ones_own_is_taken_from_the_recipe():
     Path("x.sh").write_text('rlrun train --config-dir mine a=1 "$@"\n')
     assert run_request(["b=2"], None, "x.sh").config_dir == Path("mine")

@@ -101,6 +101,7 @@ SLIPS = [
      "model: no choice 'https://huggingface.co/org/x/tree/main'; use model=org/x"),
     (["data=hf://datasets/org/x"], "data: no choice 'hf://datasets/org/x'; use data=org/x"),
     (["model=huggingface.co/org/x"], "model: no choice 'huggingface.co/org/x'; use model=org/x"),
+    (["model=https://user:pw@hf.co/org/x"], "model: no choice 'https://[secret]@hf.co/org/x'; use model=org/x"),
     (["reward=https://huggingface.co/org/judge"],
      "reward: no choice 'https://huggingface.co/org/judge'; use reward=org/judge"),
     (["data=train.jsonl,gsm8k"],

@@ -54,7 +54,7 @@ def test_the_whole_model_answers_as_base_and_adapter_do(
 ) -> None:
     base = model("base", 1, **of_model)
     at = adapter(base, tmp_path / "adapter", **of_adapter)
-    out = AutoModelForCausalLM.from_pretrained(folded(at, base, tmp_path / "out", max_shard_size=30_000))
+    out = AutoModelForCausalLM.from_pretrained(folded(at, base, tmp_path / "out", shard_bytes=30_000))
     plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
     exact = PeftModel.from_pretrained(plain, str(at)).merge_and_unload()
     assert out.dtype == getattr(torch, of_model.get("dtype", "float32"))

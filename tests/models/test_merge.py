@@ -61,7 +61,7 @@ def test_the_result_is_the_formula_to_one_ulp(method: str, dtype: str, model: Ma
 )  # fmt: skip
 def test_transformers_loads_it_and_computes_with_the_merged_weights(more: Any, model: Make, tmp_path: Path) -> None:
     x, y = model("x", 1, **more), model("y", 2, **more)
-    merged("linear", [x, y], tmp_path / "out", weights=(1.0, 3.0), max_shard_size=30_000)
+    merged("linear", [x, y], tmp_path / "out", weights=(1.0, 3.0), shard_bytes=30_000)
     theirs, one, other = (AutoModelForCausalLM.from_pretrained(at) for at in (tmp_path / "out", x, y))
     with torch.no_grad():
         for weight, second, found in zip(*(m.parameters() for m in (one, other, theirs)), strict=True):
@@ -75,7 +75,7 @@ def test_transformers_loads_it_and_computes_with_the_merged_weights(more: Any, m
 
 def test_files_are_no_larger_than_asked_and_each_is_told(model: Make, tmp_path: Path) -> None:
     x, y, heard = model("x", 1), model("y", 2), list[tuple[str, int, int]]()
-    asked = MergeRequest("linear", (str(x), str(y)), tmp_path / "out", max_shard_size=20_000)
+    asked = MergeRequest("linear", (str(x), str(y)), tmp_path / "out", shard_bytes=20_000)
     made = merge(asked, lambda *one: heard.append(one))
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     held = {file: load_file(tmp_path / "out" / file) for file in made.files}
@@ -201,7 +201,7 @@ def test_all_that_is_wrong_is_said_at_once(plain: Make, w: Any, tmp_path: Path) 
         ("linera", 2, {}, "--method: no method 'linera'; did you mean linear?"),
         ("ties", 2, {}, "--base: ties needs the model that the others came from; give its folder"),
         ("linear", 2, {"base": "x"}, "--base: linear looks at none; leave it out"),
-        ("linear", 2, {"max_shard_size": "5"}, "--max-shard-size: got '5'; use a size such as 5GB"),
+        ("linear", 2, {"shard_bytes": 0}, "--max-shard-size: got 0 bytes; use more"),
         ("lora", 2, {}, "--method lora: adds one adapter, got 2; merge one after the other"),
         ("lora", 1, {"options": {"scale": 2.0}}, "--scale: lora takes none; leave it out"),
     ],

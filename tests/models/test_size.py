@@ -75,7 +75,8 @@ def test_a_config_is_read_as_the_library_reads_it(node: dict[str, Any]) -> None:
     assert shape.max_position_embeddings == 64
 
 
-@pytest.mark.parametrize(("family", "tied"), [("llama", True), ("qwen3", False)])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_model_from_scratch(family: Any, tied: bool) -> None:
     model = Scratch(architecture=family, tie_word_embeddings=tied, num_key_value_heads=2)
     assert size.parameters(model.shape) == weights(load_model(model, 0, torch.device("cpu")).base)

@@ -43,7 +43,7 @@ def test_a_bad_index_is_refused(text: str, output: str, tmp_path: Path) -> None:
     assert problem.startswith("model.path: ") and output in problem
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "flax_model.msgpack"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.ckpt", "flax_model.msgpack"])
 def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     (line,) = map(str, weights.folder_faults(tmp_path))
@@ -97,7 +97,7 @@ def test_a_header_that_is_none_of_safetensors_is_named(tmp_path: Path, entry: di
         assert weights.shapes(tmp_path) is None and len(weights.cut_faults(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("dtype", ["BOOL", "F8_E8M0"])
+@pytest.mark.parametrize("dtype", ["BOOL", "F8_E4M3", "F8_E8M0", "I8"])
 def test_a_header_of_any_format_is_read(tmp_path: Path, dtype: str) -> None:
     write_header(tmp_path, {"b": {"dtype": dtype, "shape": [4], "data_offsets": [0, 4]},
                             "a": {"dtype": "BF16", "shape": [0, 4], "data_offsets": [4, 4]}})  # fmt: skip
@@ -154,13 +154,22 @@ def test_entries_as_publishers_have_them_are_none() -> None:
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("added_tokens.json", b"[]"), ("config.json", b"{" + b" " * 2**21 + b"}"), ("tokenizer_config.json", b"{"),
+        ("chat_template.jinja", b"\xff\xfe{"), ("chat_template.jinja", b"a" * 17 * 2**20), ("added_tokens.json", b"[]"),
+        ("tokenizer_config.json", b'{"chat_template": [[[]]]}'), ("tokenizer_config.json", b'{"chat_template": 5}'),
+        ("tokenizer_config.json", b'{"chat_template": [{"name": "default"}, {"template": "x"}]}'),
     ],
 )  # fmt: skip
-def test_a_file_that_no_loader_could_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_file_that_is_no_template_or_no_tokens_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     (line,) = map(str, config.faults(tmp_path))
     assert line.startswith(f"{tmp_path / name}: ")
+
+
+def test_named_templates_are_in_order(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "{{ messages }}"}, {"name": "tools", "template": ""}]
+    for given in (named, "{{ messages }}", None, {"default": "x"}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": given}))
+        assert config.faults(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import textwrap
 import time
@@ -186,3 +187,10 @@ def test_it_is_found_from_any_folder(written: Write, tmp_path: Path, monkeypatch
     absolute = Python(path="mine.py").with_absolute_paths()
     monkeypatch.chdir("/")
     assert absolute.problems() == [] and list(score_safely(absolute, [Answer("")]).total) == [1.0]
+
+
+def test_a_long_function_can_be_copied_once_its_arguments_are_known(written: Write) -> None:
+    chain = "".join(f"    {'el' * (number > 0)}if given == {number}:\n        pass\n" for number in range(400))
+    reward = written(f"def compute_score(solution_str):\n    given = 1\n{chain}    return 0.5\n")
+    assert "solution_str" not in reward.unaccepted() != ()
+    assert copy.deepcopy(reward) == reward

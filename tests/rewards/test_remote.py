@@ -102,6 +102,7 @@ def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
         ({"http_proxy": "PROXY"}, "http_proxy"),
         ({"http_proxy": "http://PROXY"}, "http_proxy"),
         ({"all_proxy": "http://PROXY"}, "all_proxy"),
+        ({"http_proxy": "HTTP://PROXY"}, "http_proxy"),
         ({"http_proxy": "http://PROXY", "no_proxy": "scores.example"}, ""),
         ({"http_proxy": "http://PROXY", "no_proxy": "scores.example:81"}, ""),
         ({"https_proxy": "http://PROXY"}, ""),
@@ -119,7 +120,8 @@ def test_a_proxy_is_that_of_the_environment(
     for name, value in environment.items():
         monkeypatch.setenv(name, value.replace("PROXY", place))
     other = Remote(url="http://scores.example:81/score", retries=0)
-    assert other.proxy() == ((asked, f"http://{place}") if asked else ("", ""))
+    name, address = other.proxy()
+    assert (name, address.lower()) == ((asked, f"http://{place}") if asked else ("", ""))
     found = score_safely(other if asked else Remote(url=server.url, retries=0), ANSWERS[:1])
     assert list(found.faults) == [""] and len(server.seen) == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +24,8 @@ from launcher.spec.model import Architecture
 
 if TYPE_CHECKING:
     from launcher.tools.merge.merge import MergeResult
+
+UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 app = CommandGroup()
 
@@ -181,7 +184,7 @@ def merge(
     began = time.monotonic()
     given = {"weights": _weights(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
     options = {name: value for name, value in given.items() if value is not None}
-    asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, max_shard_size)
+    asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
     with show_bytes() as show:
         made = merging.merge(asked, show)
     return CommandAnswer(made, lambda: _say_merged(made, time.monotonic() - began))
@@ -202,3 +205,11 @@ def _weights(text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise Problems(Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")) from None
+
+
+def _bytes(text: str) -> int:
+    """`5GB`"""
+    found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([a-z]*)", text.strip().lower())
+    if not found or found[2] not in UNITS:
+        raise Problems(Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB"))
+    return int(float(found[1]) * UNITS[found[2]])

@@ -160,7 +160,7 @@ def _gpus(value: str, known: RunContext, *, total: bool = False) -> list[str]:
 
 def _offload(value: str, known: RunContext) -> list[str] | None:
     """One list for all that is typed; with sharded weights `weights` stands for the other networks too."""
-    on = [name for name in names_of("engine.offload") if known.is_on(name)]
+    on = [name for name in names_of("engine.offload") if name != "engine.offload" and known.is_on(name)]
     of_role = {
         "reference": [name for name in on if name.startswith("actor_rollout_ref.ref.")],
         "critic": [name for name in on if name.startswith("critic.")],

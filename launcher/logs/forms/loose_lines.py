@@ -102,11 +102,15 @@ def _name_behind_blanks(text: str, behind: int, entry: re.Match[str]) -> str:
     end with a colon are none: `0.5 iter time (s): 2` has one, and `0.5 is better than the reward: 2` has not."""
     unit = _UNIT.match(text, behind, entry.start(2))
     before = text[unit.end() if unit else behind : entry.start(2)].split()
-    words = list(takewhile(_WORD.fullmatch, reversed(before)))
-    if not words or entry[3] == "=":
-        return entry[2]
-    name = " ".join([*reversed(words), entry[2]])
-    return name if name.endswith(")") or known(name) or is_measurement(name) else ""
+    words = [*takewhile(_WORD.fullmatch, reversed(before))][::-1]
+    for start in range(len(words)):  # the longest name counts: behind `0.5 sec grad norm: 2`, grad norm
+        name = " ".join([*words[start:], entry[2]])
+        if name.endswith(")") or known(name) or is_measurement(name):
+            return name
+    texts = [word for word in words if word.isalpha()]  # one may be a unit, behind a number
+    is_unit = len(texts) < 2 and (behind > 0 or len(texts) < len(words))
+    is_metric = not words or (is_unit and (known(entry[2]) or is_measurement(entry[2])))
+    return entry[2] if is_metric or entry[3] == "=" else ""
 
 
 def _spaced(text: str) -> dict[str, float]:

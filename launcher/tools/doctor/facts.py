@@ -23,6 +23,7 @@ class Facts:
     versions: dict[str, str]
     code: str
     """Hash of rlrun's own files: two clones may have one version and other code."""
+    gpus: int
 
 
 def collect(loaded: LoadedLibraries | None) -> Facts:
@@ -38,7 +39,7 @@ def collect(loaded: LoadedLibraries | None) -> Facts:
         "driver": gpus.driver or "none",
         "GPUs": counted or "none",
     }
-    return Facts(versions, hash_code())
+    return Facts(versions, hash_code(), len(names))
 
 
 def hash_code() -> str:

@@ -61,13 +61,13 @@ def _probe(
         yield from ((CLUSTER, verdict) for verdict in from_problems(problems.problems))
         return
     reports = dict[str, probe.NodeReport]()
-    for rank, name in enumerate(nodes):
+    for rank, (name, node) in enumerate(nodes.items()):
         found = _read_report(logs / f"rank-{rank}.log", ended.get(rank))
         if isinstance(found, CheckResult):
             yield name, found
             continue
         reports[name] = found
-        yield from ((name, verdict) for verdict in found.results)
+        yield from ((name, verdict) for verdict in (*found.results, *counts(node, found.facts)))
     if len(reports) > 1:
         differ = facts.compare({name: report.facts for name, report in reports.items()}, facts.hash_code())
         yield from ((BETWEEN, verdict) for verdict in differ)
@@ -146,3 +146,10 @@ def shared(folder: str, sees: Mapping[str, bool]) -> CheckResult:
         return CheckResult("OK", "run root", f"{folder} is one folder on {len(sees)} nodes")
     message = f"{folder} is not one folder: {', '.join(blind)} does not see what this machine puts there"
     return CheckResult("WARN", "run root", message, "use a folder that all nodes share (--root, trainer.run_root)")
+
+
+def counts(node: RayNode, found: facts.Facts) -> list[CheckResult]:
+    """Ray gives out as many GPUs as it was told of when the node was started."""
+    message = f"Ray counts {node.gpus:g}, the driver {found.gpus}"
+    warning = CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={found.gpus} there")
+    return [] if node.gpus == found.gpus else [warning]

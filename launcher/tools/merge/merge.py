@@ -48,8 +48,7 @@ class MergeRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     base: str | None = None
     dtype: str = SAME
-    max_shard_size: str | int = "5GB"
-    """Of a file of weights, as Hugging Face writes sizes, or in bytes."""
+    shard_bytes: int = 5_000_000_000
     texts: Mapping[str, str] = field(default_factory=dict)
     """Text files to write beside the weights, by name."""
 
@@ -98,7 +97,7 @@ def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     inputs = dict(zip(roles, folders, strict=False))
     with output.draft_folder(request.out) as draft:
-        for done in output.write_weights(draft, sizes, compute, request.max_shard_size):
+        for done in output.write_weights(draft, sizes, compute, request.shard_bytes):
             show("writing", done, sum(sizes.values()))
         output.copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
@@ -188,7 +187,7 @@ def _fold(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
         raise Problems(problems)
     model = _merged_model(adapter, base).to(dtype)
     with output.draft_folder(request.out) as draft:
-        model.save_pretrained(draft, max_shard_size=request.max_shard_size)
+        model.save_pretrained(draft, max_shard_size=request.shard_bytes)
         output.copy_neighbours(base.path, draft)
         output.copy_neighbours(adapter.path, draft, only_tokenizer=True)
         notes = _read_back(draft, base)
@@ -276,11 +275,8 @@ def _common_problems(request: MergeRequest, folders: Sequence[ModelFolder], size
     if request.dtype not in (SAME, *FORMATS):
         fix = suggest(request.dtype, [SAME, *FORMATS])
         found.append(Problem("--dtype", f"got {short_repr(request.dtype)}", fix))
-    try:
-        output.split_into_files({}, request.max_shard_size)
-    except ValueError:
-        got = f"got {short_repr(request.max_shard_size)}"
-        found.append(Problem("--max-shard-size", got, "use a size such as 5GB"))
+    if request.shard_bytes < 1:
+        found.append(Problem("--max-shard-size", f"got {request.shard_bytes} bytes", "use more"))
     fix = "use the model before quantization"
     quantized = [at for at in folders if at.config.get("quantization_config")]
     found += [Problem(at.given, "is quantized", fix, "bad-file") for at in quantized]

@@ -61,21 +61,20 @@ def draft_folder(out: Path) -> Iterator[Path]:
     fsync_path(final.parent)
 
 
-def split_into_files(sizes: Mapping[str, int], max_shard_size: str | int) -> StateDictSplit:
-    """Which tensors, by their sizes in bytes, come into which file. Raises `ValueError` where `max_shard_size` is no
-    size, such as 5GB."""
+def split_into_files(sizes: Mapping[str, int], shard_bytes: int) -> StateDictSplit:
+    """Which tensors, by their sizes in bytes, come into which file."""
     return split_state_dict_into_shards_factory(
-        dict(sizes), get_storage_size=int, filename_pattern="model{suffix}.safetensors", max_shard_size=max_shard_size
+        dict(sizes), get_storage_size=int, filename_pattern="model{suffix}.safetensors", max_shard_size=shard_bytes
     )
 
 
 def write_weights(
-    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], max_shard_size: str | int
+    folder: Path, sizes: Mapping[str, int], compute: Callable[[str], Tensor], shard_bytes: int
 ) -> Iterator[int]:
-    """Write the tensors of these sizes in files of at most `max_shard_size`, a larger one in a file of its own, and say
+    """Write the tensors of these sizes in files of at most `shard_bytes`, a larger one in a file of its own, and say
     after each file how many bytes there are. The tensors of one file are in memory at a time. Raises `Problems` where
     one reads back otherwise."""
-    split, done = split_into_files(sizes, max_shard_size), 0
+    split, done = split_into_files(sizes, shard_bytes), 0
     for file, names in split.filename_to_tensors.items():
         path = folder / file
         tensors = {name: compute(name).contiguous() for name in names}

@@ -68,6 +68,8 @@ def test_arguments_are_applied_as_hydra_does(program, words, key, value):
          "data.train_batch_size: got 'abc', which verl takes and cannot use; use a whole number"),
         ("ppo", "actor_rollout_ref.rollout.n=8.0",
          "actor_rollout_ref.rollout.n: got 8.0, which verl takes and cannot use; use 8"),
+        ("ppo", "actor_rollout_ref.actor.optim.betas=[a,b]",
+         "actor_rollout_ref.actor.optim.betas: got ['a', 'b'], which verl takes and cannot use; use [A,B]"),
         ("ppo", "actor_rollout_ref.actor.use_kl_loss=no",
          "actor_rollout_ref.actor.use_kl_loss: got 'no', which verl takes and cannot use; use true or false"),
         ("ppo", "actor_rollout_ref.actor.optim=adam",

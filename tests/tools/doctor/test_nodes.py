@@ -23,7 +23,7 @@ VERSIONS = {
     "driver": "550.54",
     "GPUs": "2 H200",
 }
-A = Facts(VERSIONS, "c0de")
+A = Facts(VERSIONS, "c0de", 2)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,13 @@ def test_the_code_hash_sees_every_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_folder_of_runs_is_shared_or_not(sees: dict[str, bool], level: str, word: str) -> None:
     found = remote_probe.shared("/s", sees)
     assert found.level == level and found.message.endswith(word), found
+
+
+def test_ray_counts_the_gpus_of_the_driver() -> None:
+    assert remote_probe.counts(RayNode("x", True, "10.0.0.1", "h", 1, 2), A) == []
+    (found,) = remote_probe.counts(RayNode("x", True, "10.0.0.1", "h", 1, 0), A)
+    assert (found.level, found.message) == ("WARN", "Ray counts 0, the driver 2")
+    assert found.fix == "use ray start --num-gpus=2 there"
 
 
 def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:

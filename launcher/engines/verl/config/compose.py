@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,11 +188,19 @@ def _refusal(override: Override, program: Program, node: DictConfig, base: dict[
             return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
         got = error_message(error.__cause__ if isinstance(error.__cause__, Exception) else error)
         if override.is_delete() and isinstance(error, HydraException):
-            got = "is not there to be deleted"
+            there = _value_at(node, key) is not None
+            got = "has another value than the one to be deleted" if there else "is not there to be deleted"
         return Problem(key, got, "leave ~ out, and give a value", "unknown-setting")
-    if isinstance(OmegaConf.select(node, parent, throw_on_missing=False), str | int | float):
+    if isinstance(_value_at(node, parent), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
     return Problem(key, "verl has no such key", _advise(key, program, known, base), "unknown-setting")
+
+
+def _value_at(node: DictConfig, key: str) -> Any:
+    """None where the config has no such key, or no value there."""
+    with suppress(OmegaConfBaseException):
+        return OmegaConf.select(node, key, throw_on_missing=False)
+    return None
 
 
 def _advise(key: str, program: Program, known: Sequence[str], base: dict[str, Any]) -> str:

@@ -43,8 +43,10 @@ def _adapter(annotation: str) -> TypeAdapter[Any]:
 
 def words_of(annotation: str) -> str:
     """The type in words: `a whole number`."""
-    plain = annotation.removeprefix("Optional[").removesuffix("]")
-    return "[A,B]" if plain.startswith("list") else _WORDS.get(plain.partition(" ")[0], plain)
+    plain = annotation[len("Optional[") : -1] if annotation.startswith("Optional[") else annotation
+    if plain.startswith("dict"):
+        return "a section"
+    return "[A,B]" if plain.startswith(("list", "tuple")) else _WORDS.get(plain.partition(" ")[0], plain)
 
 
 def kind_of_default(key: str, default: Any) -> str:
