@@ -21,6 +21,8 @@ _OTHERS = {
 }
 """Kinds of adapters that are no change of a language model's weights."""
 CONFIG = LAYOUTS[1]
+MATCH_S = 1.0
+"""Seconds for the pattern of `target_modules` to be compared with the name of one layer."""
 _TO_BASE = f"put the base that it was trained on into base_model_name_or_path in {CONFIG}"
 
 
@@ -104,6 +106,14 @@ def _config_problems(matrix: re.Match[str], shape: Sequence[int], node: Mapping[
     if matrix["side"] == "A" and "experts" not in layer and shape and shape[0] not in ranks:
         got = f"r is {node.get('r')} in {CONFIG}, and the adapters have rank {shape[0]} ({matrix[0]})"
         yield Problem("", got, f"use r {shape[0]} in {CONFIG}, or the one that was saved with them", "bad-file")
+    if isinstance(targets, str) and targets != "all-linear":
+        import regex  # noqa: PLC0415  late: most folders have no adapters
+
+        try:  # as peft matches, which has no bound of time
+            regex.fullmatch(targets, layer, timeout=MATCH_S)
+        except (regex.error, TimeoutError) as error:
+            got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}, a pattern that cannot be used: {error}"
+            yield Problem("", got, "use a list of the names of layers", "bad-file")
     if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):
         named = short_repr(sorted({layer.rpartition(".")[2], *targets}), 200)
         got = f"target_modules in {CONFIG} leaves out {matrix[0]}"

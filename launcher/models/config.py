@@ -31,7 +31,19 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _SCALED = ("linear", "dynamic", "yarn")
 """Kinds of rotary embeddings whose `factor` makes the model know more positions."""
 _MOST_SCALED = 2**20
-_LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "model_type": ("a string", (str,)), "dtype": ("a string", (str, dict)), "torch_dtype": ("a string", (str, dict)),
+    "rope_theta": ("a number", (int, float, list)), "rope_scaling": ("an object", (dict,)),
+    "rope_parameters": ("an object", (dict,)), "quantization_config": ("an object", (dict,)),
+}  # fmt: skip
+"""Types of entries of a config.json, where they are not null."""
+_NAME = 200  # characters of a model_type at most
+_SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim")
+_LARGEST = (
+    dict.fromkeys(_SIZES, 2**24)
+    | dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000)
+    | {"num_labels": 2**16}
+)
 """More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
 _COUNT = re.compile(r"num_|n_layers?$")
 LONGEST = 2 * 2**20
@@ -93,7 +105,7 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    checks = (_impossible, _out_of_range)
+    checks = (_of_other_kinds, _impossible, _out_of_range)
     return [*_quantized(config), *(fault for part in parts(config) for check in checks for fault in check(part))]
 
 
@@ -116,6 +128,15 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
         fix = "use the unquantized checkpoint (bfloat16); model.lora_rank trains adapters on that in less memory"
         yield Problem("", got, fix, "not-supported")
         return
+
+
+def _of_other_kinds(config: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, (kind, kinds) in _KINDS.items():
+        value = config.get(name)
+        long = name == "model_type" and isinstance(value, str) and len(value) > _NAME
+        if value is not None and (long or not isinstance(value, kinds) or isinstance(value, bool)):
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {kind} for {name}, as its publisher has it", "bad-file")
 
 
 def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:

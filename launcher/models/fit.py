@@ -122,7 +122,20 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", "", message).rstrip(".")
     text = f"there is no {text}" if report.kind == "KeyError" else text
     what = "the weights cannot be loaded" if report.step == "load" else "no model can be made from config.json"
-    return Problem(where, f"{what}: {shortened(text, 200)}", fix, "bad-file")
+    got = f"{what}: {shortened(text, 200)}"
+    if named := _entry(config, message):
+        got, fix = f"{got} ({named[0]} is {short_repr(named[1])})", f"correct {named[0]} in config.json"
+    return Problem(where, got, fix, "bad-file")
+
+
+def _entry(config: Mapping[str, Any], message: str, above: str = "") -> tuple[str, str] | None:
+    """The entry of config.json whose text an error speaks of, with the names above it."""
+    for name, value in config.items():
+        if isinstance(value, dict) and (found := _entry(value, message, f"{above}{name}.")):
+            return found
+        if isinstance(value, str) and value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message):
+            return f"{above}{name}", value
+    return None
 
 
 # ---- weights that are not there

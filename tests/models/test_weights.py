@@ -186,3 +186,15 @@ def test_what_peft_could_not_use_is_named(tmp_path: Path, entry: dict[str, Any],
     launch_model.Adapter(str(base), config=entry).save(tmp_path / "adapters")
     lines = list(map(str, adapter.problems(tmp_path / "adapters")))
     assert len(lines) == bool(named) and all(named in line and "adapter_config.json" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model_type", ["llama"]), ("model_type", "a" * 2**20), ("dtype", ["float32"]), ("rope_theta", "x"),
+        ("rope_scaling", [1]), ("quantization_config", [1]), ("hidden_size", 2**30), ("head_dim", 10**9),
+    ],
+)  # fmt: skip
+def test_an_entry_that_no_model_has_is_named(name: str, value: Any) -> None:
+    (line,) = map(str, config.content_faults({"model_type": "llama", name: value}))
+    assert line.startswith(name) and "in config.json; use" in line and len(line) < 300
