@@ -112,9 +112,9 @@ def is_locked(path: Path) -> bool | None:
     that is not known: without a block device, it may be on a network's disk, and locks of others are listed nowhere."""
     with suppress(OSError):
         status = path.stat()
-        if os.major(status.st_dev):
-            locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-            return any(fields[1] == "FLOCK" and fields[5].endswith(f":{status.st_ino}") for fields in locks)
+        if device := os.major(status.st_dev):
+            place = f"{device:02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+            return any({"FLOCK", place} <= {*line.split()} for line in Path("/proc/locks").read_text().splitlines())
     return None
 
 

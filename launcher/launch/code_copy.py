@@ -9,23 +9,21 @@ from __future__ import annotations
 import ast
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
 
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
 from launcher.core.redaction import redact
-from launcher.rewards.combined import Combined
+from launcher.rewards.combined import replace_each
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
-Kind = TypeVar("Kind", bound=Reward)
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
 """Of one copy."""
 
@@ -42,7 +40,7 @@ def keep(reward: Reward, folder: Folder) -> tuple[Reward, list[str]]:
         copy = _copied(path.parent, files, folder).relative_to(folder.path)
         return replace(leaf, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    return with_each(reward, Python, kept), notes
+    return replace_each(reward, Python, kept), notes
 
 
 def changes(run: RunSpec, folder: Folder) -> list[str]:
@@ -56,7 +54,7 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
             notes.append(f"{files} since the run began; it goes on with its copy, which you may change: {copy}")
         return leaf
 
-    with_each(run.reward, Python, look)
+    replace_each(run.reward, Python, look)
     return notes
 
 
@@ -144,12 +142,3 @@ def _same(one: Path, other: Path) -> bool:
         return read_file(one, MOST_BYTES) == read_file(other, MOST_BYTES)
     except (OSError, ValueError):
         return False
-
-
-def with_each(reward: Reward, kind: type[Kind], change: Callable[[Kind], Reward]) -> Reward:
-    """The reward with another for each of this kind in it."""
-    if isinstance(reward, kind):
-        return change(reward)
-    if isinstance(reward, Combined):
-        return replace(reward, parts={name: with_each(part, kind, change) for name, part in reward.parts.items()})
-    return reward

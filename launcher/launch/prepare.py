@@ -14,10 +14,10 @@ from launcher.core.problems import Problems
 from launcher.core.state import RunState, Sink, write_all
 from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
-from launcher.launch.code_copy import with_each
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.monitor.console import Seldom
+from launcher.rewards.combined import replace_each
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import DataProgress
 from launcher.spec.reward import Reward
@@ -43,7 +43,7 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
 
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_downloaded(model, show)))
-    reward = with_each(reward, RewardModel, local)
+    reward = replace_each(reward, RewardModel, local)
     if problems := [*model.problems(), *reward.problems()]:
         raise Problems(problems)
 

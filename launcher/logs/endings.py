@@ -49,10 +49,10 @@ def known_endings() -> Sequence[tuple[re.Pattern[str], LogEnding]]:
     """The pattern of each row and what it says."""
     found = []
     for row in _table()["endings"]:
-        pattern = "|".join(row.pop("patterns"))
+        pattern = "|".join(row["patterns"])
         for name, piece in _table()["pieces"].items():
             pattern = pattern.replace(f"{{{name}}}", piece)
-        found.append((re.compile(pattern), LogEnding(**row)))
+        found.append((re.compile(pattern), LogEnding(**{key: row[key] for key in row if key != "patterns"})))
     return found
 
 

@@ -129,11 +129,11 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
 
 
 def _entry(config: Mapping[str, Any], message: str, above: str = "") -> tuple[str, str] | None:
-    """The entry of config.json whose text an error speaks of, with the names above it."""
+    """The entry of config.json whose text an error quotes, with the names above it."""
     for name, value in config.items():
         if isinstance(value, dict) and (found := _entry(value, message, f"{above}{name}.")):
             return found
-        if isinstance(value, str) and value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message):
+        if isinstance(value, str) and value and repr(value) in message:
             return f"{above}{name}", value
     return None
 

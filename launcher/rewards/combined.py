@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 
 from pydantic import Field
 
@@ -19,6 +19,7 @@ from launcher.spec.data import NO_SOURCE
 from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely, with_model
 from launcher.spec.routes import ROUTES, route
 
+Kind = TypeVar("Kind", bound=Reward)
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
@@ -239,6 +240,15 @@ class ByStyle(Weighted):
             parts = {name: part for name, part in self.parts.items() if part.learned == learned}
             found[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
         return found
+
+
+def replace_each(reward: Reward, kind: type[Kind], change: Callable[[Kind], Reward]) -> Reward:
+    """The reward with another in place of each one of this kind, itself or among its parts."""
+    if isinstance(reward, kind):
+        return change(reward)
+    if isinstance(reward, Combined):
+        return replace(reward, parts={name: replace_each(part, kind, change) for name, part in reward.parts.items()})
+    return reward
 
 
 def _scattered(scored: Iterable[tuple[Sequence[int], Scores]], faults: list[str]) -> Scores:

@@ -74,9 +74,8 @@ def _run(order: ShellCommand) -> ShellOutcome:
     profile = confine.shell_profile(confine.landlock_version())
 
     def give_up() -> None:
-        os.nice(
-            5
-        )  # the watching process comes first: a fork bomb of root, which no limit of processes binds, ends soon
+        # No limit of processes binds root: the process that watches must come first, so that a fork bomb ends soon.
+        os.nice(5)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
         confine.confine(profile, LIMITS, rules)
 

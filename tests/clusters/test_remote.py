@@ -286,6 +286,6 @@ def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(
     claim = tmp_path / "claim"
     claim.touch()
     assert job_client.main("192.0.2.77:6379", "j", "true", claim) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("the cluster starts no job: 192.0.2.77:6379: its job server answers on its head alone")
+    error = capsys.readouterr().err
+    assert error.startswith("the cluster starts no job: 192.0.2.77:6379: its job server answers on its head alone")
     assert not claim.exists()

@@ -140,13 +140,13 @@ def test_rows_that_hold_nothing_of_the_kind_are_a_problem(tmp_path: Path) -> Non
 def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1_000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    told = list[DataProgress]()
+    reports = list[DataProgress]()
     files = rows(tmp_path / "a.jsonl", 100_000)
-    prepare(files, "prompts", "sums", told.append)
+    prepare(files, "prompts", "sums", reports.append)
     size = Path(files.train_files[0]).stat().st_size
-    assert [at.done_bytes for at in told] == sorted(at.done_bytes for at in told)
-    assert told[-1].done_bytes == told[-1].bytes == size
-    assert told[-1].rows == 100_000
+    assert [at.done_bytes for at in reports] == sorted(at.done_bytes for at in reports)
+    assert reports[-1].done_bytes == reports[-1].bytes == size
+    assert reports[-1].rows == 100_000
 
 
 def started(source: Path, root: Path) -> subprocess.Popen[bytes]:

@@ -48,8 +48,8 @@ def test_grpo_loss(drawn, agree, mean_loss, trl_grpo, seed, shape, holes, kind, 
         loss_agg_mode=MODES[kind],
         loss_scale_factor=40.0 if "norm" in MODES[kind] else None,
     )
-    told = {"loss_type": kind, "delta": delta, "beta": beta, "epsilon_high": 0.28, "max_completion_length": 40}
-    agree(lambda at: mean_loss(algorithm, at, wide), lambda at: trl_grpo(at, wide, **told), at=logp)
+    options = {"loss_type": kind, "delta": delta, "beta": beta, "epsilon_high": 0.28, "max_completion_length": 40}
+    agree(lambda at: mean_loss(algorithm, at, wide), lambda at: trl_grpo(at, wide, **options), at=logp)
 
 
 @every_case
@@ -58,9 +58,9 @@ def test_gspo_loss(drawn, agree, mean_loss, trl_grpo, seed, shape, holes, beta) 
     logp, batch = drawn(seed, shape, holes)
     near = replace(batch, old=logp + 0.01 * (batch.old - logp))  # some answers inside the clip, some outside
     near = replace(near, advantage=torch.randn(len(batch), 1, dtype=torch.float64) * batch.mask)
-    told = {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
+    options = {"importance_sampling_level": "sequence", "loss_type": "grpo", "epsilon_low": 3e-4, "epsilon_high": 4e-4}
     algorithm = GSPO(kl_loss_coef=beta)
-    agree(lambda at: mean_loss(algorithm, at, near), lambda at: trl_grpo(at, near, beta=beta, **told), at=logp)
+    agree(lambda at: mean_loss(algorithm, at, near), lambda at: trl_grpo(at, near, beta=beta, **options), at=logp)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,6 +115,6 @@ def test_dpo_loss(drawn, agree, mean_loss, trl_dpo, seed, shape, holes, ours) ->
 def test_what_dpo_reports(drawn, agree, trl_dpo, seed) -> None:
     logp, batch = paired(drawn, seed, (16, 2, 24))
     _, seen = DPO(beta=0.3).loss(Output(logp), batch)
-    _, told = trl_dpo(logp, batch, loss_type="sigmoid", beta=0.3)
+    _, metrics = trl_dpo(logp, batch, loss_type="sigmoid", beta=0.3)
     for name in ("rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"):
-        agree(seen[name].total / seen[name].count, told[name])
+        agree(seen[name].total / seen[name].count, metrics[name])

@@ -87,15 +87,15 @@ def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
 def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) -> None:
     logp, batch = drawn(seed, shape, holes, empty=seed == 1)
     wide = replace(batch, old=batch.old - 0.5 * batch.mask)  # ratios that a dual clip at 3 reaches
-    told = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": most, "loss_agg_mode": mode}
+    options = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": most, "loss_agg_mode": mode}
     config = actor(most=most or NO_DUAL_CLIP, loss_scale_factor=40)
 
     def theirs(at: torch.Tensor, agg: str = mode) -> torch.Tensor:
         lifted = wide.advantage * undone(agg, wide.mask)
         return verl.compute_policy_loss_vanilla(wide.old, at, lifted, wide.mask, agg, config)[0]
 
-    told["loss_scale_factor"] = 40.0 if "norm" in mode else None
-    for algorithm in (GRPO(**told), PPO(**told)):
+    options["loss_scale_factor"] = 40.0 if "norm" in mode else None
+    for algorithm in (GRPO(**options), PPO(**options)):
         agree(lambda at, algorithm=algorithm: mean_loss(algorithm, at, wide), theirs, at=logp)
 
 
@@ -182,12 +182,12 @@ def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
 def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
     """KL in the reward, the price that follows it, GAE and whitening, one after the other."""
     algorithm = PPO(kl_coef=0.3, kl_penalty=ours, kl_ctrl=control, horizon=500, target_kl=0.04, gamma=0.99, lam=0.95)
-    controller, told = verl.AdaptiveKLController(0.3, 0.04, 500), {}
+    controller, state = verl.AdaptiveKLController(0.3, 0.04, 500), {}
     if control == "fixed":
         controller = verl.FixedKLController(0.3)
     for seed in range(3):
         _, batch = drawn(seed, (8, 8, 48), holes, shortest=32)  # see above: verl's 1e-8
-        made, told = algorithm.prepare(batch, told)
+        made, state = algorithm.prepare(batch, state)
         held = {
             "response_mask": batch.mask, "token_level_scores": scored(batch),
             "old_log_probs": batch.old, "ref_log_prob": batch.reference,
@@ -198,5 +198,5 @@ def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
         advantage, target = verl.compute_gae_advantage_return(priced, batch.value, batch.mask, 0.99, 0.95)
         agree(made.advantage, advantage * batch.mask)
         agree(made.target, target * batch.mask)
-        agree(told[PENALTY], metrics[PENALTY])
-        agree(told[COEFFICIENT], metrics[COEFFICIENT])
+        agree(state[PENALTY], metrics[PENALTY])
+        agree(state[COEFFICIENT], metrics[COEFFICIENT])

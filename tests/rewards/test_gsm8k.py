@@ -120,10 +120,10 @@ def test_every_way_to_write_a_number_is_that_number(number: int, zeros: int) -> 
 
 
 def test_solutions_with_equal_numbers_say_the_same() -> None:
-    told = ["I guess #### 7", "2 and 3 make #### 5", "it is #### 5.0", "so #### $5"]
+    texts = ["I guess #### 7", "2 and 3 make #### 5", "it is #### 5.0", "so #### $5"]
     reward = GSM8K()
-    scores = reward.score([Answer(text, ground_truth="5") for text in told])
-    assert [reward.extract_answer(text) for text in told] == ["7", "5", "5", "5"]
-    assert majority(scores, [reward.extract_answer(text) for text in told]) == 1.0
+    scores = reward.score([Answer(text, ground_truth="5") for text in texts])
+    assert [reward.extract_answer(text) for text in texts] == ["7", "5", "5", "5"]
+    assert majority(scores, [reward.extract_answer(text) for text in texts]) == 1.0
     assert reward.extract_answer("no number") == ""
     assert GSM8K(method="flexible").extract_answer("first 3, then 4") == "4"

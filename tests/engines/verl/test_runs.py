@@ -85,19 +85,19 @@ def test_a_save_that_was_cut_off_does_not_count(words: Words, tmp_path: Path, co
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told", "most"),
+    ("wrong", "message", "most"),
     [
         ("fail=3", "ZeroDivisionError: division by zero", 2),  # not tried again
         ("early=3", "verl ended with exit code 0 after step 3 of 6", 3),
     ],
 )
 def test_an_error_of_verl_or_an_early_end_is_no_success(
-    words: Words, tmp_path: Path, commands: Any, wrong: str, told: str, most: int
+    words: Words, tmp_path: Path, commands: Any, wrong: str, message: str, most: int
 ) -> None:
     call = commands(tmp_path)
     limit = ["trainer.max_restarts=0"] if wrong == "early=3" else []
     ran = call("train", *words("trainer.experiment_name=a", *limit, wrong=wrong))
-    assert ran.returncode == 1 and told in ran.stdout + ran.stderr
+    assert ran.returncode == 1 and message in ran.stdout + ran.stderr
     assert steps(call.run("a"))[-1] == most
 
 

@@ -36,7 +36,7 @@ def accepts(annotation: str, value: object) -> bool:
 
 @cache
 def _adapter(annotation: str) -> TypeAdapter[Any]:
-    """The text is the snapshot's, not a user's."""
+    """The texts are those of `snapshot.json` and `beside.yaml`, and never a user's, so that they may be evaluated."""
     kind = eval(annotation, {"__builtins__": {}}, _NAMES)
     return TypeAdapter(kind, config=ConfigDict(strict=True))
 
