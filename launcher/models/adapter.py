@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher.core.problems import Problem, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.models import config, weights
 from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder
 from launcher.spec.checkpoint_format import FORMAT
@@ -21,7 +21,7 @@ _OTHERS = {
 }
 """Kinds of adapters that are no change of a language model's weights."""
 CONFIG = LAYOUTS[1]
-MATCH_S = 1.0
+MATCH_S = 0.5
 """Seconds for the pattern of `target_modules` to be compared with the name of one layer."""
 _TO_BASE = f"put the base that it was trained on into base_model_name_or_path in {CONFIG}"
 
@@ -106,18 +106,29 @@ def _config_problems(matrix: re.Match[str], shape: Sequence[int], node: Mapping[
     if matrix["side"] == "A" and "experts" not in layer and shape and shape[0] not in ranks:
         got = f"r is {node.get('r')} in {CONFIG}, and the adapters have rank {shape[0]} ({matrix[0]})"
         yield Problem("", got, f"use r {shape[0]} in {CONFIG}, or the one that was saved with them", "bad-file")
-    if isinstance(targets, str) and targets != "all-linear":
-        import regex  # noqa: PLC0415  late: most folders have no adapters
-
-        try:  # as peft matches, which has no bound of time
-            regex.fullmatch(targets, layer, timeout=MATCH_S)
-        except (regex.error, TimeoutError) as error:
-            got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}, a pattern that cannot be used: {error}"
-            yield Problem("", got, "use a list of the names of layers", "bad-file")
-    if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):
-        named = short_repr(sorted({layer.rpartition(".")[2], *targets}), 200)
+    try:
+        is_target = targets in (None, "all-linear") or _is_target(layer, targets)
+    except ValueError as error:
+        got = f"target_modules is {short_repr(targets, 60)} in {CONFIG}, a pattern that cannot be used: {error}"
+        yield Problem("", got, "use a list of the names of layers", "bad-file")
+        return
+    if not is_target:
+        others = targets if isinstance(targets, list) else ()
+        named = short_repr(sorted({layer.rpartition(".")[2], *others}), 200)
         got = f"target_modules in {CONFIG} leaves out {matrix[0]}"
         yield Problem("", got, f"use target_modules {named} in {CONFIG}", "bad-file")
+
+
+def _is_target(layer: str, targets: str | Sequence[str]) -> bool:
+    """As peft matches: a string is a pattern. Raises `ValueError` of a pattern that is none, or takes too long."""
+    if isinstance(targets, str):
+        import regex  # noqa: PLC0415  late: most folders have no adapters
+
+        try:
+            return regex.fullmatch(targets, layer, timeout=MATCH_S) is not None
+        except (regex.error, TimeoutError) as error:
+            raise ValueError(error_message(error)) from error
+    return any(f".{layer}".endswith(f".{target}") for target in targets)
 
 
 def _layer_problems(

@@ -178,7 +178,8 @@ def test_named_templates_are_in_order(tmp_path: Path) -> None:
         ({"r": "x"}, "r is 'x'"), ({"r": float("inf")}, "r is inf"), ({"r": -1}, "r is -1"),
         ({"peft_type": "NOPE"}, "peft_type is 'NOPE'"), ({"peft_type": None}, "peft_type is None"),
         ({"target_modules": 5}, "target_modules is 5"), ({"target_modules": r".*\.(q|v)_proj"}, ""),
-        ({"target_modules": "all-linear"}, ""), ({}, ""),
+        ({"target_modules": "all-linear"}, ""), ({}, ""), ({"target_modules": ".*q_proj"}, "leaves out"),
+        ({"target_modules": "((a*)*)*b"}, "leaves out"), ({"target_modules": "("}, "a pattern that cannot be used"),
     ],
 )  # fmt: skip
 def test_what_peft_could_not_use_is_named(tmp_path: Path, entry: dict[str, Any], named: str) -> None:
