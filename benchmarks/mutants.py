@@ -96,8 +96,10 @@ def run_tests(tree: Path, arguments: list[str], *, limited: bool = True) -> subp
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, preexec_fn=limit)
 
 
-def covering_tests(tree: Path, packages: Sequence[str]) -> dict[str, dict[int, list[str]]]:
-    """For each file and line the tests that pass through it."""
+def covering_tests(tree: Path, packages: Sequence[str], kept: Path) -> dict[str, dict[str, list[str]]]:
+    """For each file and line the tests that pass through it, from the file `kept` where there is one."""
+    if kept.exists():
+        return json.loads(kept.read_text())
     folders = [f"tests/{name}" for name in (*packages, *MORE_TESTS) if (tree / "tests" / name).is_dir()]
     report = ["--cov=launcher", "--cov-context=test", "--cov-report="]
     outcome = run_tests(tree, [*folders, *report], limited=False)
@@ -106,12 +108,12 @@ def covering_tests(tree: Path, packages: Sequence[str]) -> dict[str, dict[int, l
     as_json = ["json", "-q", "--show-contexts", "-o", "coverage.json"]
     subprocess.run([sys.executable, "-m", "coverage", *as_json], cwd=tree, check=True)
     files = json.loads((tree / "coverage.json").read_text())["files"]
-    return {
-        path: {
-            int(line): [name.partition("|")[0] for name in names if name] for line, names in facts["contexts"].items()
-        }
+    found = {
+        path: {line: [name.rpartition("|")[0] for name in names if name] for line, names in facts["contexts"].items()}
         for path, facts in files.items()
     }
+    kept.write_text(json.dumps(found))
+    return found
 
 
 def is_killed(tree: Path, mutant: Mutant, contexts: list[str], draw: random.Random) -> bool:
@@ -133,6 +135,7 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=CORE, help="folders of launcher/ and of tests/")
     parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--coverage", type=Path, help="a file that keeps which tests pass through which line")
     options = parser.parse_args()
     draw = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -140,12 +143,12 @@ def main() -> None:
         shutil.copytree(
             options.root, tree, ignore=shutil.ignore_patterns(".venv*", ".git", "__pycache__", "*.safetensors")
         )
-        tests = covering_tests(tree, options.packages)
+        tests = covering_tests(tree, options.packages, options.coverage or tree / "tests.json")
         paths = [path for folder in options.packages for path in sorted((tree / "launcher" / folder).rglob("*.py"))]
         everything = [mutant for path in paths for mutant in mutants_of(tree, path)]
         survived = 0
         for mutant in draw.sample(everything, options.number):
-            killed = is_killed(tree, mutant, tests.get(mutant.path, {}).get(mutant.line, []), draw)
+            killed = is_killed(tree, mutant, tests.get(mutant.path, {}).get(str(mutant.line), []), draw)
             survived += not killed
             verdict = "killed  " if killed else "survived"
             print(f"{verdict} {mutant.path}:{mutant.line}  {mutant.before!r} -> {mutant.after!r}", flush=True)

@@ -356,7 +356,7 @@ class _Template:
         """What rows or settings give to the template and it does not write."""
         template = self.encoder.tokenizer.chat_template
         known = set(re.findall(r"\w+", " ".join(template.values()) if isinstance(template, dict) else template))
-        for name in self.encoder.data.template_args.keys() - known:
+        for name in sorted(self.encoder.data.template_args.keys() - known):
             near = nearest(name, sorted(known))
             fix = f"did you mean {near}?" if near else "leave it out"
             yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)

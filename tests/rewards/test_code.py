@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ import pytest
 
 from launcher.rewards.code import Code, code_of, equal_output
 from launcher.rewards.code import tests_of as read_tests  # another name: pytest collects what begins so
+from launcher.rewards.worker import calls
+from launcher.rewards.worker import tests as worker_tests
+from launcher.rewards.worker.code import PRELUDE
 from launcher.sandbox import confine, root
 from launcher.spec.reward import Answer, score_safely
 
@@ -39,53 +44,104 @@ def score(code: str, truth: str, reward: Code = REWARD) -> float:
     return found.total[0]
 
 
-@pytest.mark.parametrize(
-    ("code", "truth", "expected"),
-    [
-        (SUM, PROGRAM, 1.0),
-        (f"So:\n```python\n{SUM}\n```\nDone.", PROGRAM, 1.0),
-        (f"{SUM}\nimport sys\nsys.exit(0)", PROGRAM, 1.0),
-        (f"{SUM}\nraise ValueError", PROGRAM, 0.0),  # printed, but broke
-        ("print(3)", PROGRAM, 0.0),  # only the first
-        ("", PROGRAM, 0.0),
-        ("def (", PROGRAM, 0.0),
-        ("import threading\nt = threading.Thread(target=lambda: print(sum(map(int, input().split()))))\n"
-         "t.start()\nt.join()", PROGRAM, 1.0),
-        (ADDS, CALLS, 1.0),
-        ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS, 1.0),
-        ("add = lambda a, b: a + b", CALLS, 1.0),
-        ("def add(a, b): return a - b", CALLS, 0.0),
-        (ADDS + "\nimport sys\nsys.exit(0)", CALLS, 0.0),  # gone before it is asked
-        (ADDS, ASSERTS, 1.0),
-        ("def add(a, b): return 3", ASSERTS, 0.0),
-        (ADDS, CHECK, 1.0),
-        ("class Stack:\n    def __init__(self): self.held = []\n    def push(self, x): self.held.append(x)\n"
-         "    def __len__(self): return len(self.held)", '["s = Stack()", "s.push(2)\\nassert len(s) == 1"]', 1.0),
-        ("def tidy(x):\n    x.sort()", '["x = [2, 1]", "tidy(x)", "assert x == [1, 2]"]', 1.0),  # in place
-        ("def f(): raise KeyError('no')", '["try:\\n    f()\\nexcept KeyError:\\n    ok = True", "assert ok"]', 1.0),
-        ("def f(x): return {'a': (1, 2.5, None, {3}, b'x', 10**30)}",
-         '["assert f(0) == {\\"a\\": (1, 2.5, None, {3}, b\\"x\\", 10**30)}"]', 1.0),
-        ("import numpy as np\ndef f(a, b): return np.isclose(a, b)", '["assert f(1.0, 1.0) == True\\n'
-         'assert f(1.0, 2.0) is False"]', 1.0),
-        ("import numpy as np\ndef f(a): return (np.array(a) > 1).all()",
-         '{"fn_name": "f", "inputs": [[[2, 3]], [[0, 3]]], "outputs": [true, false]}', 1.0),
-        ("from fractions import Fraction\nfrom decimal import Decimal\nimport datetime as d\ndef f(x): return {'a': "
-         "[Fraction(1, 3), Decimal('0.10'), deque([x]), range(x), bytearray(b'x'), d.date(2024, 2, 29), "
-         "d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}",
-         json.dumps(["from fractions import Fraction as F\nfrom decimal import Decimal as D\nfrom collections import "
-                     "deque\nimport datetime as d\nassert f(2) == {'a': [F(1, 3), D('0.1'), deque([2]), range(2), "
-                     "b'x', d.date(2024, 2, 29), d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}"]), 1.0),
-        ("def f(x): x.popleft()",
-         '["from collections import deque\\nx = deque([1, 2])\\nf(x)\\nassert x == deque([2])"]', 1.0),
-        ("def f(x): yield from range(x)", '["assert list(f(3)) == [0, 1, 2] and f(0)"]', 1.0),
-        ("from fractions import Fraction\ndef f(x): return [Fraction(1, 2), deque([x])][x]",
-         '{"fn_name": "f", "inputs": [[0], [1]], "outputs": [0.5, [1]]}', 1.0),
-        ("def f(x): return x", '{"fn_name": "f", "inputs": [[3], [Infinity]], "outputs": [Infinity, Infinity]}', 0.0),
-        ("def f(x: List[int]) -> int: return Counter(x)[1]", '["assert f([1, 1]) == 2"]', 1.0),  # not imported
-    ],
-)  # fmt: skip
+WHAT_PASSES = [
+    (SUM, PROGRAM, 1.0),
+    (f"So:\n```python\n{SUM}\n```\nDone.", PROGRAM, 1.0),
+    (f"{SUM}\nimport sys\nsys.exit(0)", PROGRAM, 1.0),
+    (f"{SUM}\nraise ValueError", PROGRAM, 0.0),  # printed, but broke
+    ("print(3)", PROGRAM, 0.0),  # only the first
+    ("", PROGRAM, 0.0),
+    ("def (", PROGRAM, 0.0),
+    ("import threading\nt = threading.Thread(target=lambda: print(sum(map(int, input().split()))))\n"
+     "t.start()\nt.join()", PROGRAM, 1.0),
+    (ADDS, CALLS, 1.0),
+    ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS, 1.0),
+    ("add = lambda a, b: a + b", CALLS, 1.0),
+    ("def add(a, b): return a - b", CALLS, 0.0),
+    (ADDS + "\nimport sys\nsys.exit(0)", CALLS, 0.0),  # gone before it is asked
+    (ADDS, ASSERTS, 1.0),
+    ("def add(a, b): return 3", ASSERTS, 0.0),
+    (ADDS, CHECK, 1.0),
+    ("class Stack:\n    def __init__(self): self.held = []\n    def push(self, x): self.held.append(x)\n"
+     "    def __len__(self): return len(self.held)", '["s = Stack()", "s.push(2)\\nassert len(s) == 1"]', 1.0),
+    ("def tidy(x):\n    x.sort()", '["x = [2, 1]", "tidy(x)", "assert x == [1, 2]"]', 1.0),  # in place
+    ("def f(): raise KeyError('no')", '["try:\\n    f()\\nexcept KeyError:\\n    ok = True", "assert ok"]', 1.0),
+    ("def f(x): return {'a': (1, 2.5, None, {3}, b'x', 10**30)}",
+     '["assert f(0) == {\\"a\\": (1, 2.5, None, {3}, b\\"x\\", 10**30)}"]', 1.0),
+    ("import numpy as np\ndef f(a, b): return np.isclose(a, b)", '["assert f(1.0, 1.0) == True\\n'
+     'assert f(1.0, 2.0) is False"]', 1.0),
+    ("import numpy as np\ndef f(a): return (np.array(a) > 1).all()",
+     '{"fn_name": "f", "inputs": [[[2, 3]], [[0, 3]]], "outputs": [true, false]}', 1.0),
+    ("from fractions import Fraction\nfrom decimal import Decimal\nimport datetime as d\ndef f(x): return {'a': "
+     "[Fraction(1, 3), Decimal('0.10'), deque([x]), range(x), bytearray(b'x'), d.date(2024, 2, 29), "
+     "d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}",
+     json.dumps(["from fractions import Fraction as F\nfrom decimal import Decimal as D\nfrom collections import "
+                 "deque\nimport datetime as d\nassert f(2) == {'a': [F(1, 3), D('0.1'), deque([2]), range(2), "
+                 "b'x', d.date(2024, 2, 29), d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}"]), 1.0),
+    ("def f(x): x.popleft()",
+     '["from collections import deque\\nx = deque([1, 2])\\nf(x)\\nassert x == deque([2])"]', 1.0),
+    ("def f(x): yield from range(x)", '["assert list(f(3)) == [0, 1, 2] and f(0)"]', 1.0),
+    ("from fractions import Fraction\ndef f(x): return [Fraction(1, 2), deque([x])][x]",
+     '{"fn_name": "f", "inputs": [[0], [1]], "outputs": [0.5, [1]]}', 1.0),
+    ("def f(x): return x", '{"fn_name": "f", "inputs": [[3], [Infinity]], "outputs": [Infinity, Infinity]}', 0.0),
+    ("def f(x: List[int]) -> int: return Counter(x)[1]", '["assert f([1, 1]) == 2"]', 1.0),  # not imported
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "truth", "expected"), WHAT_PASSES)
 def test_what_passes(code: str, truth: str, expected: float) -> None:
     assert score(code, truth) == expected
+
+
+def passed_here(code: str, truth: str) -> str:
+    """How each test goes where this process runs the tests and a thread of it the code."""
+    (asked, asking), (ours, theirs), names = socket.socketpair(), os.pipe(), {"__name__": "solution"}
+    exec(PRELUDE, names)
+    exec(code, names)
+    server = threading.Thread(target=calls.serve, args=(asked, names))
+    server.start()
+    try:
+        worker_tests.run(read_tests(truth).payload, asking, theirs)
+    finally:
+        sys.set_int_max_str_digits(4300)
+        os.close(theirs)
+        asking.close()
+        server.join()
+        asked.close()
+    with os.fdopen(ours, "rb") as written:
+        return written.read().decode()
+
+
+@pytest.mark.parametrize(("code", "truth", "expected"), [
+    case for case in WHAT_PASSES if case[1] != PROGRAM and "sys.exit" not in case[0]
+])  # fmt: skip
+def test_what_passes_without_a_sandbox(code: str, truth: str, expected: float) -> None:
+    assert ("0" not in passed_here(code, truth)) == (expected == 1)
+
+
+def gives(found: Any, expected: str) -> tuple[str, str]:
+    return f"def f(x): return {found}", f'{{"fn_name": "f", "inputs": [[0]], "outputs": [{expected}]}}'
+
+
+@pytest.mark.parametrize(("code", "truth", "passed"), [
+    (*gives("1 + 9e-7", "1"), "1"), (*gives("1 + 2e-6", "1"), "0"), (*gives("9e-7", "0.0"), "1"),
+    (*gives("2e-6", "0.0"), "0"), (*gives("1e6 + 0.9", "1000000"), "1"), (*gives("1e6 + 2", "1000000"), "0"),
+    (*gives("'1.0'", "1.0"), "0"), (*gives("1.0", '"1.0"'), "0"), (*gives("True", "1"), "0"), (*gives("1", "1"), "1"),
+    (*gives("(1, 2)", "[1, 2]"), "1"), (*gives("[1]", "[1, 2]"), "0"), (*gives("[1, 3]", "[1, 2]"), "0"),
+    (*gives("7", "[7]"), "1"), (*gives("7", "[7, 7]"), "0"), (*gives("[7]", "[7]"), "1"), (*gives("7", "[[7]]"), "0"),
+    (*gives("{1: 2.0}", '{"1": 2}'), "1"), (*gives("{1: 3}", '{"1": 2}'), "0"), (*gives("{1: 2}", '{"2": 2}'), "0"),
+    (*gives("{'a': 1}", '["a"]'), "0"), (*gives("None", "null"), "1"),
+    ("f = 3", "import math\nx = math.pi\nassert f == 3\nassert f == 4\nprint(f)\nif f: pass", "101"),
+    ("class A:\n    n = [5]\n    def __len__(self): return 0", "assert not A()\nassert A().n[0] == 5", "11"),
+    ("class A:\n    def __getitem__(self, at): return [4, 5][at]", "assert list(A()) == [4, 5]\nassert A()", "11"),
+    ("def f(x): x.update(b=1)\ndef g(x): x.add(2)", "d, s = {}, {1}\nf(d)\ng(s)\nassert d == {'b': 1}\n"
+     "assert s == {1, 2}", "1111"),
+    ("def f(): return lambda: 1", "assert f() == f()", "0"), ("def f(x): return x", "assert f(print) == print", "0"),
+    ("math = 3", "assert math == 3", "1"), ("def f(): raise UnicodeDecodeError('a', b'', 0, 1, '')",
+     "try:\n    f()\nexcept RuntimeError:\n    ok = 1\nassert ok == 1", "1"),
+])  # fmt: skip
+def test_each_test_is_counted_once(code: str, truth: str, passed: str) -> None:
+    assert passed_here(code, truth) == passed
 
 
 EQUALS_ALL = "class E:\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n"

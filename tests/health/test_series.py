@@ -1,0 +1,179 @@
+"""What conditions of rules ask of a metric, as exact numbers of series that are small enough to reckon by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.health.series import FUNCTIONS, Series, UnknownValue, noise
+
+RAMP = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+WAVE = [1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0, 1.0, 3.0]
+FALLS = [4.0, 5.0, 5.0, 4.0, 2.0, -1.0]
+STAIRS = [float(number // 10) for number in range(100)]
+LONG = [float(number) for number in range(1, 301)]
+SHARES = [0.40625, 0.4375, 0.46875, 0.4375]
+
+
+def series(values: Sequence[float], first: int = 1) -> Series:
+    made = Series()
+    for step, value in enumerate(values, first):
+        made.add(step, value)
+    return made
+
+
+@pytest.mark.parametrize(("values", "asked", "value"), [
+    (RAMP, ("last",), 6), (RAMP, ("mean",), 5), (RAMP, ("mean", 2), 5.5), (RAMP, ("average", 4), 4.5),
+    (RAMP, ("average", 9), 3.5), (RAMP, ("mean_of_all",), 3.5), (RAMP, ("recent",), 5), (RAMP, ("first",), 2),
+    (RAMP, ("first", 2), 1.5), (RAMP, ("usual",), 3), (RAMP, ("usual", 2), 4.5), (RAMP, ("usual", 2, 3), 2.5),
+    (RAMP, ("lowest",), 4), (RAMP, ("lowest", 2), 5), (FALLS, ("largest",), 4), (FALLS, ("largest", 2), 2),
+    (RAMP, ("span",), 6), (FALLS, ("span",), 6), ([-3.0, -1.0], ("span",), 3), (RAMP, ("floor",), 0),
+    (FALLS, ("floor",), -1), (RAMP, ("count_above", 4), 2), (RAMP, ("count_above", 1, 2), 2), (RAMP, ("count",), 6),
+    (RAMP, ("least",), 1), (FALLS, ("most",), 5), (FALLS, ("peak",), 5), (FALLS, ("trough",), 0.5),
+    (FALLS, ("best",), 14 / 3), (RAMP, ("slope", 3), 1), (FALLS, ("slope", 3), -2.5), (FALLS, ("slope", 2), -3),
+    (FALLS, ("falls_in_a_row",), 3), (FALLS, ("rises_in_a_row",), 0), (RAMP, ("rises_in_a_row",), 5),
+    (LONG, ("rises_in_a_row",), 49), (RAMP, ("share", 3), 1), (FALLS, ("share", 3), (5 / 3 + 1) / (14 / 3 + 1)),
+    (FALLS, ("lowest_of_first",), 4), (RAMP, ("lowest_of_last",), 4), (RAMP, ("lowest_of_last", 2), 5),
+    (RAMP, ("lowest_of_first", 9), 1), ([2.0, 1.0, 3.0, 0.5], ("lowest_of_first",), 1),
+    ([2.0, 1.0, 3.0, 0.5, 4.0], ("lowest_of_last",), 0.5), (RAMP, ("start",), 2), (RAMP, ("end",), 5),
+    (FALLS, ("top",), 14 / 3), (FALLS, ("bottom",), 5 / 3), (STAIRS, ("start",), 0.5), (STAIRS, ("end",), 8.5),
+    (STAIRS, ("halfway",), 4), (STAIRS, ("halfway", 12), 4), (LONG, ("halfway", 2), 144.5),
+    (LONG, ("first", 64), 32.5), (LONG, ("usual", 300, 0), 172.5),
+    (RAMP, ("expected_max",), math.sqrt(2 * math.log(6))),
+    (WAVE, ("record_low",), 0), (FALLS, ("record_low",), 1), (FALLS, ("record_low", 1), 1),
+    ([3.0, 4.0, 5.0, 4.0, 2.0, 2.0], ("record_low",), 1), ([3.0, 4.0, 5.0, 4.0, 3.0, 2.0], ("record_low",), 0),
+])  # fmt: skip
+def test_values(values: list[float], asked: tuple, value: float) -> None:
+    assert FUNCTIONS[asked[0]](series(values), *asked[1:]) == pytest.approx(value, abs=1e-12)
+
+
+def test_noise_is_the_largest_of_three_estimates() -> None:
+    """The mean size of a normal value is 0.7979 deviations, the median 0.6745."""
+    assert noise(WAVE) == pytest.approx(2 / 0.6745 / math.sqrt(2))
+    assert noise([0.0, 0.0, 0.0, 0.0, 9.0]) == pytest.approx(math.sqrt(81 / 4) / math.sqrt(2))
+    assert noise([0.0, 1.0, 0.0, 1.0, 4.0, 1.0]) == pytest.approx(9 / 5 / 0.7979 / math.sqrt(2))
+    assert noise([1.0]) == noise([]) == 0
+    few = noise(WAVE) * (1 + 8 / 11)  # measured at 11 values; at 12 there are less than a tenth more
+    assert FUNCTIONS["noise"](series(WAVE)) == pytest.approx(few)
+    assert FUNCTIONS["error"](series(WAVE), 8) == pytest.approx(few / 2)
+    assert FUNCTIONS["error"](series(WAVE)) == pytest.approx(few * math.sqrt(2 / 3))
+
+
+def test_a_window_is_as_wide_as_the_noise_asks() -> None:
+    """Its mean shows 0.05 of the span; at most a quarter of the values, and at most 50."""
+    assert series(RAMP).window == series([2.0] * 40).window == 3
+    assert series(WAVE).window == 3 and series(WAVE * 3).window == 8  # measured at 33 values
+    assert series([0.5 * value for value in WAVE * 30]).window == 50
+    small = series([10.0 + value for value in WAVE * 30])
+    assert small.window == math.ceil((noise(WAVE) * (1 + 8 / small._noise_size) / (0.05 * 13)) ** 2) == 11
+    spread = noise(WAVE) * (1 + 8 / 11)
+    assert FUNCTIONS["sure"](series(WAVE)) == pytest.approx(7 / 3 - 2 * spread / math.sqrt(3))
+
+
+@pytest.mark.parametrize(("values", "rise", "gained"), [
+    ([1.0, 1.0, 1.0, 5.0, 5.0, 5.0], 4 / (math.sqrt(16 / 5 / 2) * (1 + 8 / 6) * math.sqrt(2 / 3)), 0),
+    ([0.0] * 20 + [1.0] * 20, 1 / (math.sqrt(1 / 39 / 2) * 1.2 * math.sqrt(2 / 6)), 1),
+    ([1.0] * 20 + [0.0] * 20, -1 / (math.sqrt(1 / 39 / 2) * 1.2 * math.sqrt(2 / 6)), -1),
+    ([1.0] * 12, 0, 0), ([1.0, 2.0, 9.0, 9.0, 9.0], 0, 0),
+])  # fmt: skip
+def test_rises_in_standard_errors(values: list[float], rise: float, gained: int) -> None:
+    made = series(values)
+    assert made.rise() == pytest.approx(rise, rel=0.25)
+    assert (made.rose(), made.fell()) == (made.rise() > 4, made.rise() < -4)
+    assert (made.gained(), made.lost()) == (gained > 0, gained < 0)
+
+
+def test_the_outline_halves_itself() -> None:
+    made = series(LONG, first=11)
+    assert (made.stride, made.size, len(made.outline)) == (4, 300, 75)
+    assert (made.outline[0], made.outline[-1]) == ((14, 2.5), (310, 298.5))
+    assert made.near(18, 2) == made.near(21, 2) == made.near(11, 2) == 4.5 and made.near(22, 2) == 8.5
+    assert (made.lately(2), made.before(2, 3), made.before(299, 3)) == ([299, 300], [296, 297, 298], [])
+    assert (len(made.latest), len(made.begin), made.steps[0]) == (256, 64, 55)
+    assert made.before(254, 3) == [45, 46] and made.lately(999)[0] == 45
+
+
+def test_scatter_is_off_the_line_through_neighbours() -> None:
+    assert FUNCTIONS["scatter"](series(RAMP)) == pytest.approx(0, abs=1e-12)
+    bends = 4 / 0.6745 / math.sqrt(6)
+    assert FUNCTIONS["scatter"](series(WAVE)) == pytest.approx(bends * (1 + 4 / 12))
+    slow = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0] * 8
+    assert FUNCTIONS["scatter"](series(slow)) == pytest.approx(2 / 0.6745 / math.sqrt(6))  # of those three apart
+    assert FUNCTIONS["scatter"](series(slow[:17])) == pytest.approx(
+        max(8 / 15 / 0.7979 / 1, 1 / 0.6745, math.sqrt(10 / 15)) / math.sqrt(6) * (1 + 4 / 17), rel=0.2
+    )
+
+
+@pytest.mark.parametrize(("values", "error"), [
+    (SHARES, math.sqrt(0.4375 * 0.5625 / 32)), ([0.4375, 0.46875], math.sqrt(0.453125 * 0.546875 / 32)),
+    ([0.5, 0.25], 0), ([0.4375, 1.5], 0), ([0.4375, -0.5], 0), ([0.4375, 0.1234567], 0), ([1 / 4999, 1 / 4993], 0),
+    ([1 / 5001] * 2, 0),
+    ([1 / 4999] * 2, math.sqrt(4998 / 4999**2 / 4999)), ([1.0, 1.0], 0),
+])  # fmt: skip
+def test_the_error_of_a_share_of_items(values: list[float], error: float) -> None:
+    assert FUNCTIONS["item_error"](series(values)) == pytest.approx(error, abs=1e-12)
+
+
+def test_partial_credit_has_at_least_its_scatter() -> None:
+    values = [0.09375, 0.90625] * 4
+    assert FUNCTIONS["item_error"](series(values)) == FUNCTIONS["scatter"](series(values)) > 0.5
+    assert FUNCTIONS["item_error"](series(values[:7])) < 0.1
+
+
+def test_a_drop_is_in_the_noise_before_it() -> None:
+    steady = [5.0, 6.0] * 10
+    made = series([*steady, 0.0, 0.0])
+    before = series(steady)
+    assert FUNCTIONS["drop"](made) == pytest.approx(before.best_mean / (before._noise / math.sqrt(2)))
+    assert FUNCTIONS["drop"](series([5.0] * 20)) == 0
+    assert FUNCTIONS["share"](made) == 0.0 or FUNCTIONS["share"](made) == pytest.approx(
+        made.mean(made.window) / made.sure_mean
+    )
+
+
+def test_floors_where_parts_of_a_mean_are_known() -> None:
+    made = series([1.0, 2.0, 3.0])
+    for lowest, std in ((-2.0, 1.0), (0.5, 3.0), (math.nan, math.inf), (None, None)):
+        made.add_parts(lowest, std)
+    assert (made.lowest_part, made.largest_std, FUNCTIONS["floor"](made)) == (-2.0, 3.0, -2.0)
+    negative = series([-1.0, 2.0, 3.0])
+    negative.add_parts(None, 3.0)
+    assert FUNCTIONS["floor"](negative) == 4 / 3 - 2 * 3.0
+
+
+def test_gaps_and_distances_of_two_metrics() -> None:
+    rises, other = series([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), series([1.0, 1.5, 2.0])
+    assert rises.gap_growth(other) == 5 - 2.0 - ((3 - 1.0) + (3 - 1.5)) / 2
+    assert rises.distance(other, Series()) == 5 and rises.distance(Series(), series([-8.0])) == 8
+    assert rises.distance(other, series([-4.0])) == 5
+    for one, third in ((other, Series()), (Series(), Series())):
+        with pytest.raises(UnknownValue):
+            Series().distance(one, third)
+
+
+def test_what_is_not_finite_is_counted_and_nothing_else() -> None:
+    made = series([1.0, math.nan, math.inf])
+    assert (made.nonfinite(), made.nan(), made.count(), made.last(), made.sum) == (2, False, 1, 1.0, 1.0)
+    made.add(4, math.nan)
+    assert (made.nonfinite(), made.nan(), made.known()) == (3, True, True)
+    made.add(5, 2.0)
+    assert (made.nonfinite(), made.nan(), FUNCTIONS["peak"](made)) == (0, False, 1.5)
+    assert not Series().known() and Series().nonfinite() == 0
+
+
+@pytest.mark.parametrize(("fewest", "asked"), [
+    (1, ("last",)), (3, ("mean",)), (2, ("mean", 2)), (1, ("average", 5)), (1, ("mean_of_all",)), (3, ("recent",)),
+    (3, ("first",)), (4, ("usual",)), (6, ("usual", 20, 3)), (10, ("halfway",)), (12, ("halfway", 6)),
+    (3, ("lowest",)), (3, ("largest",)), (1, ("span",)), (3, ("floor",)), (1, ("count_above", 0)), (3, ("error",)),
+    (4, ("scatter",)), (1, ("item_error",)), (1, ("expected_max",)), (10, ("slope",)), (2, ("slope", 2)),
+    (12, ("drop",)), (11, ("drop", 1)), (3, ("share",)), (3, ("share", 2)), (2, ("falls_in_a_row",)),
+    (2, ("rises_in_a_row",)), (6, ("start",)), (6, ("end_error",)), (2, ("lowest_of_first",)),
+    (2, ("lowest_of_last",)), (1, ("least",)), (1, ("most",)), (1, ("best",)), (3, ("sure",)), (2, ("peak",)),
+    (2, ("trough",)), (3, ("noise",)),
+])  # fmt: skip
+def test_how_many_values_a_question_needs(fewest: int, asked: tuple) -> None:
+    with pytest.raises(UnknownValue):
+        FUNCTIONS[asked[0]](series(WAVE[: fewest - 1]), *asked[1:])
+    assert math.isfinite(FUNCTIONS[asked[0]](series(WAVE[:fewest]), *asked[1:])) or asked == ("best",)
