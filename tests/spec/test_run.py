@@ -17,7 +17,7 @@ TWO = f"hardware=cpu hardware.nproc_per_node=2 {EIGHT}"
 
 @pytest.mark.parametrize(("words", "expected"), [
     (EIGHT, {"sequences_per_prompt": 4, "mini_batch_size": 8, "mini_batches": 1, "sequences_per_update": 32}),
-    (EIGHT, {"on_policy": True, "has_critic": False, "dropout": False, "label": "grpo-llama-64x2", "shares_length": False}),
+    (EIGHT, {"on_policy": True, "has_critic": False, "dropout": False, "label": "grpo-llama-64x2"}),
     (f"{EIGHT} trainer.ppo_mini_batch_size=4", {"mini_batches": 2, "on_policy": False, "sequences_per_update": 16}),
     (f"{EIGHT} trainer.ppo_epochs=2", {"mini_batches": 1, "on_policy": False}),
     (TWO, {"sequences_per_update": 16, "mini_batch_size": 8}),
