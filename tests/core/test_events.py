@@ -37,6 +37,9 @@ from launcher.core.events import (
     WentOn,
     events_of,
     from_line,
+    held_out_scores,
+    is_damage,
+    prompt_digest,
     read_log,
     scan,
     to_line,
@@ -183,6 +186,12 @@ def test_damaged_lines_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     places = list(accumulate(len(line) + 1 for line in lines))[: len(DAMAGE)]
     told = [Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {place} is damaged") for place in places]
     assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, *told, LOADED]
+    assert [is_damage(event) for event in (STARTED, told[0], replace(told[0], at=1.0), LOADED)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -345,3 +354,14 @@ def test_the_most_serious_alert_stays_until_the_run_is_started_again() -> None:
     assert fold(warned).alert == "slow"
     assert fold([critical, replace(critical, text="lost again")]).alert == "lost again"
     assert fold([critical, again, *warned]).alert == "slow"
+
+
+@pytest.mark.parametrize(("count", "kept"), [(5000, 5000), (5001, 0)])
+def test_the_scores_of_held_out_prompts_by_their_source(count: int, kept: int) -> None:
+    digest = prompt_digest("1+1", "2")
+    assert len(digest) == 8 and digest != prompt_digest("1+1\0", "2") and prompt_digest("\ud800", "")
+    scores = [("ab"[number % 2], digest, float(number)) for number in range(count)]
+    found = held_out_scores(3, scores)
+    assert [(each.step, each.data_source) for each in found] == ([(3, "a"), (3, "b")] if kept else [])
+    assert sum(len(each.scores) for each in found) == kept
+    assert not kept or tuple(found[1].scores[:2]) == (1.0, 3.0)

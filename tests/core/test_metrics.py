@@ -7,7 +7,25 @@ import math
 import pytest
 
 from launcher.core.metric_aliases import by_our_names, canonical, known, spellings
-from launcher.core.metrics import better, catalogue, described, grade, held_out_score, label, metric
+from launcher.core.metrics import (
+    HeldOut,
+    better,
+    better_than,
+    catalogue,
+    described,
+    grade,
+    held_out,
+    held_out_score,
+    label,
+    main_score,
+    matching,
+    mean_of_validations,
+    metric,
+    normal,
+    validation,
+    watched,
+    wilson,
+)
 
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
@@ -131,3 +149,50 @@ def test_a_spelling_stands_for_one_metric_and_each_of_ours_for_itself() -> None:
 def test_of_two_spellings_on_a_line_the_one_that_is_listed_first_counts() -> None:
     assert by_our_names(["policy_loss", "pg_loss", "x"]) == {"actor/pg_loss": "pg_loss", "x": "x"}
     assert by_our_names(["objective/rlhf_reward", "objective/scores"])["critic/score/mean"] == "objective/scores"
+
+
+def test_intervals_of_95_percent() -> None:
+    """Wilson's of 8 of 10 is that of his paper's formula; the mean's of 1, 2, 3, 4 has a deviation of sqrt(5 / 3)."""
+    assert wilson(0.8, 10) == pytest.approx((0.490162, 0.943318), abs=1e-6)
+    assert wilson(0.5, 4, z=2.0) == pytest.approx((0.5 - 0.5 / math.sqrt(2), 0.5 + 0.5 / math.sqrt(2)))
+    assert wilson(0.0, 1) == pytest.approx((0.0, 0.793451), abs=1e-6) and wilson(0.3, 0) == (0.0, 1.0)
+    assert normal(2.5, 30.0, 4) == pytest.approx((2.5 - 1.959964 * 0.645497, 2.5 + 1.959964 * 0.645497), abs=1e-5)
+    assert normal(2.0, 8.0, 2) == normal(2.0, 7.9999, 2) == (2.0, 2.0)
+
+
+def test_means_and_the_better_of_validations() -> None:
+    one, two = HeldOut(1, "val/loss", 1.0, 0.7, 1.6), HeldOut(2, "val/loss", 2.0, 1.6, 2.8)
+    assert mean_of_validations([one, two]) == HeldOut(2, "val/loss", 1.5, 1.25, 2.0)
+    assert mean_of_validations([one, HeldOut(3, "val/loss", 2.0, 1.9)]) == HeldOut(3, "val/loss", 1.5)
+    assert (better_than(one, two), better_than(two, one), better_than(one, one)) == (True, False, False)
+    scores = [HeldOut(step, REWARD.format("a"), value) for step, value in enumerate((0.25, 0.5))]
+    assert (better_than(*scores), better_than(scores[1], scores[0])) == (False, True)
+    assert (one.shown, scores[0].shown) == ("1 [0.7-1.6]", "0.25")
+
+
+def test_a_validation_has_its_interval_where_every_source_has_one() -> None:
+    ends = {
+        f"val-aux/{source}/reward/{kind}95_{end}@1": value
+        for source, kind, end, value in (
+            ("a", "wilson", "low", 0.2),
+            ("a", "wilson", "high", 0.6),
+            ("b", "normal", "low", 0.6),
+            ("b", "normal", "high", 1.3),
+        )
+    }
+    both = {REWARD.format("a"): 0.5, REWARD.format("b"): 1.0}
+    found = held_out(3, {**both, **ends})
+    assert found == HeldOut(
+        3, "val-core/*/reward/mean", 0.75, pytest.approx(0.5), pytest.approx(0.75 + math.hypot(0.1, 0.3) / 2)
+    )
+    assert held_out(3, {**both, **dict(list(ends.items())[:3])}) == HeldOut(3, "val-core/*/reward/mean", 0.75)
+    assert held_out(3, {"val/loss": math.inf}) is None and held_out(3, {"train/loss": 1.0}) is None
+
+
+def test_what_is_shown_of_a_step() -> None:
+    step = {"train/loss": 2.0, "critic/score/mean": 0.5, "val/loss": 1.0, "x": 3.0}
+    assert main_score(step) == ("critic/score/mean", 0.5) and main_score({"x": 1.0}) is None
+    assert validation(step) == {"val/loss": 1.0}
+    assert watched(step, 1) == watched(step)[:1] and dict(watched(step))["critic/score/mean"] == 0.5
+    assert [*matching("val/lo*")] == ["val/loss"] and [*matching("val/dpo_loss")] == ["val/dpo_loss"]
+    assert matching("no/such") == {} and "train/loss" in matching("loss") and "actor/lr" not in matching("loss")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.clusters.local import EVENT_LOG, Local
-from launcher.core.log_redactor import LONGEST
+from launcher.core.log_redactor import LONGEST, LogRedactor
 from launcher.spec.engine import Plan, Process
 
 SECRET = "correct-Horse 77"
@@ -99,3 +99,25 @@ def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None
         while job.exit_code() is None:
             pass
     assert (logs / "rank-0.log").read_bytes() == b"event\n"
+
+
+@pytest.mark.parametrize(("talk", "written"), [
+    ([b"a\nb", b"c\n"], [b"a\n", b"a\nbc\n", b"a\nbc\n"]), ([b"a\rb"], [b"a\r", b"a\rb"]),
+    ([b"ab", b"c"], [b"", b"", b"abc"]),
+    ([b"a\r", b"\nb\n"], [b"a\r", b"a\r\nb\n", b"a\r\nb\n"]), ([b"a\nb\rc"], [b"a\nb\r", b"a\nb\rc"]),
+    ([b"a b " + b"c" * 65532] + [b"c" * 65536] * 3 + [b"c"], [b""] * 4 + [b"a b "] + [b"a b " + b"c" * 262141]),
+    ([b"c" * 65536] * 4 + [b"c"], [b""] * 4 + [b"c" * 262145] * 2),
+])  # fmt: skip
+def test_whole_lines_are_written_as_they_come(talk: list[bytes], written: list[bytes], tmp_path: Path) -> None:
+    source, output = os.pipe()
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    redactor, found = LogRedactor(source, log), list[bytes]()
+    for piece in talk:
+        os.write(output, piece)
+        assert redactor.read()
+        found.append((tmp_path / "log").read_bytes())
+    os.close(output)
+    assert not redactor.read()
+    assert [*found, (tmp_path / "log").read_bytes()] == written
+    os.close(source)
+    os.close(log)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from launcher.data.encodings import probable_encoding, to_utf8
 from launcher.data.formats import to_row
-from launcher.data.known_datasets import to_standard_row
+from launcher.data.known_datasets import last_boxed, number, to_standard_row
 from launcher.data.rows import UnfitRow
 from launcher.spec.data import Message, Row
 
@@ -342,3 +343,30 @@ def test_a_turn_that_is_not_to_be_learned_is_not_learned(flag: dict[str, Any], g
     assert isinstance(found, str) and found.startswith(f"completion[0].{got}")
     on: dict[str, Any] = {"weight": 1, "train": True, "loss": None, "train_detail": []}
     assert to_row("x:1", {"messages": [USER | flag, BOT | on]}, "answers") == row(prompt=(ASKED, SAID))
+
+
+@pytest.mark.parametrize(("text", "content"), [
+    (r"\boxed{7}", "7"), (r"\boxed{1} and \boxed{ {a}{b} }.", "{a}{b}"), (r"\fbox{8}", "8"), (r"$\boxed 7 $", "7"),
+    (r"\boxed{1} \fbox{2}", "2"), (r"\boxed{", None), (r"\boxed{a{b}", None), (r"\boxed", None), ("7", None),
+    (r"\boxed  $", None), (r"\boxed(7)", None), (r"\boxed{a}}", "a"),
+])  # fmt: skip
+def test_the_content_of_the_last_box(text: str, content: str | None) -> None:
+    assert last_boxed(text) == content
+
+
+@pytest.mark.parametrize(("text", "bare"), [("$1,234", "1234"), (" -5 ", "-5"), ("0.5", "0.5"), ("5 apples", None)])
+def test_numbers_without_separators(text: str, bare: str | None) -> None:
+    assert number(text) == bare
+
+
+@pytest.mark.parametrize(("lines", "encoding"), [
+    ([b"caf\xe9"], "WINDOWS-1252"), ([b"a\xe9\xe8b"], "WINDOWS-1252"), ([b"a\xe9\xe8\xeab"], ""), ([b"plain"], ""),
+    ([], ""),
+    ([b"a\xe9\xe8\xeab", b"\xe9"], "WINDOWS-1252"),
+])  # fmt: skip
+def test_the_encoding_of_lines_that_are_not_utf8(lines: list[bytes], encoding: str) -> None:
+    assert probable_encoding(lines) == encoding
+
+
+def test_the_command_that_converts_a_file() -> None:
+    assert to_utf8("a b", "X") == "convert it to UTF-8: iconv -f X -t UTF-8 'a b' > 'a b.utf8'"

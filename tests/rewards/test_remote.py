@@ -96,6 +96,46 @@ def test_headers_of_ones_own_replace_ours_and_the_token_replaces_theirs(
     assert sorted(sent) == [("accept", "text/json"), ("authorization", "Bearer s3cret"), ("x-mine", "1")]
 
 
+NAMED = "reward.url: holds a name or password, which would be kept with the run; use token_env"
+ADDRESS = "reward.url: got {!r}; expected http://host:port/path"
+
+
+@pytest.mark.parametrize(("url", "problems"), [
+    ("http://h/x", []), ("https://h:8/x?n=1&key=", []), ("ftp://h/x", [ADDRESS]), ("h:80/x", [ADDRESS]),
+    ("http:///x", [ADDRESS]), ("http://me@h/x", [NAMED]),
+    ("http://:pw@h/x", [NAMED]),
+    ("http://h/x?n=1&key=ab", ["reward.url: key would be kept with the run; use token_env"]),
+])  # fmt: skip
+def test_addresses_that_cannot_be_used(url: str, problems: list[str]) -> None:
+    assert list(map(str, Remote(url=url).problems())) == [each.format(url) for each in problems]
+
+
+@pytest.mark.parametrize(("url", "place"), [
+    ("http://127.0.0.1/x", ("127.0.0.1", 80)), ("https://h.example/x", ("h.example", 443)),
+    ("http://h.example:81/x", ("h.example", 81)),
+])  # fmt: skip
+def test_the_port_that_is_asked(url: str, place: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(asked: tuple[str, int], seconds: float) -> None:
+        raise OSError(f"no {asked} in {seconds}")
+
+    monkeypatch.setattr("launcher.rewards.remote.socket.create_connection", refuses)
+    (found,) = Remote(url=url).missing_requirements()
+    assert found.got == f"no server answers at {place[0]}:{place[1]}, no {place} in 2.0"
+
+
+def test_what_helps_where_a_server_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "h")
+    reward = Remote(url="http://h/x", timeout_s=0.5)
+    assert reward.fix_of("it took longer than 0.5 s") == "use reward.timeout_s=5, or a faster server"
+    assert reward.fix_of("cannot be reached").startswith("the server at reward.url has to reply")
+    monkeypatch.setenv("no_proxy", "other")
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    assert reward.fix_of("cannot be reached") == "http_proxy takes what goes to it; set no_proxy=h"
+    assert reward.fix_of("else").startswith("the server at reward.url has to reply")
+    assert (reward.on_trial().timeout_s, reward.on_trial().retries) == (0.5, 0)
+    assert Remote(url="http://h/x").on_trial().timeout_s == 5.0
+
+
 @pytest.mark.parametrize(
     ("environment", "asked"),
     [
