@@ -171,15 +171,9 @@ def test_means_and_the_better_of_validations() -> None:
 
 
 def test_a_validation_has_its_interval_where_every_source_has_one() -> None:
-    ends = {
-        f"val-aux/{source}/reward/{kind}95_{end}@1": value
-        for source, kind, end, value in (
-            ("a", "wilson", "low", 0.2),
-            ("a", "wilson", "high", 0.6),
-            ("b", "normal", "low", 0.6),
-            ("b", "normal", "high", 1.3),
-        )
-    }
+    bounds = {"a/reward/wilson95_low": 0.2, "a/reward/wilson95_high": 0.6, "b/reward/normal95_low": 0.6,
+              "b/reward/normal95_high": 1.3}  # fmt: skip
+    ends = {f"val-aux/{name}@1": value for name, value in bounds.items()}
     both = {REWARD.format("a"): 0.5, REWARD.format("b"): 1.0}
     found = held_out(3, {**both, **ends})
     assert found == HeldOut(

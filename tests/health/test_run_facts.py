@@ -110,23 +110,6 @@ def test_pairs_have_the_interval_of_their_share() -> None:
     assert own_run(DPO, {}, pairs=[0.5]).validations[0].low is None
 
 
-RISES = [0.1] * 20 + [0.9] * 20
-
-
-@pytest.mark.parametrize(("score", "held", "planned", "exploited"), [
-    (RISES, [0.9] * 38 + [0.4] * 2, 100, True), (RISES, [0.9] * 38 + [0.4] * 2, 40, False),
-    (RISES, [0.9] * 39 + [0.4], 100, False), (RISES, [0.9] * 39 + [0.05], 40, True),
-    (RISES, [0.9] * 38 + [0.85] * 2, 100, False), ([0.5] * 40, [0.9] * 38 + [0.4] * 2, 100, False),
-    ([0.5] * 40, [0.9] * 38 + [0.05] * 2, 100, True), ([0.5] * 40, [0.9] * 38 + [0.1] * 2, 100, False),
-    (RISES[::-1], [0.9] * 38 + [0.05] * 2, 100, False), (RISES[18:23], [0.9] * 3 + [0.1] * 2, 100, False),
-    (RISES, [0.9], 100, False),
-])  # fmt: skip
-def test_a_reward_is_exploited_where_held_out_scores_fall_with_its_rise(
-    score: Values, held: Values, planned: int, exploited: bool
-) -> None:
-    assert own_run(GRPO, {"score": score}, planned=planned, score=held).find("exploited") is exploited
-
-
 @pytest.mark.parametrize(("positions", "longest"), [(None, 64), (97, 64), (96, 64), (95, 63), (65, 33)])
 def test_answers_get_as_many_tokens_as_the_positions_leave(
     positions: int | None, longest: int, monkeypatch: pytest.MonkeyPatch
