@@ -18,7 +18,8 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
     "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "keep_best", "best_metric",
-    "max_bad_steps", "max_restarts", "log_val_generations", "logger", "total_training_steps", "total_epochs",
+    "max_bad_steps", "max_restarts", "log_val_generations", "log_groups", "log_groups_freq", "logger",
+    "total_training_steps", "total_epochs",
 )  # fmt: skip
 
 

@@ -21,20 +21,24 @@ from launcher.core.events import (
     Phase,
     Restarted,
     Resumed,
+    Sample,
     Saved,
     Stalled,
     Started,
     Step,
+    TrainingGroup,
     Usage,
     Waiting,
     WeightsMoved,
     WentOn,
+    cut_middle,
 )
 from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, validation
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
 LEVELS = get_args(Level)  # the least serious first
+SHORT = 100  # characters of an answer that a screen shows
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ class RunState:
     """The score over the whole run."""
     marks: tuple[tuple[int, float], ...] = ()
     """(step, time) of the latest steps; speed and ETA come from them."""
+    answers: tuple[Sample, ...] = ()
+    """The best and the worst of the newest ones, shortened: to held-out prompts, or of the training group whose scores
+    differ most."""
     checkpoint: str = ""
     alert: str = ""
     """The latest of the most serious since the run was started again."""
@@ -159,6 +166,8 @@ def after(state: RunState, event: Event) -> RunState:
             return _after_step(state, event)
         case WeightsMoved(distance=distance):
             return replace(state, moved=distance)
+        case Sample() | TrainingGroup():
+            return _after_answers(state, event)
         case Saved(path=path):
             return replace(state, checkpoint=path)
         case Usage(rank=rank):
@@ -198,6 +207,23 @@ def _after_turn(state: RunState, event: Event) -> RunState:
             why = why or state.why
             return replace(state, status=how, phase="", stalled="", why=why, following=following, usage={})
     return state
+
+
+def _after_answers(state: RunState, event: Sample | TrainingGroup) -> RunState:
+    held_out = isinstance(event, Sample)
+    new = list(map(_shortened, [event] if isinstance(event, Sample) else event.answers()))
+    before = [each for each in state.answers if each.step == event.step and type(each) is type(new[0])]
+    ranked = sorted([*before, *new] if held_out else new, key=lambda each: (each.value != each.value, -each.value))
+    if not held_out and before and before[0].value - before[-1].value >= ranked[0].value - ranked[-1].value:
+        return state
+    return replace(state, answers=(*ranked[:1], *ranked[1:][-1:]))
+
+
+def _shortened(answer: Sample) -> Sample:
+    prompt, response, truth = (
+        " ".join(cut_middle(text, SHORT).split()) for text in (answer.prompt, answer.response, answer.ground_truth)
+    )
+    return replace(answer, prompt=prompt, response=response, ground_truth=truth)
 
 
 def _after_step(state: RunState, event: Step) -> RunState:

@@ -103,9 +103,24 @@ def next_command(following: Sequence[str], folder: str) -> str:
 
 
 def results_of(state: RunState) -> dict[str, str]:
-    """What a run came to: on held-out data, what it learnt from, and how far its weights moved; of what is known."""
+    """What a run came to: on held-out data, what it learnt from, how far its weights moved, and what it answers; of
+    what is known."""
     texts = {"held out": held_out(state), "learnt from": _learnt_from(state), "weights moved": _moved(state)}
-    return {name: text for name, text in texts.items() if text}
+    return {name: text for name, text in texts.items() if text} | _answers(state)
+
+
+def _answers(state: RunState) -> dict[str, str]:
+    """`best answer: 4+3=? → 7  (step 40, score 1, expected 7)`, and the worst."""
+    names = ("answer", "another answer")
+    if len({each.value for each in state.answers if each.score is not None}) > 1:
+        names = ("best answer", "worst answer")
+    found = dict[str, str]()
+    for name, each in zip(names, state.answers, strict=False):
+        notes = [f"step {each.step}"]
+        notes += [f"score {compact(each.score)}"] if each.score is not None else []
+        notes += [f"expected {each.ground_truth}"] if each.ground_truth else []
+        found[name] = f"{each.prompt} → {each.response or '(empty)'}  ({', '.join(notes)})"
+    return found
 
 
 def held_out(state: RunState) -> str:

@@ -46,7 +46,7 @@ class ErrorGroup:
 
     @property
     def mean(self) -> float:
-        scores = [sample.score for sample in self.samples if math.isfinite(sample.score)]
+        scores = [sample.value for sample in self.samples if math.isfinite(sample.value)]
         return math.fsum(scores) / len(scores) if scores else math.nan
 
 
@@ -61,7 +61,7 @@ def error_groups(record: RunRecord) -> list[ErrorGroup]:
     reward = reward_of(record.settings)
     found: dict[tuple[str, str], ErrorGroup] = {}
     for sample in record.samples:
-        if sample.score >= LOW:
+        if sample.score is None or sample.score >= LOW:
             continue
         kind = kind_of(sample, reward)
         found.setdefault((sample.data_source, kind), ErrorGroup(sample.data_source, kind)).samples.append(sample)
@@ -70,7 +70,7 @@ def error_groups(record: RunRecord) -> list[ErrorGroup]:
 
 def kind_of(sample: Sample, reward: Reward | None) -> str:
     """What is wrong with a low answer, as far as its text says: the reward's own rule finds the answer in it."""
-    if not math.isfinite(sample.score):
+    if not math.isfinite(sample.value):
         return "no score"
     if not sample.response.strip():
         return "empty"

@@ -175,7 +175,7 @@ def enough_logged(record: RunRecord) -> bool:
 
 def positive_share(samples: list[Sample]) -> float | None:
     """The share of answers whose score is above 0; None of none."""
-    scores = [sample.score for sample in samples if math.isfinite(sample.score)]
+    scores = [sample.value for sample in samples if math.isfinite(sample.value)]
     return sum(score > 0 for score in scores) / len(scores) if scores else None
 
 

@@ -59,7 +59,7 @@ def _first_answers(record: RunRecord, step: int) -> dict[PromptKey, float]:
     kept = next((each for each in (record.samples, record.first_samples) if each and each[0].step == step), [])
     if len(kept) >= KEPT_SAMPLES or (not kept and step in record.sample_steps):
         kept = list(samples_at(record.folder, step))
-    return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.score) for each in kept)
+    return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.value) for each in kept)
 
 
 def numbered(items: Iterable[tuple[str, str, float]]) -> dict[PromptKey, float]:

@@ -259,7 +259,7 @@ def _target(goal: GoalResult) -> ReportRow:
 
 def _answers_good(record: RunRecord) -> ReportRow:
     name = f"most held-out answers score >= {GOOD_SCORE:g}"
-    scores = [sample.score for sample in record.samples if math.isfinite(sample.score)]
+    scores = [sample.value for sample in record.samples if math.isfinite(sample.value)]
     if not scores:
         return ReportRow(name, "not measured", "", "trainer.log_val_generations logs answers")
     share = sum(score >= GOOD_SCORE for score in scores) / len(scores)

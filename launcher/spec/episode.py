@@ -5,8 +5,8 @@ Today's answer to a prompt is an episode of one turn. A demonstration is an epis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
@@ -49,6 +49,10 @@ class Episode:
     """1 the chosen answer of a pair, -1 the rejected one, 0 any other."""
     reward: float | None = None
     """Score; NaN where the reward gave none, None where there is nothing to score."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the score, or values reported with it."""
+    row: int | None = None
+    """Of the training rows, which one it answers."""
 
     @property
     def tokens(self) -> list[int]:

@@ -160,7 +160,14 @@ class Trainer:
     max_tokens_per_gpu: AtLeastOne | None = None
     """Tokens computed at a time in one process, instead of a number of sequences: fuller micro-batches, so faster."""
     log_val_generations: Count = 20
-    """Held-out answers of each validation that are logged as events."""
+    """Held-out answers of each validation that are logged as events; at most 2 where no reward scores them, as in most
+    SFT and DPO."""
+    log_groups: Annotated[Count, SAMPLED] = 4
+    """Prompts of a training step whose answers are logged with their scores and advantages, as events; those that come
+    first in the data, so that the same ones come again."""
+    log_groups_freq: Annotated[AtLeastOne | None, SAMPLED] = None
+    """Steps between those whose groups are logged, beside the first and the last; by default they are logged about 25
+    times, and less often where that would take more than 1 % of the run's folder."""
     logger: Names = (CONSOLE,)
     """Where else the metrics are shown, as a list: `tensorboard`, `wandb`, `trackio`, `mlflow`, `swanlab`,
     `prometheus`, `file` (a line of JSON a step). Each is a process of its own that reads the run's events: one that is

@@ -30,6 +30,8 @@ class AnsweringModel:
     """How its prompts are written: as in its run, else with the tokenizer's chat template."""
     trust_remote_code: bool = False
     """Whether Python code that comes with it may run."""
+    usual_tokens: int | None = None
+    """Longest answers of its run; None where that is not known."""
 
 
 def choose(
@@ -51,11 +53,13 @@ def choose(
         template = kept_checkpoints.stored_setting(run, "data", "chat_template")
         args = kept_checkpoints.stored_setting(run, "data", "template_args")
         trusted = kept_checkpoints.stored_setting(run, "model", "trust_remote_code")
+        longest = kept_checkpoints.stored_setting(run, "data", "max_response_length")
+        usual = longest if isinstance(longest, int) and longest > 0 else None
         if isinstance(args, dict):
             template_args = args | template_args
         data = Files(chat_template="never" if template == "never" else "auto", template_args=template_args)
         label = f"{run.name}, step {found.step}"
-        return _readable(AnsweringModel(label, FORMAT.policy_path(found.path), data, trust or trusted is True))
+        return _readable(AnsweringModel(label, FORMAT.policy_path(found.path), data, trust or trusted is True, usual))
     asked, plain = Pretrained(path=name), Files(template_args=template_args)
     if asked.on_hub:
         return _readable(AnsweringModel(name, models.find_or_download(asked, watch), plain, trust))

@@ -53,7 +53,7 @@ class SwanLab(Tracker):
                 values["alerts"] = swanlab.Text("\n".join(f"{alert.level}: {alert.text}" for alert in step.alerts))
             if step.samples:
                 shown = (f"{sample.prompt}\n\n{sample.response}" for sample in step.samples)
-                scores = (f"score {sample.score:g}" for sample in step.samples)
+                scores = (sample.heading for sample in step.samples)
                 values["val/samples"] = list(map(swanlab.Text, shown, scores))
             values.pop(STEP, None)  # to stand behind all others
             values[STEP] = float(step.step)  # the last one, also where nothing else of a row is left to send

@@ -108,4 +108,4 @@ def _sample(sample: Sample) -> str:
     """Its texts as blocks that Markdown shows as they are."""
     parts = {"prompt": sample.prompt, "answer": sample.response, "expected": sample.ground_truth}
     texts = [f"**{name}**\n\n{indent(text, '    ', lambda line: True)}" for name, text in parts.items() if text]
-    return "\n\n".join([f"score {sample.score:g}", *texts])
+    return "\n\n".join([sample.heading, *texts])

@@ -50,7 +50,7 @@ class Trackio(Tracker):
             for each in step.distributions:
                 row[each.name] = trackio.Histogram(np_histogram=(list(each.counts), list(each.edges)))
             for number, sample in enumerate(step.samples):
-                text = f"score {sample.score:g}\n\n```text\n{sample.prompt}\n```\n\n```text\n{sample.response}\n```"
+                text = f"{sample.heading}\n\n```text\n{sample.prompt}\n```\n\n```text\n{sample.response}\n```"
                 row[f"val/samples/{number}"] = trackio.Markdown(text)
             if row:
                 self._run.log({STEP: float(step.step), **row}, step=step.row)

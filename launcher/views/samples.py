@@ -1,15 +1,17 @@
-"""Sampled answers: chosen, grouped by prompt, and what changed from one step to another."""
+"""Sampled answers, to held-out prompts or of training steps: chosen, grouped by prompt, and what changed from one step
+to another."""
 
 from __future__ import annotations
 
 import difflib
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.core.events import Event, Sample
+from launcher.core.events import Event, Sample, TrainingAnswer, TrainingGroup
 from launcher.core.problems import Problem, Problems
 
 MOST = 10_000
@@ -23,50 +25,55 @@ class Wanted:
     search: str = ""
     min_score: float = -math.inf
     max_score: float = math.inf
+    group: int | None = None
+    """Of training steps."""
+    training: bool = False
+    """Of training steps alone; else those to held-out prompts, and of training steps where there are none."""
 
     @property
     def any(self) -> bool:
-        """Whether every answer is wanted."""
-        return self == Wanted()
+        """Whether every answer of a step is wanted."""
+        return replace(self, group=None, training=False) == Wanted()
+
+    @property
+    def kinds(self) -> tuple[bool, ...]:
+        """Whether answers are of training steps: the kinds to look for, one after the other."""
+        return (True,) if self.training or self.group is not None else (False, True)
 
     def has(self, sample: Sample) -> bool:
         if self.search and not any(
             self.search in text for text in (sample.prompt, sample.response, sample.ground_truth)
         ):
             return False
+        if self.group is not None and not (isinstance(sample, TrainingAnswer) and sample.group == self.group):
+            return False
         ranged = self.min_score > -math.inf or self.max_score < math.inf
-        return not ranged or self.min_score <= sample.score <= self.max_score
+        return not ranged or self.min_score <= sample.value <= self.max_score
 
 
 def choose_samples(events: Iterable[Event], step: int | None, wanted: Wanted) -> list[Sample]:
-    """The answers of a step, else those that are wanted, else those of the last step that has any."""
-    if step is not None:
-        return [sample for sample in samples_of_step(events, step) if wanted.has(sample)]
-    found = deque[Sample](maxlen=MOST)
-    for sample in _samples(events):
-        if wanted.any and found and sample.step != found[-1].step:
-            found.clear()
-        if wanted.has(sample):
-            found.append(sample)
-    return list(found)
-
-
-def _samples(events: Iterable[Event]) -> Iterator[Sample]:
-    return (event for event in events if isinstance(event, Sample))
-
-
-def samples_of_step(events: Iterable[Event], step: int) -> list[Sample]:
-    """Raises `Problems` where that step has none."""
-    found, steps = deque[Sample](maxlen=MOST), set[int]()
-    for sample in _samples(events):
-        steps.add(sample.step)
-        if sample.step == step:
-            found.append(sample)
-    if not found:
+    """The answers of a step, else those that are wanted, else those of the last step that has any. Raises `Problems`
+    where that step has none."""
+    found = {kind: deque[Sample](maxlen=MOST) for kind in wanted.kinds}
+    steps = set[int]()
+    for event in events:
+        kind = isinstance(event, TrainingGroup)
+        for sample in _answers(event) if kind in found else ():
+            steps.add(sample.step)
+            mine = found[kind]
+            if step is None and wanted.any and mine and sample.step != mine[-1].step:
+                mine.clear()
+            if step in (None, sample.step) and wanted.has(sample):
+                mine.append(sample)
+    if step is not None and step not in steps:
         known = sorted(steps)
         fix = f"use {' or '.join(map(str, known[-8:]))}" if known else "the log has no answers at all"
         raise Problems(Problem(f"step {step}", "has no answers", fix, "not-found"))
-    return list(found)
+    return list(next(filter(None, found.values()), ()))
+
+
+def _answers(event: Event) -> Iterable[Sample]:
+    return (event,) if isinstance(event, Sample) else event.answers() if isinstance(event, TrainingGroup) else ()
 
 
 def by_prompt(found: Iterable[Sample]) -> dict[str, list[Sample]]:
@@ -82,27 +89,37 @@ class ChangedAnswer:
 
     before: Sample
     after: Sample
+    scores: tuple[float, float]
+    """The means over the answers to it."""
 
     @property
     def change(self) -> float:
         """Of the score; 0 where that is no number."""
-        change = self.after.score - self.before.score
+        change = self.scores[1] - self.scores[0]
         return change if math.isfinite(change) else 0.0
 
     @property
     def node(self) -> dict[str, Any]:
         a, b = self.before, self.after
-        return {"prompt": a.prompt, "step": [a.step, b.step], "score": [a.score, b.score],
+        return {"prompt": a.prompt, "step": [a.step, b.step], "score": list(self.scores),
                 "response": [a.response, b.response]}  # fmt: skip
 
 
 def compare_samples(
-    events: Iterable[Event], again: Iterable[Event], steps: tuple[int, int], wanted: Wanted
+    events: Callable[[], Iterable[Event]], steps: tuple[int, int], wanted: Wanted
 ) -> list[ChangedAnswer]:
-    """The prompts of both steps, those whose score changed most first; `again` has the same events. Raises `Problems`
-    where the steps have no prompt in common."""
-    old, new = by_prompt(samples_of_step(events, steps[0])), by_prompt(samples_of_step(again, steps[1]))
-    pairs = [ChangedAnswer(old[prompt][0], new[prompt][0]) for prompt in old if prompt in new]
+    """The prompts of both steps, those whose score changed most first; `events` reads them from the beginning. Raises
+    `Problems` where the steps have no prompt in common."""
+    every = Wanted(training=wanted.kinds == (True,))
+    old, new = (by_prompt(choose_samples(events(), step, every)) for step in steps)
+    pairs = [
+        ChangedAnswer(old[prompt][0], new[prompt][0], (_mean(old[prompt]), _mean(new[prompt])))
+        for prompt in old
+        if prompt in new
+    ]
+    if not pairs and not every.training:
+        with suppress(Problems):  # one of the steps has answers of training alone
+            return compare_samples(events, steps, replace(wanted, training=True))
     if not pairs:
         fix = "use two steps with answers to the same prompts"
         raise Problems(Problem(f"steps {steps[0]} and {steps[1]}", "have no prompt in common", fix, "not-found"))
@@ -110,6 +127,11 @@ def compare_samples(
         (pair for pair in pairs if wanted.has(pair.before) or wanted.has(pair.after)),
         key=lambda pair: -abs(pair.change),
     )
+
+
+def _mean(answers: Iterable[Sample]) -> float:
+    values = [answer.value for answer in answers]
+    return sum(values) / len(values)
 
 
 def changes_line(pairs: list[ChangedAnswer]) -> str:

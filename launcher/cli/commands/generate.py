@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
 TOGETHER = 64
 """Prompts of a file that are answered at a time."""
 
+KEYS = "/help, /reset: a new conversation, /exit; Ctrl-C ends an answer, twice the chat"
+ENDS = ("/exit", "/quit", "exit", "quit")
+REPEATED = 240
+"""Characters at the end of an answer that are one text again and again, at which it is cut."""
+
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.", autocompletion=complete_run)
 ]
@@ -37,7 +41,9 @@ class AnswerOptions:
     step: Annotated[int | None, typer.Option(help="The run's checkpoint of this step; default: its newest.")] = None
     best: Annotated[bool, typer.Option("--best", help="The run's best checkpoint.")] = False
     system: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of an answer; default: 512.")] = None
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an answer; default: those of the run, else 512.")
+    ] = None
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.0
     top_p: Annotated[float, typer.Option(min=1e-6, max=1, help="Sample from this share of probability.")] = 1.0
     top_k: Annotated[int, typer.Option(min=-1, help="Sample from this many likeliest tokens; -1: from all.")] = -1
@@ -95,29 +101,63 @@ def generate(
 
 
 def chat(name: ModelName, options: AnswerOptions) -> None:
-    """An empty line begins a new conversation, Ctrl-D ends."""
+    """/help lists the keys, /reset or an empty line begins a new conversation, /exit or Ctrl-D ends. Ctrl-C ends the
+    answer that is being written, and twice the chat."""
     answerer = _load(name, options)
-    if not answerer.encoder.templated:
-        tell("it was trained without a chat template: each line is answered by itself")
+    templated = answerer.encoder.templated
+    tell(KEYS if templated else f"{KEYS}; trained without a chat template: each line is answered by itself")
     start: tuple[Message, ...] = (Message("system", options.system),) if options.system else ()
-    turns = start
-    for number, line in enumerate(_lines()):
-        if not line.strip() or not answerer.encoder.templated:
-            turns = start
-        if not line.strip():
-            continue
-        asked = (*turns, Message("user", line))
+    turns, number, interrupts = start, -1, 0
+    while interrupts < 2:
         try:
-            reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else line), number, _show)
-            turns = (*asked, Message("assistant", reply.text))
-            if reply.truncated:
-                err.print(f"\n(cut after {reply.tokens} tokens)", style="dim", end="")
-        except KeyboardInterrupt:  # ends the answer, not the conversation
-            pass
-        except Problems as full:
-            say_problems([*full.problems, "a new conversation begins"])
+            line = _read_line()
+        except KeyboardInterrupt:
+            interrupts += 1
+            tell("" if interrupts > 1 else "\nCtrl-C again ends the chat")
+            continue
+        number, interrupts, word = number + 1, 0, line.strip() if line is not None else "/exit"
+        if word in ENDS:
+            return
+        if word in ("", "/reset"):
             turns = start
-        typer.echo()
+        elif word.startswith("/") and word[1:].isalpha():
+            tell(KEYS if word == "/help" else f"there is no {word}; {KEYS}")
+        else:
+            try:
+                turns = _reply(answerer, (*(turns if templated else start), Message("user", line or "")), number)
+            except KeyboardInterrupt:  # ends the answer, not the conversation
+                interrupts = 1
+                tell("\n(stopped; Ctrl-C again ends the chat)")
+            except Problems as full:
+                say_problems([*full.problems, "a new conversation begins"])
+                turns = start
+
+
+class _Repeats(Exception):
+    """The answer goes round in circles."""
+
+
+def _reply(answerer: Answerer, asked: tuple[Message, ...], number: int) -> tuple[Message, ...]:
+    """Answer the last turn, and show it as it comes; the conversation with it. Raises `Problems`."""
+    text = ""
+
+    def show(piece: str) -> None:
+        nonlocal text
+        _show(piece)
+        text += piece
+        end = text[-REPEATED:]
+        if len(end) == REPEATED and any(end[size:] == end[:-size] for size in range(1, REPEATED // 5)):
+            raise _Repeats
+
+    try:
+        reply = answerer.stream(Row("prompt", asked if len(asked) > 1 else asked[0].content), number, show)
+        text, note = reply.text, f"(cut after {reply.tokens} tokens)" if reply.truncated else ""
+    except _Repeats:
+        note = "(cut: it repeats itself)"
+    typer.echo()
+    if note:
+        tell(note)
+    return (*asked, Message("assistant", text))
 
 
 def _prompts(given: list[str], file: str | None, system: str | None) -> list[Row]:
@@ -135,9 +175,10 @@ def _load(name: str, of: AnswerOptions, n: int = 1) -> Answerer:
     with show_download() as watch:
         chosen = asking.choose(name, of.root, of.step, of.best, watch, trust=of.trust, template_args=args)
     with err.status(f"loading {printable(chosen.label)}"):
-        from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
+        from launcher.engines.torch.answer import USUAL, Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
 
-        sampling = Sampling(n, of.temperature, of.top_p, of.top_k, of.max_tokens, of.seed)
+        usual = chosen.usual_tokens or USUAL
+        sampling = Sampling(n, of.temperature, of.top_p, of.top_k, of.max_tokens, usual, of.seed)
         return Answerer(chosen.folder, chosen.data, sampling, trust_remote_code=chosen.trust_remote_code)
 
 
@@ -152,16 +193,16 @@ def _node(prompt: Text, reply: Reply) -> dict[str, object]:
     return {"prompt": prompt_node(prompt), **answer}
 
 
-def _lines() -> Iterator[str]:
-    """What is typed, line by line, with a prompt on a terminal."""
+def _read_line() -> str | None:
+    """The next line that is typed, with a prompt on a terminal; None at the end."""
     if not sys.stdin.isatty():
-        yield from (line.rstrip("\n") for line in sys.stdin)
-        return
+        return line.rstrip("\n") if (line := sys.stdin.readline()) else None
     import readline  # noqa: F401, PLC0415  # editing and history of `input`
 
-    with suppress(EOFError, KeyboardInterrupt):
-        while True:
-            yield input("> ")
+    try:
+        return input("> ")
+    except EOFError:
+        return None
 
 
 def _show(piece: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,11 @@ from rich.text import Text
 
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, make_table, out, say, say_table
-from launcher.core.events import Sample
+from launcher.core.events import Loaded, Sample, TrainingAnswer
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.monitor.console import compact
-from launcher.views.read import find
+from launcher.views.read import LogOrRun, find
 from launcher.views.samples import (
     ChangedAnswer,
     Wanted,
@@ -39,37 +40,58 @@ def samples(
     ] = "",
     min_score: Annotated[float, typer.Option("--min-score", help="Only scores from here on.")] = -math.inf,
     max_score: Annotated[float, typer.Option("--max-score", help="Only scores up to here.")] = math.inf,
+    group: Annotated[
+        int | None, typer.Option("--group", min=1, help="Only this group of a training step: 1, 2, ...")
+    ] = None,
+    training: Annotated[
+        bool, typer.Option("--training", help="Answers of training steps, also where prompts are held out.")
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most prompts to show.")] = 10,
     compare: Annotated[
         tuple[int, int] | None, typer.Option("--compare", metavar="A B", help="What changed from step A to step B.")
     ] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    """Answers to the same prompt stand side by side. A score of no number is in no range."""
-    wanted = Wanted(search, min_score, max_score)
+    """Answers to the same prompt stand side by side, those of a training step with their advantages. A score of no
+    number is in no range.
+
+    rlrun samples RUN --step 40 --group 3
+    """
+    wanted = Wanted(search, min_score, max_score, group, training)
     source = find(name, root)
     if compare is not None:
-        pairs = compare_samples(source.events(), source.events(), compare, wanted)
+        pairs = compare_samples(source.events, compare, wanted)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
     found = choose_samples(source.events(), step, wanted)
     if not found:
-        chosen = step is not None or not wanted.any
-        fix = "a log with answers: verl prints them with trainer.log_val_generations"
+        chosen = step is not None or not wanted.any or group is not None
+        got, fix = _cause(source)
         fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
-        raise Problems(Problem(source.title, "no such answer" if chosen else "no answers", fix, "not-found"))
-    return CommandAnswer(found[:limit], lambda: _show(found, limit))
-
-
-def _show(found: Sequence[Sample], limit: int) -> None:
+        raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {got}", fix, "not-found"))
     groups = by_prompt(found)
-    for prompt, answers in list(groups.items())[:limit]:
+    shown = dict(list(groups.items())[:limit])
+    return CommandAnswer([*chain(*shown.values())], lambda: _show(shown, groups))
+
+
+def _cause(source: LogOrRun) -> tuple[str, str]:
+    """Why a log has no answers, and what gives some."""
+    if source.log is not None:
+        return "the log prints none", "a log with answers: verl prints them with trainer.log_val_generations"
+    loaded = next((event for event in source.events() if isinstance(event, Loaded)), None)
+    if loaded and not loaded.val_rows:
+        return "no rows are held out", "data.val_files=FILE; SFT and DPO answer held-out prompts only"
+    return "none is logged yet", "trainer.log_val_generations, or trainer.log_groups where answers are sampled"
+
+
+def _show(shown: Mapping[str, Sequence[Sample]], groups: Mapping[str, Sequence[Sample]]) -> None:
+    for prompt, answers in shown.items():
         _say_prompt(prompt, answers[0])
         many = max(min(len(answers), out.width // COLUMN if out.is_terminal else len(answers)), 1)
         for begin in range(0, len(answers), many):
             _side_by_side(answers[begin : begin + many])
         say("")
-    if len(groups) > limit:
-        say(f"{len(groups) - limit} more prompts; use --limit {len(groups)}", "dim")
+    if len(groups) > len(shown):
+        say(f"{len(groups) - len(shown)} more prompts; use --limit {len(groups)}", "dim")
 
 
 def _say_prompt(prompt: str, sample: Sample) -> None:
@@ -81,7 +103,7 @@ def _say_prompt(prompt: str, sample: Sample) -> None:
 
 def _side_by_side(answers: Sequence[Sample]) -> None:
     """One column each: step and score, then the answer."""
-    heads = [f"step {sample.step}  score {compact(sample.score)}" for sample in answers]
+    heads = list(map(_head, answers))
     if out.is_terminal:
         say_table(make_table(heads, [[sample.response[:SHORT] for sample in answers]], whole=()))
         return
@@ -90,13 +112,22 @@ def _side_by_side(answers: Sequence[Sample]) -> None:
         say("  " + sample.response[:SHORT].replace("\n", "\n  "))
 
 
+def _head(answer: Sample) -> str:
+    head = f"step {answer.step}  " + ("not scored" if answer.score is None else f"score {compact(answer.score)}")
+    if not isinstance(answer, TrainingAnswer):
+        return head
+    numbers = {"advantage": answer.advantage, **answer.parts}
+    return "  ".join([f"group {answer.group}  {head}", *(f"{name} {compact(x)}" for name, x in numbers.items())])
+
+
 def _show_changes(pairs: list[ChangedAnswer], limit: int) -> None:
     say(changes_line(pairs), "dim")
     for pair in pairs[:limit]:
         a, b = pair.before, pair.after
         say("")
         _say_prompt(b.prompt, b)
-        say(f"step {a.step}  score {compact(a.score)}  →  step {b.step}  score {compact(b.score)}")
+        scored = [f"  score {compact(x)}" if x == x else "" for x in pair.scores]
+        say(f"step {a.step}{scored[0]}  →  step {b.step}{scored[1]}")
         out.print(_differences(a.response[:SHORT], b.response[:SHORT]), soft_wrap=True, highlight=False)
 
 

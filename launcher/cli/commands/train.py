@@ -21,7 +21,9 @@ from launcher.cli.output import AsJson, CommandAnswer, say, say_problems, tell, 
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
 from launcher.core.check_result import CheckResult
+from launcher.core.metrics import LEARNT_FROM
 from launcher.core.problems import Problem, Problems
+from launcher.core.state import RunState
 from launcher.launch import job, start
 from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
@@ -161,12 +163,28 @@ def say_end(outcome: Outcome) -> None:
     if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
         return
     run, state = str(outcome.folder), outcome.state
-    export = ("checkpoints", "export", "--to", "hf", "--out", f"{outcome.folder.name}-model")
-    following = export if state.status == "finished" and not state.doubtful else state.following
-    if state.status == "stopped" and not following:
+    if state.status == "finished" and not state.doubtful:
+        tell(f"next: {_after_success(outcome.folder, state)}")
+    elif state.status == "stopped" and not state.following:
         tell(f"next: rlrun train --resume {shlex.quote(run)}")
-    elif following:
-        tell(f"next: {next_command(following, run)}")
+    elif state.following:
+        tell(f"next: {next_command(state.following, run)}")
+
+
+def _after_success(folder: Path, state: RunState) -> str:
+    """What shows best what a run came to, and what it is compared with or reported by."""
+    run, sampled = str(folder), LEARNT_FROM[1] in state.learnt_from
+    first = next_command(["samples" if sampled and state.answers else "chat"], run)
+    alike = (
+        other.folder.path
+        for other in store.every(folder.parent.parent)
+        if other.folder.path.parent == folder.parent and other.folder.path != folder
+        if other.state.status == "finished" and other.state.algorithm == state.algorithm
+        if state.last and other.state.last and other.state.last.name == state.last.name
+    )
+    before = next(alike, None)
+    second = shlex.join(["rlrun", "compare", str(before), run]) if before else next_command(["report"], run)
+    return f"{first}; {second}"
 
 
 def rerun(

@@ -37,7 +37,8 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = -1
     max_tokens: int | None = None
-    """Tokens of an answer; None: 512, or what the model's positions leave."""
+    """Tokens of an answer; None: `usual_tokens`, or what the model's positions leave."""
+    usual_tokens: int = USUAL
     seed: int = 0
 
 
@@ -132,9 +133,9 @@ class Answerer:
 
     def _room(self, length: int) -> int:
         """Tokens of an answer to a prompt of `length` tokens."""
-        return self.sampling.max_tokens or min(USUAL, self._left(length))
+        return self.sampling.max_tokens or min(self.sampling.usual_tokens, self._left(length))
 
     def _left(self, length: int) -> int:
         """Positions after a prompt of `length` tokens."""
         positions = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
-        return positions - length if positions else max(self.sampling.max_tokens or 0, USUAL)
+        return positions - length if positions else max(self.sampling.max_tokens or 0, self.sampling.usual_tokens)

@@ -175,6 +175,17 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
         raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {known}"))
 
 
+def group_logging(run: RunSpec, steps: int, trained_bytes: int) -> tuple[int, int]:
+    """Steps between those whose groups are logged (1, 2, 5, 10, 20, ...), and characters of each text: about 25 times,
+    and about 1 % of the run's folder. That holds the weights with AdamW's state, and some lines of each step; an event
+    is written twice."""
+    texts = max(run.trainer.log_groups, 1) * (run.sampler.n + 1)
+    room = (3 * trained_bytes + 5_000 * steps) // 200 // texts  # bytes of a text at all steps
+    times = min(max(room // (80 + min(2 * run.data.max_response_length, 300)), 3), 25)
+    freq = next(freq for size in range(19) for digit in (1, 2, 5) if (freq := digit * 10**size) * times >= steps)
+    return run.trainer.log_groups_freq or freq, min(max(room // times - 80, 160), 1_000)
+
+
 def loaded_event(parts: Parts) -> Loaded:
     train, val = parts.rows, parts.held_out
     return Loaded(
@@ -195,7 +206,9 @@ def build_training(
         sync()  # the events of these steps must be on disk before the checkpoint
         return saver.save(TrainingPosition(step, run.seed, order.epoch(step), order.rows, dict(state), validated))
 
-    schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq)
+    trained = sum(weight.numel() * weight.element_size() for weight in parts.policy.actor.weights)
+    logged = group_logging(run, parts.steps, trained)
+    schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq, *logged)
     return Training(
         run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.algorithm_state,
         before.validated,

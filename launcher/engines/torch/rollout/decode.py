@@ -39,7 +39,8 @@ class Decoder(Generator):
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
-        self._check_cache()
+        if fault := self.fault():
+            raise Problems(Problem("model.path", fault, "use algorithm=sft", "not-supported"))
         self.model.eval()
         answers: dict[int, list[Turn]] = {}
         rows = sum(len(request.keys) for request in requests)
@@ -61,12 +62,12 @@ class Decoder(Generator):
         finally:
             torch.set_num_threads(before)
 
-    def _check_cache(self) -> None:
-        """Raises `Problems` for a model that ignores `past_key_values` and would read single tokens only."""
-        if "past_key_values" not in signature(self.model.base.forward).parameters:
-            name = type(self.model.base).__name__
-            got = f"{name} keeps a cache of its own kind, so it gives no answers"
-            raise Problems(Problem("model.path", got, "use algorithm=sft", "not-supported"))
+    def fault(self) -> str:
+        """A model that ignores `past_key_values` would read single tokens only."""
+        known = "past_key_values" in signature(self.model.base.forward).parameters
+        return (
+            "" if known else f"{type(self.model.base).__name__} keeps a cache of its own kind, so it gives no answers"
+        )
 
     def _parts(self, requests: Sequence[Request]) -> Iterator[list[int]]:
         """Requests with prompts of similar length together, as many as may be answered at a time."""

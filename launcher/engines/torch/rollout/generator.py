@@ -91,6 +91,10 @@ class Generator(ABC):
         self.answer_waiting()
         return [episode for future in futures for episode in future.result()]
 
+    def fault(self) -> str:
+        """Why it can answer nothing; empty where it can."""
+        return ""
+
     @abstractmethod
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         """The answers to all requests, request by request; collective."""

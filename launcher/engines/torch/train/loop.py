@@ -36,9 +36,14 @@ class Schedule:
     start: int
     test_freq: int
     save_freq: int
+    groups_freq: int = 1
+    group_characters: int = 1_000
 
     def validates(self, step: int) -> bool:
         return step == self.steps or (self.test_freq > 0 and step % self.test_freq == 0)
+
+    def logs_groups(self, step: int) -> bool:
+        return step in (1, self.steps) or step % self.groups_freq == 0
 
     def saves(self, step: int) -> bool:
         return step == self.steps or (self.save_freq > 0 and step % self.save_freq == 0)
@@ -101,6 +106,11 @@ class Training:
         if self.policy.sampled and shows_distributions(step):
             rewards = prepared.reward[~unscored_rows(raw) & (raw.preference == 0)]
             self.emit_distribution(step, "train/core/reward/distribution", rewards)
+        if isinstance(self.source, Rollouts) and self.schedule.logs_groups(step):
+            for group in self.source.groups(
+                step, prepared, self.run.trainer.log_groups, self.schedule.group_characters
+            ):
+                self.emit(group)
         if self.validation and self.schedule.validates(step):
             metrics |= self.validate(step)
         return metrics | self.clock.pop_timings(), nonfinite_source

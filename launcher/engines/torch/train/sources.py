@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -9,6 +10,7 @@ from itertools import chain
 import numpy as np
 import torch
 
+from launcher.core.events import TrainingGroup, cut_middle
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
@@ -133,13 +135,14 @@ class Rollouts:
     ) -> None:
         self.rows, self.order, self.generator, self.reward = rows, order, generator, reward
         self.algorithm, self.seed = algorithm, seed
-        self.tally, self.alerts = Tally(), list[str]()
+        self.tally, self.alerts, self.episodes = Tally(), list[str](), list[Episode]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """The step's scored answers, and their metrics; sets `alerts`, messages for the user."""
         self.tally = Tally()
         with self.generator.current_weights() as sync_metrics:
             (episodes, width), sampling_metrics, groups = self._sample_until_full(step, clock)
+        self.episodes = episodes
         reward_metrics, self.alerts = self.tally.summary(groups)
         return collate(episodes, self.generator.model, width), {**sync_metrics, **sampling_metrics, **reward_metrics}
 
@@ -212,10 +215,47 @@ class Rollouts:
             texts = zip(asked, self.generator.texts(episodes), strict=True)
             scores = score_safely(self.reward, [self.rows.answer(row, text) for (_, row), text in texts])
         self.tally.note([number for number, _ in asked], [self.rows.rows[row].where for _, row in asked], scores)
+        parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
         return [
-            replace(episode, group=number, reward=reward)
-            for episode, (number, _), reward in zip(episodes, asked, scores.total, strict=True)
+            replace(episode, group=number, row=row, reward=reward, parts=each)
+            for episode, (number, row), reward, each in zip(
+                episodes, asked, scores.total, parts or [{}] * len(asked), strict=True
+            )
         ]
+
+    def groups(self, step: int, prepared: Batch, most: int, characters: int) -> list[TrainingGroup]:
+        """The answers of this process to at most `most` prompts of the step, those first that come first in the data,
+        with what `prepared` makes of them; each text has about `characters` at most."""
+        places = dict[tuple[int, int], list[int]]()
+        for place, one in enumerate(self.episodes):
+            if one.row is not None and one.group is not None:
+                places.setdefault((one.row, one.group), []).append(place)
+        advantage = torch.full_like(prepared.mask, torch.nan) if prepared.advantage is None else prepared.advantage
+        means = ((advantage * prepared.mask).sum(1) / prepared.mask.sum(1)).tolist()  # NaN without a token
+        found = list[TrainingGroup]()
+        for number, ((row, _), mine) in enumerate(sorted(places.items())[:most], 1):
+            episodes, answer = [self.episodes[place] for place in mine], self.rows.answer(row, "")
+            prompt, truth, *texts = (
+                cut_middle(text, characters)
+                for text in (prompt_text(answer), answer.ground_truth or "", *self.generator.texts(episodes))
+            )
+            found.append(
+                TrainingGroup(
+                    step=step, group=number, data_source=answer.data_source, prompt=prompt, ground_truth=truth,
+                    responses=tuple(texts), scores=tuple(_rounded(one.reward) for one in episodes),
+                    parts={name: tuple(_rounded(one.parts[name]) for one in episodes) for name in episodes[0].parts},
+                    advantages=tuple(_rounded(means[place]) for place in mine),
+                )
+            )  # fmt: skip
+        return found
+
+
+def prompt_text(answer: Answer) -> str:
+    return answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
+
+
+def _rounded(value: float | None) -> float:
+    return math.nan if value is None else float(f"{value:.6g}")
 
 
 def _number(sampled: Sampled) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 
 from launcher.core.events import Event, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
@@ -14,11 +15,14 @@ from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator, make_requests
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Rows
+from launcher.engines.torch.train.sources import Rows, prompt_text
 from launcher.engines.torch.train.sums import add_sums
 from launcher.engines.torch.train.tally import Tally
 from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
+
+READ, READ_TOKENS = 2, 128
+"""Prompts that are answered without a score at each validation, and tokens of such an answer."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class AnsweredPrompt:
 class Validation:
     """Answers held-out prompts and scores them; where demonstrations or pairs are held out, their loss too.
 
-    A demonstration is answered only where its right answer is known.
+    Of these the prompts are answered whose right answer is known; where none is, the first ones, to be read beside the
+    reference answer.
     """
 
     def __init__(
@@ -51,6 +56,10 @@ class Validation:
         ]
         self.compared = [tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled]
         """Rows whose loss is measured."""
+        answered = (place for place in range(len(rows.rows)) if self._prompt(place) and 1 in self._tokens(place).mask)
+        unscored = not (self.asked or policy.sampled or generator.fault())
+        self.read = list(islice(answered, min(shown, READ))) if unscored else []
+        """Places of rows that are answered without a score."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts = Tally(), list[str]()
 
@@ -61,7 +70,30 @@ class Validation:
         metrics, events = self._scores(step) if self.asked else ({}, [])
         if self.compared:
             metrics |= self._losses()
-        return metrics, events
+        return metrics, events + (self._readable(step) if self.read else [])
+
+    def _readable(self, step: int) -> list[Event]:
+        """Greedy answers beside the reference answers. Rank 0 alone has any, and all processes compute them."""
+        mine, most = self.read if world.RANK == 0 else [], self.generator.max_new
+        keys = random_streams.stream_keys(self.seed, -step - 1, mine, 1)
+        longest = max(sum(self._tokens(place).mask) for place in self.read)
+        self.generator.max_new = min(most, READ_TOKENS, 2 * max(longest, 1))
+        try:
+            with self.generator.current_weights():
+                found = self.generator.answer(make_requests([self._prompt(place) for place in mine], keys, 0.0))
+        finally:
+            self.generator.max_new = most
+        answers = map(self._with_reference, mine, self.generator.texts(found))
+        return [_sample(step, answer, None) for answer in answers]
+
+    def _with_reference(self, place: int, text: str) -> Answer:
+        """`text` as an answer, with the row's own as its ground truth; of a conversation its first turn with a loss."""
+        row, tokens, answer = self.rows.rows[place], self._tokens(place), self.rows.answer(place, text)
+        if row.response is not None:
+            return replace(answer, ground_truth=row.response)
+        asked, decode = len(self._prompt(place)), self.generator.model.tokenizer.decode
+        end = asked + len(list(takewhile(bool, tokens.mask[asked:])))
+        return replace(answer, prompt=decode(tokens.ids[:asked]), ground_truth=decode(tokens.ids[asked:end]))
 
     def _scores(self, step: int) -> tuple[dict[str, float], list[Event]]:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
@@ -74,7 +106,7 @@ class Validation:
                     found = self._of_prompt(asked)
                     for name, value in found.items():
                         held[name] = held.get(name, 0.0) + value
-                    sample = _sample(step, asked)
+                    sample = _sample(step, asked.answers[0], asked.scores[0])
                     if len(samples) < self.shown:
                         samples.append(sample)
                     if (mean := found.get(f"mean@{len(asked.scores)}")) is not None:
@@ -132,10 +164,13 @@ class Validation:
 
     def _prompt(self, place: int) -> list[int]:
         """Token ids of the prompt."""
-        tokens = self.rows.tokens[place]
-        if not isinstance(tokens, Tokens):
-            tokens = tokens.chosen
+        tokens = self._tokens(place)
         return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
+
+    def _tokens(self, place: int) -> Tokens:
+        """Of the prompt with its reference answer, where it has one."""
+        tokens = self.rows.tokens[place]
+        return tokens if isinstance(tokens, Tokens) else tokens.chosen
 
     def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
@@ -175,12 +210,10 @@ def _share(rows: int) -> int:
     return -(-rows // world.SIZE)
 
 
-def _sample(step: int, asked: AnsweredPrompt) -> Sample:
-    answer = asked.answers[0]
-    prompt = answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
+def _sample(step: int, answer: Answer, score: float | None) -> Sample:
     return Sample(
-        step=step, data_source=asked.source, prompt=prompt, response=answer.response,
-        ground_truth=answer.ground_truth or "", score=asked.scores[0],
+        step=step, data_source=answer.data_source, prompt=prompt_text(answer), response=answer.response,
+        ground_truth=answer.ground_truth or "", score=score,
     )  # fmt: skip
 
 
