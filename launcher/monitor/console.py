@@ -103,10 +103,10 @@ def next_command(following: Sequence[str], folder: str) -> str:
 
 
 def results_of(state: RunState) -> dict[str, str]:
-    """What a run came to: on held-out data, what it learnt from, how far its weights moved, and what it answers; of
+    """What a run came to: what it answers, on held-out data, what it learnt from, and how far its weights moved; of
     what is known."""
     texts = {"held out": held_out(state), "learnt from": _learnt_from(state), "weights moved": _moved(state)}
-    return {name: text for name, text in texts.items() if text} | _answers(state)
+    return _answers(state) | {name: text for name, text in texts.items() if text}
 
 
 def _answers(state: RunState) -> dict[str, str]:

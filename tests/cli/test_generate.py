@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +35,15 @@ TEMPLATE = (
 TOKENS = ["--max-tokens", "12"]
 
 
-def save(folder: Path, seed: int, template: str | None = TEMPLATE) -> None:
+def save(folder: Path, seed: int, template: str | None = TEMPLATE, positions: int = 64) -> None:
     tokenizer = character_tokenizer(LETTERS)
     tokenizer.chat_template = template
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
         "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=40, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, initializer_range=0.4,
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=positions,
+        initializer_range=0.4, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -113,6 +121,66 @@ def test_without_a_template_each_line_stands_alone(home: Path) -> None:
     save(home / "plain", 2, None)
     ran = ask("plain", *TOKENS, command="chat", typed="abc\nde\n")
     assert ran.stdout == "".join(greedy(home / "plain", text) + "\n" for text in ("abc", "de"))
+
+
+@pytest.fixture
+def endless(home: Path) -> str:
+    """A model that never ends an answer: all it writes is nearly equally likely, but for special tokens."""
+    save(home / "endless", 2, positions=100_000)
+    model = AutoModelForCausalLM.from_pretrained(home / "endless")
+    with torch.no_grad():
+        model.model.embed_tokens.weight[:, 0] = 50.0
+        model.lm_head.weight[:, 0] = 0.0
+        model.lm_head.weight[character_tokenizer(LETTERS).all_special_ids, 0] = -5.0
+    model.save_pretrained(home / "endless")
+    return "endless"
+
+
+def test_a_chat_explains_its_keys_and_takes_no_command_for_a_prompt(home: Path) -> None:
+    for typed in ("exit\n", "/exit\n", "quit\n", "/quit\n", ""):
+        ran = ask("m", *TOKENS, command="chat", typed=typed)
+        assert (ran.exit_code, ran.stdout) == (0, "") and "/help, /reset" in ran.stderr
+    ran = ask("m", *TOKENS, command="chat", typed="/help\nabc\n/reset\nabc\n/hlep\n")
+    first = greedy(home / "m", "u:abc|a:")
+    assert ran.stdout == f"{first}\n{first}\n" and "there is no /hlep" in ran.stderr
+
+
+def test_an_answer_that_repeats_itself_is_cut(endless: str) -> None:
+    ran = ask(endless, "--max-tokens", "90000", command="chat", typed="abc\n")
+    assert ran.exit_code == 0 and 240 <= len(ran.stdout) < 2_000 and "(cut: it repeats itself)" in ran.stderr
+
+
+def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
+    """On a pseudo-terminal."""
+    primary, secondary = pty.openpty()
+    command = [sys.executable, "-m", "launcher", "chat", endless, "--temperature", "1", "--max-tokens", "90000"]
+    process = subprocess.Popen(
+        command, stdin=secondary, stdout=secondary, stderr=secondary, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), env={**os.environ, "TERM": "dumb"},
+    )  # fmt: skip
+    os.close(secondary)
+    steps = [
+        ("twice the chat\r\n> ", "abc\n"), ("abc\r\n", ""), ("a", "\x03"),  # it is written as it comes
+        ("stopped; Ctrl-C again ends the chat", ""), ("> ", "/help\n"), ("/exit; Ctrl-C", ""), ("> ", "\x03"),
+        ("Ctrl-C again ends the chat", ""), ("> ", "\x03"),
+    ]  # fmt: skip
+    try:
+        for awaited, typed in steps:
+            seen = ""
+            while awaited not in seen:
+                assert select.select([primary], [], [], 120)[0], f"no {awaited!r} after {seen!r}"
+                seen += os.read(primary, 4096 if awaited.endswith("> ") else 1).decode(errors="replace")
+            os.write(primary, typed.encode())
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(primary)
+
+
+def test_answers_are_as_long_as_those_of_the_run(home: Path) -> None:
+    (home / "runs" / "p" / "r" / "spec.yaml").write_text("data: {chat_template: auto, max_response_length: 3}\n")
+    assert {node["tokens"] for node in json.loads(ask("r", "abc", "hgfe", "--json").stdout)} == {3}
 
 
 def test_what_is_wrong_is_said_before_the_first_answer_and_no_file_is_replaced(home: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import pty
 import select
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from launcher.cli.log_view import LogState, see_new
 from launcher.cli.main import app
 from launcher.cli.output import out
-from launcher.core.events import LogProgress, Step, to_line
+from launcher.core.events import Loaded, LogProgress, Sample, Step, TrainingGroup, to_line
 from launcher.core.problems import Problems
 from launcher.logs.sources import GrowingLog
 from launcher.views.read import find
@@ -145,6 +146,61 @@ def test_what_changed_between_two_steps(sampled):
     assert code == 0 and "2 prompts of both steps: 1 better, 0 worse, 1 of equal score; 1 answers are the same" in text
     assert "It is [-3.-] {+2.+}" in text and text.index("1+1") < text.index("2+2")
     assert json.loads(rlrun("samples", sampled, "--compare", "10", "20", "--json")[1])[0]["score"] == [0.0, 1.0]
+
+
+@pytest.fixture
+def groups(run_root: Path) -> Path:
+    """Two groups of each of the steps 1, 20 and 40, in a run without held-out answers."""
+    events = [
+        TrainingGroup(
+            at=1.0, step=step, group=group, data_source="sums", prompt=f"{group}+{group}=?",
+            ground_truth=str(2 * group), responses=(f"It is {2 * group}.", f"\x9b31m\u202e{step}"),
+            scores=(1.0, math.nan if step == 40 else 0.0),
+            parts={"exact": (1.0, 0.0), "format": (0.5, 0.25)}, advantages=(0.7, -0.7),
+        )
+        for step in (1, 20, 40) for group in (1, 2)
+    ]  # fmt: skip
+    with (run_root / "p" / "r" / "events.jsonl").open("a") as log:
+        log.writelines(to_line(event) + "\n" for event in events)
+    return run_root
+
+
+def test_groups_of_training_steps_stand_side_by_side(groups):
+    of = ("--root", str(groups))
+    code, text = rlrun("samples", "r", *of)  # the newest, where nothing is held out
+    assert code == 0 and text.count("group 1  step 40") == text.count("group 2  step 40") == 2
+    code, text = rlrun("samples", "r", *of, "--step", "20", "--group", "2")
+    head = "group 2  step 20  score 1  advantage 0.7  exact 1  format 0.5"
+    assert text.splitlines()[:4] == ["sums  ·  2+2=?", "ground truth 4", head, "  It is 4."]
+    assert "1+1" not in text and "\x9b" not in text and "\u202e" not in text
+    code, text = rlrun("samples", "r", *of, "--step", "20", "--group", "2", "--json")
+    assert "\\u009b31m\\u202e20" in text and not {"\x9b", "\u202e"} & set(text)
+    first, second = json.loads(text)
+    assert (first["parts"], first["advantage"]) == ({"exact": 1.0, "format": 0.5}, 0.7) and second["score"] == 0.0
+    code, text = rlrun("samples", "r", *of, "--compare", "1", "20")
+    assert code == 0 and "2 prompts of both steps" in text and "step 1  score 0.5  →  step 20  score 0.5" in text
+    assert "step 7: has no answers; use 1 or 20 or 40" in rlrun("samples", "r", *of, "--step", "7")[1]
+    assert "no such answer" in rlrun("samples", "r", *of, "--group", "3")[1]
+
+
+def test_held_out_answers_come_before_those_of_training(groups):
+    sample = Sample(at=1.0, step=40, data_source="", prompt="3+3=?", response="6", ground_truth="6", score=None)
+    with (groups / "p" / "r" / "events.jsonl").open("a") as log:
+        log.write(to_line(sample) + "\n")
+    assert "group" not in (text := rlrun("samples", "r", "--root", str(groups))[1]) and "not scored" in text
+    assert "3+3" not in rlrun("samples", "r", "--root", str(groups), "--training")[1]
+    assert "2 prompts of both" in rlrun("samples", "r", "--root", str(groups), "--compare", "20", "40")[1]
+
+
+def test_a_run_without_answers_says_why(run_root):
+    code, text = rlrun("samples", "r", "--root", str(run_root))
+    assert code == 2 and "trainer.log_val_generations" in text and "verl" not in text
+    event = Loaded(at=1.0, rows=2, refused=0, val_rows=0, val_refused=0, steps_per_epoch=1, steps=5)
+    with (run_root / "p" / "r" / "events.jsonl").open("a") as log:
+        log.write(to_line(event) + "\n")
+    assert (
+        "no answers: no rows are held out; use data.val_files=FILE" in rlrun("samples", "r", "--root", str(run_root))[1]
+    )
 
 
 def test_a_logs_state_has_our_names_and_the_bars_time():

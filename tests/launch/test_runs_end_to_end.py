@@ -86,7 +86,7 @@ def test_its_events_and_its_console_tell_the_whole_story(sft: tuple[Any, Path]) 
     assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
     assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
     assert ran.stdout.splitlines() == console(run)  # a person saw the same
-    assert ran.stderr.endswith("next: rlrun checkpoints export runs/rlrun/done --to hf --out done-model\n")
+    assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
     held_out, learnt, moved, last = console(run)[-4:]
     interval = r"[\d.]+ \[[\d.]+-[\d.]+\]"
     assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)

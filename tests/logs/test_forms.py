@@ -124,6 +124,15 @@ def test_s2_printed_samples_are_of_the_step_that_follows(prefix):
     assert found[0].response == "Janet eats 3 eggs...\nstep 2: #### 18"
 
 
+@pytest.mark.parametrize(
+    ("written", "score"),
+    [("1.0  # correct", 1.0), ("-0.5, too long", -0.5), ("1e-3 (partial)", 0.001), ("nano", None), ("none", None)],
+)
+def test_a_remark_behind_a_score_does_not_hide_it(written, score):
+    (found,) = (event for event in read(SAMPLE.replace("1.0", written)) if isinstance(event, Sample))
+    assert found.score == score or (score is None and found.score != found.score)
+
+
 def test_a_sample_is_not_mixed_with_lines_of_other_processes():
     lines = SAMPLE.splitlines()
     mixed = "".join(f"(TaskRunner pid=1) {line}\n(WorkerDict pid=2) noise\n" for line in lines)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from launcher.core.events import Event, LogProgress, Sample, Step
 from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
-from launcher.logs.forms.values import to_number
+from launcher.logs.forms.values import NUMBER, to_number
 from launcher.logs.forms.writers import Writers
 
 _OF_TRL = (
@@ -58,6 +58,8 @@ class LineReading:
         waiting, self.answers = self.answers, []
         for fields in waiting:
             score = to_number(fields["score"])
+            if score is None and (match := NUMBER.match(fields["score"].lstrip())):  # a remark follows
+                score = float(match[0])
             yield Sample(
                 at=self.at, step=step, data_source="", prompt=fields.get("prompt", ""),
                 response=fields.get("response", ""), ground_truth=fields.get("ground_truth", ""),

@@ -160,6 +160,28 @@ def test_a_demonstration_is_answered_from_its_prompt_alone(
     assert set(found) - WILSON == {"val-core/a/reward/mean@1", "val/loss"}
 
 
+def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
+    validation: Validating, tiny: Callable[..., CausalLM], ids: Ids, generated: Callable[..., list[int]]
+) -> None:
+    """Greedily, at most twice as long as the longest reference; a conversation's first turn with a loss is one."""
+    model = tiny()
+    prompts = ids(3, 5, 2)
+    rows = demonstrations([([*prompt, 20, 21], [0] * len(prompt) + [1, 1]) for prompt in prompts], [None] * 3)
+    rows.rows[0] = replace(rows.rows[0], prompt="Hi?", response="Hello.")
+    rows.rows[1] = replace(rows.rows[1], prompt=(Message("user", "a"), Message("assistant", "b")), response=None)
+    decode = model.tokenizer.decode
+    for shown, expected in ((0, []), (20, [("Hi?", "Hello."), (decode(prompts[1]), decode([20, 21]))])):
+        metrics, events = validation(model, rows, Named(), SFT(), shown=shown).measure(7)
+        assert list(metrics) == ["val/loss"]
+        assert [(event.prompt, event.ground_truth) for event in events] == expected
+    assert all((event.step, event.score) == (7, None) and event.response for event in events)
+    assert len({event.response for event in validation(model, rows, Named(), SFT(), shown=20).measure(8)[1]} - {
+        event.response for event in events
+    }) == 0  # fmt: skip
+    model.base.forward = lambda input_ids: None  # type: ignore[method-assign]  # keeps no cache of ours
+    assert validation(model, rows, Named(), SFT(), shown=20).read == []
+
+
 # ---- pairs
 
 

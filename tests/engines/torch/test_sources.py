@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout import random_streams
@@ -26,9 +28,10 @@ from launcher.engines.torch.train.sources import (
     Rollouts,
     Rows,
 )
+from launcher.engines.torch.train.tally import mask_unscored
 from launcher.spec.data import Row
 from launcher.spec.episode import Episode, Turn
-from launcher.spec.reward import Answer, Reward
+from launcher.spec.reward import Answer, DetailedReward, Reward, Scores
 from launcher.text.encoder import Tokens
 
 Share = Callable[[int, int], None]
@@ -222,6 +225,40 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(
         tokens = found.tokens[place, answer].tolist()
         output = model.tokenizer.decode(tokens[:-1] if tokens[-1] in model.eos else tokens)
         assert found.reward[place].item() == 100 * prompts[place // 3] + len(output)
+
+
+class Parted(DetailedReward):
+    """Fake: the length of an answer, with its parts; an answer to row 2 has no score."""
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        found = [math.nan if answer.ground_truth == "2" else float(len(answer.response)) for answer in answers]
+        return Scores(found, {"half": [value / 2 for value in found]})
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_groups_are_those_of_the_first_rows_with_what_the_step_learnt(
+    rounds: int, tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]]
+) -> None:
+    """Also where a filter chooses the groups of a step out of several rounds."""
+    model, algorithm = tiny(), GRPO() if rounds == 1 else DAPO(max_num_gen_batches=rounds)
+    rows, order = rows_of(ids(3, 5, 2, 4, 6, 1), [[]] * 6), Order(6, 4, 0, True)
+    source = Rollouts(rows, order, Decoder(model, TorchSampler(n=3), 5), Parted(), algorithm, 7)
+    raw, _ = source.batch(1, Clock())
+    prepared, _ = algorithm.prepare(mask_unscored(raw), {}, lambda x: x)
+    found = source.groups(1, prepared, 3, 1_000)
+    truths = [each.ground_truth for each in found]
+    assert [each.group for each in found] == [1, 2, 3] and truths == sorted(truths)
+    for each in found:
+        scores = torch.tensor(each.scores)
+        assert list(each.parts["half"]) == pytest.approx((scores / 2).tolist(), nan_ok=True)
+        if each.ground_truth == "2":
+            assert not scores.isfinite().any() and not torch.tensor(each.advantages).isfinite().any()
+        else:
+            assert [len(text) for text in each.responses] == list(each.scores)
+            expected = (scores - scores.mean()) / (scores.std() + 1e-6)
+            assert list(each.advantages) == pytest.approx(expected.tolist(), abs=1e-4)
+    (cut,) = source.groups(1, prepared, 1, 2)
+    assert all(len(text) <= 2 or "characters ..." in text for text in cut.responses)
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -73,17 +73,16 @@ class Validation:
         return metrics, events + (self._readable(step) if self.read else [])
 
     def _readable(self, step: int) -> list[Event]:
-        """Greedy answers beside the reference answers. Rank 0 alone has any, and all processes compute them."""
-        mine, most = self.read if world.RANK == 0 else [], self.generator.max_new
-        keys = random_streams.stream_keys(self.seed, -step - 1, mine, 1)
+        """Greedy answers beside the reference answers. All processes compute the same, as weights may be sharded."""
+        most, keys = self.generator.max_new, random_streams.stream_keys(self.seed, -step - 1, self.read, 1)
         longest = max(sum(self._tokens(place).mask) for place in self.read)
         self.generator.max_new = min(most, READ_TOKENS, 2 * max(longest, 1))
         try:
             with self.generator.current_weights():
-                found = self.generator.answer(make_requests([self._prompt(place) for place in mine], keys, 0.0))
+                found = self.generator.answer(make_requests(list(map(self._prompt, self.read)), keys, 0.0))
         finally:
             self.generator.max_new = most
-        answers = map(self._with_reference, mine, self.generator.texts(found))
+        answers = map(self._with_reference, self.read, self.generator.texts(found))
         return [_sample(step, answer, None) for answer in answers]
 
     def _with_reference(self, place: int, text: str) -> Answer:
