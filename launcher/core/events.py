@@ -28,7 +28,6 @@ from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_lines
-from launcher.core.redaction import redact
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 CrashCause = Literal["error", "configuration", "numbers"]
@@ -114,44 +113,25 @@ class Sample(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingGroup(Event):
-    """The answers to one prompt of a training step, and what the step learnt from each; long texts are cut."""
+    """The answers to one prompt of a training step, and what the step learnt from each; long texts are cut. Scores are
+    NaN where the reward gave none, and advantages are means over an answer's tokens. `group` counts those of the step
+    that are logged from 1, and `parts` are those of a combined reward."""
 
     step: Int
     group: Int
-    """1, 2, ... among those of the step that are logged."""
     data_source: str
     prompt: str
     ground_truth: str
     responses: tuple[str, ...]
     scores: tuple[float, ...]
-    """NaN where the reward gave none."""
     parts: Mapping[str, tuple[float, ...]]
-    """Of a combined reward, or values reported with the score; NaN for an answer without that part."""
     advantages: tuple[float, ...]
-    """Mean over an answer's tokens; NaN where none is trained on."""
 
     def __post_init__(self) -> None:
         if not self.responses or {len(self.scores), len(self.advantages), *map(len, self.parts.values())} != {
             len(self.responses)
         }:
             raise ValueError("there is not one value for each answer")
-
-    def answers(self) -> Iterator[TrainingAnswer]:
-        for place, (response, score) in enumerate(zip(self.responses, self.scores, strict=True)):
-            yield TrainingAnswer(
-                at=self.at, step=self.step, data_source=self.data_source, prompt=self.prompt, response=response,
-                ground_truth=self.ground_truth, score=score, group=self.group, advantage=self.advantages[place],
-                parts={name: values[place] for name, values in self.parts.items()},
-            )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingAnswer(Sample):
-    """One answer of a training group; no event of its own."""
-
-    group: int
-    parts: Mapping[str, float]
-    advantage: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,14 +296,6 @@ class Usage(Event):
     gpu_memory_total_bytes: Int | None = None
     gpu_celsius: float | None = None
     gpu_watts: float | None = None
-
-
-def cut_middle(text: str, most: int) -> str:
-    """At most about `most` characters: the beginning and the end, without secrets."""
-    if len(text) <= most:
-        return text
-    text, half = redact(text), max(most // 2, 1)
-    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}" if len(text) > most else text
 
 
 MOST_PROMPTS = 5_000

@@ -307,3 +307,11 @@ def printable(text: str, layout: str = "\n") -> str:
     if safe.isprintable():  # nearly all
         return safe
     return "".join(c if c.isprintable() or c in layout else f"\\x{ord(c):02x}" for c in safe)
+
+
+def cut_middle(text: str, most: int) -> str:
+    """The beginning and the end of `text`, of about `most` characters together, without secrets."""
+    if len(text) <= most:
+        return text
+    text, half = redact(text), max(most // 2, 1)
+    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}" if len(text) > most else text

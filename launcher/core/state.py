@@ -31,9 +31,9 @@ from launcher.core.events import (
     Waiting,
     WeightsMoved,
     WentOn,
-    cut_middle,
 )
 from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, validation
+from launcher.core.redaction import cut_middle
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
@@ -58,6 +58,26 @@ class Curve:
             return Curve(points, self.stride)
         halved = tuple((a + b) / 2 for a, b in zip(points[::2], points[1::2], strict=True))
         return Curve(halved, self.stride * 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAnswer(Sample):
+    """One answer of a training group."""
+
+    group: int
+    parts: Mapping[str, float]
+    advantage: float
+
+
+def training_answers(of: TrainingGroup) -> list[TrainingAnswer]:
+    return [
+        TrainingAnswer(
+            at=of.at, step=of.step, data_source=of.data_source, prompt=of.prompt, response=response,
+            ground_truth=of.ground_truth, score=of.scores[place], group=of.group, advantage=of.advantages[place],
+            parts={name: values[place] for name, values in of.parts.items()},
+        )
+        for place, response in enumerate(of.responses)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +231,7 @@ def _after_turn(state: RunState, event: Event) -> RunState:
 
 def _after_answers(state: RunState, event: Sample | TrainingGroup) -> RunState:
     held_out = isinstance(event, Sample)
-    new = list(map(_shortened, [event] if isinstance(event, Sample) else event.answers()))
+    new = list(map(_shortened, [event] if isinstance(event, Sample) else training_answers(event)))
     before = [each for each in state.answers if each.step == event.step and type(each) is type(new[0])]
     ranked = sorted([*before, *new] if held_out else new, key=lambda each: (each.value != each.value, -each.value))
     if not held_out and before and before[0].value - before[-1].value >= ranked[0].value - ranked[-1].value:

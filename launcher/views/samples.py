@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.core.events import Event, Sample, TrainingAnswer, TrainingGroup
+from launcher.core.events import Event, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems
+from launcher.core.state import TrainingAnswer, training_answers
 
 MOST = 10_000
 """Answers of one step that are kept; of more the last."""
@@ -73,7 +74,9 @@ def choose_samples(events: Iterable[Event], step: int | None, wanted: Wanted) ->
 
 
 def _answers(event: Event) -> Iterable[Sample]:
-    return (event,) if isinstance(event, Sample) else event.answers() if isinstance(event, TrainingGroup) else ()
+    if isinstance(event, TrainingGroup):
+        return training_answers(event)
+    return (event,) if isinstance(event, Sample) else ()
 
 
 def by_prompt(found: Iterable[Sample]) -> dict[str, list[Sample]]:

@@ -121,7 +121,7 @@ def chat(name: ModelName, options: AnswerOptions) -> None:
         if word in ("", "/reset"):
             turns = start
         elif word.startswith("/") and word[1:].isalpha():
-            tell(KEYS if word == "/help" else f"there is no {word}; {KEYS}")
+            tell({"/help": KEYS}.get(word, f"there is no {word}; {KEYS}"))
         else:
             try:
                 turns = _reply(answerer, (*(turns if templated else start), Message("user", line or "")), number)
@@ -175,10 +175,9 @@ def _load(name: str, of: AnswerOptions, n: int = 1) -> Answerer:
     with show_download() as watch:
         chosen = asking.choose(name, of.root, of.step, of.best, watch, trust=of.trust, template_args=args)
     with err.status(f"loading {printable(chosen.label)}"):
-        from launcher.engines.torch.answer import USUAL, Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
+        from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
 
-        usual = chosen.usual_tokens or USUAL
-        sampling = Sampling(n, of.temperature, of.top_p, of.top_k, of.max_tokens, usual, of.seed)
+        sampling = Sampling(n, of.temperature, of.top_p, of.top_k, of.max_tokens, chosen.usual_tokens, of.seed)
         return Answerer(chosen.folder, chosen.data, sampling, trust_remote_code=chosen.trust_remote_code)
 
 

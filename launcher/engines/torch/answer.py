@@ -38,7 +38,8 @@ class Sampling:
     top_k: int = -1
     max_tokens: int | None = None
     """Tokens of an answer; None: `usual_tokens`, or what the model's positions leave."""
-    usual_tokens: int = USUAL
+    usual_tokens: int | None = None
+    """Those of the answers of its run; None: 512."""
     seed: int = 0
 
 
@@ -133,9 +134,11 @@ class Answerer:
 
     def _room(self, length: int) -> int:
         """Tokens of an answer to a prompt of `length` tokens."""
-        return self.sampling.max_tokens or min(self.sampling.usual_tokens, self._left(length))
+        return self.sampling.max_tokens or min(self.sampling.usual_tokens or USUAL, self._left(length))
 
     def _left(self, length: int) -> int:
         """Positions after a prompt of `length` tokens."""
         positions = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
-        return positions - length if positions else max(self.sampling.max_tokens or 0, self.sampling.usual_tokens)
+        return (
+            positions - length if positions else max(self.sampling.max_tokens or 0, self.sampling.usual_tokens or USUAL)
+        )

@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 import torch
 
-from launcher.core.events import TrainingGroup, cut_middle
+from launcher.core.events import TrainingGroup
+from launcher.core.redaction import cut_middle
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world

@@ -56,12 +56,14 @@ class Validation:
         ]
         self.compared = [tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled]
         """Rows whose loss is measured."""
-        answered = (place for place in range(len(rows.rows)) if self._prompt(place) and 1 in self._tokens(place).mask)
-        unscored = not (self.asked or policy.sampled or generator.fault())
-        self.read = list(islice(answered, min(shown, READ))) if unscored else []
+        self.read = [] if self.asked or policy.sampled or generator.fault() else self._first_answered(min(shown, READ))
         """Places of rows that are answered without a score."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts = Tally(), list[str]()
+
+    def _first_answered(self, count: int) -> list[int]:
+        places = range(len(self.rows.rows))
+        return list(islice((each for each in places if self._prompt(each) and 1 in self._tokens(each).mask), count))
 
     def measure(self, step: int) -> tuple[dict[str, float], list[Event]]:
         """verl's metrics of a validation, over all processes, and events of single prompts: some of the answers, and
