@@ -18,7 +18,7 @@ import pyarrow.json as pj
 
 from launcher.data import parquet_layout
 from launcher.data.files import Files
-from launcher.data.formats import MEANING_KEYS, READ_KEYS
+from launcher.data.formats import READ_KEYS, needs_each_row
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES, solved_question
 from launcher.data.reader import Block, Chunk, RowBatch
 from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, parse_line
@@ -97,8 +97,10 @@ def _text_cells(table: pa.Table, files: Files) -> Cells:
     unread = not others & {*READ_KEYS, files.prompt_key, files.response_key}
     if not unread or any(table[name].type not in _UNREAD_TYPES for name in others):
         raise UnfitRow("it has other columns than texts")
-    if cells.keys() & MEANING_KEYS or any("\ue000" in name or "\ue001" in name for name in cells):
+    if any(map(needs_each_row, table.column_names)) or any("\ue000" in name or "\ue001" in name for name in cells):
         raise UnfitRow("a column changes what its rows mean")
+    if "input" in cells and "instruction" not in cells:
+        raise UnfitRow("prompts may hold their input")
     return cells
 
 
@@ -178,5 +180,7 @@ def _is_sound(table: pa.Table) -> bool:
 
 
 def _says_something(text: pa.Array) -> bool:
-    """Whether every text is there and has more than blanks."""
-    return not text.null_count and not pc.any(pc.or_(pc.equal(text, ""), pc.utf8_is_space(text))).as_py()
+    """Whether every text is there, has more than blanks, and is no JSON."""
+    if text.null_count or pc.any(pc.or_(pc.equal(text, ""), pc.utf8_is_space(text))).as_py():
+        return False
+    return not pc.any(pc.match_substring_regex(text, r"^\s*[\[{]")).as_py()

@@ -18,7 +18,8 @@ from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, ReadOnlyWith, settings
 from launcher.data.encodings import other_content
-from launcher.data.formats import refuse_written_turns, to_row
+from launcher.data.formats import to_row
+from launcher.data.keys import OF_TURNS, ReadKeys
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.reader import FORMS, ending_problem, read_rows
 from launcher.data.rows import RawRow, UnfitRow, without_nulls
@@ -135,16 +136,20 @@ class Files(Dataset):
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
         try:
-            if found.only_texts:
-                refuse_written_turns(found.values, self.prompt_key)
             values: dict[str, Any] = found.values
             if found.line is None:  # parquet gives each turn and each tool the fields of all others
                 values = {key: without_nulls(it) if isinstance(it, list) else it for key, it in values.items()}
-            row_values = to_standard_row(self.format, values, self.instruction, self.data_source, self.prompt_key)
+            read = ReadKeys(values)
+            row_values = to_standard_row(self.format, read, self.instruction, self.data_source, self.prompt_key)
         except UnfitRow as unscorable:
             return found.refused(str(unscorable))
         row = to_row(found.where, row_values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
-        return found.refused(row) if isinstance(row, str) else row
+        if isinstance(row, str):
+            return found.refused(row)
+        if row_values is read:
+            return row
+        left = (key for key in row.unread if key.startswith(OF_TURNS) or (key in read and key not in read.read))
+        return replace(row, unread=(*left, *(key for key in read.unread() if key not in row_values)))
 
 
 def _word_keys(values: dict[str, Any]) -> list[str]:

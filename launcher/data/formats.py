@@ -20,8 +20,10 @@ and as pairs:
 `prompt` may be text or messages wherever it stands; a turn may have `from` and `value`; null counts as missing.
 Each may have `system` (or `system_prompt`), the text of a system turn, and what the chat template reads beside the
 turns: `tools` (a list, or its JSON) and `chat_template_kwargs`. What else a turn has (tool_calls, reasoning_content,
-name) goes to the template as it is. A row is refused for what would change its meaning and is not read: images and the
-like, a `label` or `kto_tag` that is false, a turn that is not to be learned.
+name) goes to the template as it is. Beside a prompt of text stand `input` and `context`, which follow it, and
+`history`, earlier turns as pairs of texts or as messages; beside an answer of text a column of its reasoning.
+Keys that nothing reads are noted in the row; it is refused for those that would change its meaning (`keys`): images and
+the like, a `label` or `kto_tag` that is false or 0, what is not to be learned.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
+from launcher.data.keys import OF_TURNS, USE, ReadKeys, changes_meaning, is_given, is_off, meaning_of
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -57,31 +60,29 @@ _ROLES = {role: role for role in ROLES}
 _FORM_KEYS = ("conversations", "instruction")
 """Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
 PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
+_CONVERSATIONS = ("messages", "conversations")
 _SYSTEM = ("system", "system_prompt")
-_NOT_READ = {
-    **dict.fromkeys(("images", "image", "videos", "video", "audios", "audio"), "use rows without it"),
-    "functions": "use tools: a list of objects with type and function",
-    "history": "use messages, with all turns",
-}
+_THOUGHT_END = "</think>"
 _TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
 TEMPLATE_FIELDS = "template_fields"
 """Column of prepared rows: JSON of what the chat template reads of a row, apart from roles and contents."""
-_VERDICTS = ("label", "kto_tag")
-"""Whether the answer is a good one: of TRL, of LLaMA-Factory."""
-MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS, *_TEMPLATE_ARGS, TEMPLATE_FIELDS))
-"""Keys of a row that change what its prompt and answer mean."""
-READ_KEYS = MEANING_KEYS.union(
-    PROMPTS, *ANSWERS.values(), ("chosen", "rejected", "input"),
-    ("reward_model", "ground_truth", "data_source", "ability", "extra_info"),
+READ_KEYS = frozenset(
+    (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, *PROMPTS, *(name for names in ANSWERS.values() for name in names),
+     "chosen", "rejected", "input", "context", "history", "reward_model", "ground_truth", "data_source", "ability",
+     "extra_info")
 )  # fmt: skip
 """All keys of a row that are read here where no setting names others."""
-WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
-"""How turns begin that are written as text: as JSON, or as pandas writes a list."""
-_LEARNED = ("weight", "train", "training", "loss")
-"""Whether a turn is to be learned: of OpenAI, axolotl and ms-swift."""
-_TURN_VERDICTS = frozenset((*_LEARNED, "train_detail"))
-_OWN_TURN_KEYS = frozenset(("role", "content", "from", "value", *_TURN_VERDICTS))
+_WRITTEN = re.compile(
+    rf"""(?=.*["'](?:content|value|parts)["']\s*:)\s*(?:\[\s*)?\{{.*"""
+    rf"""["'](?:role|from)["']\s*:\s*["'](?:{"|".join(SPEAKERS)})["'].*[\]}}]\s*""", re.DOTALL)  # fmt: skip
+"""Turns that are written as text: as JSON, or as pandas writes a list."""
+_OWN_TURN_KEYS = frozenset(("role", "content", "from", "value"))
 """Of a turn, the keys that are read here; the chat template may read the others."""
+
+
+def needs_each_row(key: str) -> bool:
+    """Whether what a column of this name means can be seen row by row only."""
+    return key in (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, "context", "history") or changes_meaning(key)
 
 
 def to_row(
@@ -91,29 +92,35 @@ def to_row(
     try:
         if values.get(TEMPLATE_FIELDS) is not None:
             values = _with_template_fields(values)
+        values = values if isinstance(values, ReadKeys) else ReadKeys(values)
         if kind == "answers":
             row = _demonstration(where, values, prompt_key, response_key)
         elif kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
             row = _pair(where, values, prompt_key)
         else:
             row = _prompt_row(where, values, prompt_key, response_key)
-        if MEANING_KEYS.isdisjoint(values):
-            return row
-        return _with_meaning(row, {key: values[key] for key in values if key not in (prompt_key, response_key)}, kind)
+        row = _with_template_args(row, values, (prompt_key, response_key))
+        unread = _unread(row, values, kind)
+        return replace(row, unread=tuple(unread)) if unread else row
     except UnfitRow as unfit:
         return str(unfit)
 
 
-def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
+def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, PROMPTS) or "prompt"
-    answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
-    conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
-    if conversation and response_key is None and isinstance(required(values, name, prompt_key=prompt_key), list):
+    answer = response_key
+    if name not in _CONVERSATIONS:
+        answer = answer or _first(values, ANSWERS.get(name, ("response", "answer")))
+    conversation = answer is None and (prompt_key is not None or name in _CONVERSATIONS)
+    if conversation and isinstance(required(values, name, prompt_key=prompt_key), list):
         return _row(where, values, _learned_turns(name, values[name]), None, None)
     prompt = _prompt_of(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
     response, extra = _reply(answer, required(values, answer, response_key=response_key))
-    return replace(_row(where, values, prompt, _text(answer, response, extra), None), response_extra=extra)
+    response, extra = _text(answer, response, extra), extra or _reasoning(values, response)
+    if "history" in values.read and not isinstance(prompt, str):  # whose answers are learned, as where they are turns
+        return _row(where, values, (*prompt, Message("assistant", response, extra)), None, None)
+    return replace(_row(where, values, prompt, response, None), response_extra=extra)
 
 
 def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
@@ -126,15 +133,15 @@ def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
     for place, (turn, node) in enumerate(zip(turns, given, strict=True)):
         if turn.role in ("user", "assistant") and turn.says_nothing:
             raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
-        if turn.role == "assistant" and not _TURN_VERDICTS.isdisjoint(node):
+        if turn.role == "assistant" and len(node) > 2:
             _refuse_unlearned(f"{name}[{place}]", node)
     return turns
 
 
-def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
+def _prompt_row(where: str, values: ReadKeys, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", "messages", *_FORM_KEYS)) or "prompt"
     prompt: Text
-    if name in ("messages", "conversations"):
+    if name in _CONVERSATIONS:
         prompt, truth = _before_last_answer(name, required(values, name, prompt_key=prompt_key))
         answer = response_key
     else:
@@ -145,11 +152,13 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
     return _row(where, values, prompt, None, truth)
 
 
-def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
+def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", *_FORM_KEYS))
-    prompt = _prompt_of(values, name, prompt_key) if name else None
     sides = [_answered(side, required(values, side)) for side in ("chosen", "rejected")]
     (before, chosen, with_chosen), (other, rejected, with_rejected) = sides
+    if not name and not before and values.get("messages") is not None:  # of axolotl: the turns before both answers
+        name = "messages"
+    prompt = _prompt_of(values, name, prompt_key) if name else None
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
@@ -199,20 +208,59 @@ def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
 # ---- Alpaca and ShareGPT
 
 
-def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
+def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
     """What the row asks, with what belongs to it."""
-    if prompt_key or name in ("prompt", "question"):
-        return _prompt(name, required(values, name, prompt_key=prompt_key))
-    if name != "instruction":
+    if name in _CONVERSATIONS and not prompt_key:
         turns = _messages(name, values[name])
-        if name == "conversations" and turns[-1].role == "assistant":
+        if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    parts = [_expect(key, values[key], str, "text") for key in (name, "input") if values.get(key) is not None]
+    if name == "instruction" and not prompt_key:
+        text = _expect(name, values[name], str, "text")
+    else:
+        prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
+        if not isinstance(prompt, str):
+            return prompt
+        text = prompt
+    parts = [text]
+    for key in ("input", "context"):
+        if key == name or (part := values.get(key)) is None:
+            continue
+        if _expect(key, part, str, "text") not in text or name == "instruction":  # of others it may be a copy
+            parts.append(part)
     text = "\n".join(part for part in parts if part.strip())
     if not text:
         raise UnfitRow(f"{name} is empty")
-    return text
+    return _after_history(values, text)
+
+
+def _after_history(values: ReadKeys, text: str) -> Text:
+    """The prompt after earlier turns, which stand beside it as pairs of texts or as messages."""
+    expected = "a list of pairs of texts, or of messages"
+    turns = list[Message]()
+    for place, each in enumerate(_json_value("history", values.get("history"), list, expected) or ()):
+        path = f"history[{place}]"
+        if isinstance(each, dict):
+            turns.append(_message(path, each))
+        elif isinstance(each, list) and len(each) == 2:
+            pair = zip(("user", "assistant"), each, strict=True)
+            turns += [Message(role, _text(f"{path}[{side}]", part)) for side, (role, part) in enumerate(pair)]
+        else:
+            raise UnfitRow(f"{path} is {type_name(each)}; history must be {expected}")
+    return (*turns, Message("user", text)) if turns else text
+
+
+def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
+    """What was thought before an answer of text, where a column holds it and the answer does not."""
+    for key, thought in values.items():
+        if key not in values.read and meaning_of(key).kind == "reasoning":
+            if isinstance(thought, list) and len(thought) == 1:
+                thought = thought[0]
+            if not isinstance(thought, str) or not thought.strip() or _THOUGHT_END in response:
+                continue
+            values.read.add(key)
+            return {} if thought.strip() in response else {"reasoning_content": thought}
+    return {}
 
 
 def _with_system(values: Values, prompt: Text) -> Text:
@@ -260,21 +308,12 @@ def _first(values: Values, names: tuple[str, ...]) -> str | None:
     return None
 
 
-def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
-    """The row with the system turn that stands beside its prompt; `others` are the keys that no setting names.
-
-    Raises `UnfitRow` for a key without which the row says something else, or where its answer is a bad one.
-    """
-    for key, fix in _NOT_READ.items():
-        value = others.get(key)
-        if key == "history" and not isinstance(row.prompt, str):
-            continue  # the prompt has its turns, so that this is a key like any other
-        if value and str(value).strip() not in ("", "[]", "{}", "null"):
-            raise UnfitRow(f"{key} cannot be read yet; {fix}")
-    given = kind == "answers" or (row.ground_truth and not _first(others, ("reward_model", "ground_truth")))
-    for key in _VERDICTS if given and row.rejected is None else ():
-        if str(others.get(key)).strip().lower() == "false":  # text in CSV
-            raise UnfitRow(f"{key} is false: the answer is one to avoid; use rows where {key} is true")
+def _with_template_args(row: Row, values: ReadKeys, named: tuple[str | None, str | None]) -> Row:
+    """The row with its system turn and what the chat template reads beside the turns, unless a setting has `named` the
+    key for something else. Raises `UnfitRow`."""
+    if values.keys().isdisjoint((*_SYSTEM, *_TEMPLATE_ARGS)):
+        return row
+    others = {key: values.get(key) for key in (*_SYSTEM, *_TEMPLATE_ARGS) if key not in named}
     args = dict(row.template_args)
     if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
         args["tools"] = tools
@@ -284,6 +323,31 @@ def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
     except ValueError as error:
         raise UnfitRow(f"chat_template_kwargs: {error}") from error
     return replace(row, prompt=_with_system(others, row.prompt), template_args=args)
+
+
+def _unread(row: Row, values: ReadKeys, kind: Kind) -> list[str]:
+    """The keys that nothing has read, those of turns too. Raises `UnfitRow` for one without which the row says
+    something else, or where the answer is a bad one or is not to be learned."""
+    learned = kind == "answers" or (row.ground_truth and values.read.isdisjoint(("reward_model", "ground_truth")))
+    left = values.unread()
+    for key in tuple(left):
+        value, (of, use) = values[key], meaning_of(key)
+        off = is_off(value, of) if of in ("verdict", "learned", "unlearned") else None
+        if of == "refused":
+            raise UnfitRow(f"{key} cannot be read yet; {use}")
+        if off and of == "verdict" and learned and row.rejected is None:
+            raise UnfitRow(
+                f"{key} is {short_repr(value)}: as in data for KTO the answer is one to avoid, and would be learned as"
+                f" a good one; use rows where {key} is true, or rename it where it means something else"
+            )
+        if off and of != "verdict" and kind != "prompts":
+            raise UnfitRow(f"{key} is {short_repr(value)}: not all is to be learned; leave out what is not")
+        if off is False:
+            left.remove(key)
+    turns = () if isinstance(row.prompt, str) else row.prompt
+    extras = (row.response_extra, row.rejected_extra, *(turn.extra for turn in turns))
+    of_turns = {key: True for extra in extras for key in extra if meaning_of(key, "turn").kind != "read"}
+    return left + [OF_TURNS + key for key in of_turns]
 
 
 def _json_value(key: str, value: Any, kind: type, expected: str) -> Any:
@@ -318,15 +382,17 @@ def _with_template_fields(values: Values) -> Values:
         for side, part in (("chosen", "response"), ("rejected", "rejected"))
         if fields[part]
     }
-    return {**values, name: turns, "chat_template_kwargs": fields["args"], **sides}
+    others = {key: value for key, value in values.items() if key != TEMPLATE_FIELDS}
+    return {**others, name: turns, "chat_template_kwargs": fields["args"], **sides}
 
 
 def _refuse_unlearned(path: str, turn: Values) -> None:
     """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
-    key = next((key for key in _LEARNED if turn.get(key) not in (None, 1)), None)  # 1 is true, too
-    if key or turn.get("train_detail"):
-        got = f"{key} is {short_repr(turn[key])}" if key else "train_detail cannot be read yet"
-        raise UnfitRow(f"{path}.{got}; every assistant turn is learned, so leave the turn out")
+    for key, value in turn.items():
+        of = meaning_of(key, "turn").kind
+        if of in ("learned", "unlearned") and is_off(value, of) is not False:
+            got = f"{path}.{key} is {short_repr(value)}"
+            raise UnfitRow(f"{got}; every assistant turn is learned, so leave the turn out")
 
 
 def required(values: Values, name: str, **settings: str | None) -> Any:
@@ -343,16 +409,25 @@ def required(values: Values, name: str, **settings: str | None) -> Any:
     )
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
     setting = next((each for each, key in settings.items() if key == name), None)
-    meant = suggest(name, near, before=f"data.{setting}=") if setting else suggest(near[0], [name]) if near else ""
-    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {meant}" if near else ""))
+    if not near:
+        meant = _other_names(values)
+    elif setting:
+        meant = suggest(name, near, before=f"data.{setting}=")
+    else:
+        meant = suggest(near[0], [name])
+    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {meant}" if meant else ""))
 
 
-def refuse_written_turns(values: Values, prompt_key: str | None) -> None:
-    """Raise `UnfitRow` for turns written as text, as pandas writes a list into CSV: they would be learned literally."""
-    for key in ("prompt", "question", "messages", "conversations", "chosen", "rejected", "completion", prompt_key):
-        value = values.get(key) if key else None
-        if isinstance(value, str) and WRITTEN_TURNS.match(value):
-            raise UnfitRow(f"{key} is a list written as text, which CSV cannot hold; save the rows as JSONL or parquet")
+def _other_names(values: Values) -> str:
+    """What helps a row that lacks a key, as those that it has show; empty where they show nothing."""
+    for key, value in values.items():
+        of, use = meaning_of(key)
+        if of in ("instead", "verdict"):
+            return f"{key}: {use or USE[of]}"
+        rows = isinstance(value, list) and value and isinstance(value[0], dict) and len(values) < 4
+        if rows and key not in READ_KEYS:
+            return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
+    return ""
 
 
 # ---- values
@@ -366,9 +441,17 @@ def _expect(path: str, value: Any, kind: type, expected: str) -> Any:
 
 def _text(path: str, value: Any, extra: Mapping[str, Any] | None = None) -> str:
     text: str = _expect(path, value, str, "text")
+    if text.lstrip()[:1] in ("[", "{"):
+        _refuse_written_turns(path, text)
     if not text.strip() and not (extra and extra.get("tool_calls")):
         raise UnfitRow(f"{path} is empty")
     return text
+
+
+def _refuse_written_turns(path: str, text: str) -> None:
+    """Raise `UnfitRow` for turns that are written as text: they would be learned literally."""
+    if _WRITTEN.fullmatch(text):
+        raise UnfitRow(f"{path} is a conversation written as text; make it a list (json.loads), in JSONL or parquet")
 
 
 def _prompt(path: str, value: Any) -> Text:
@@ -381,6 +464,8 @@ def _prompt(path: str, value: Any) -> Text:
 
 
 def _messages(path: str, value: Any, expected: str = "a list of messages") -> tuple[Message, ...]:
+    if isinstance(value, str):
+        _refuse_written_turns(path, value)
     if not _expect(path, value, list, expected):
         raise UnfitRow(f"{path} is empty; expected a list of messages")
     return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
@@ -388,9 +473,7 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
-    if value.get("function_call"):
-        raise UnfitRow(f"{path}.function_call cannot be read yet; use tool_calls")
-    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and each is not None}
+    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and _is_of_template(path, key, each)}
     role_key, text_key, roles = "role", "content", _ROLES
     if value.get("role") is None and value.get("from") is not None:
         role_key, text_key, roles = "from", "value", SPEAKERS
@@ -406,6 +489,14 @@ def _message(path: str, value: Any) -> Message:
     if not isinstance(speaker, str) or speaker not in roles:
         raise UnfitRow(f"{path}.{role_key} is {short_repr(speaker)}; it may be {', '.join(roles)}")
     return Message(roles[speaker], _content(f"{path}.{text_key}", value[text_key]), extra)
+
+
+def _is_of_template(path: str, key: str, value: Any) -> bool:
+    """Whether something of a turn is given to the chat template. Raises `UnfitRow` for what would not be read right."""
+    of, use = meaning_of(key, "turn")
+    if of == "refused" and is_given(value):
+        raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
+    return value is not None and of not in ("refused", "learned", "unlearned")
 
 
 def _content(path: str, value: Any) -> str:

@@ -95,7 +95,7 @@ def csv_rows(name: str, file: Any, separator: str) -> Iterator[Found]:
             if not header:
                 header = _column_names(fields)
             elif fields:
-                yield RawRow(where, _csv_values(header, fields), taken.raw, only_texts=True)
+                yield RawRow(where, _csv_values(header, fields), taken.raw)
                 rows += 1
         except StopIteration:
             break

@@ -30,7 +30,6 @@ class RawRow(NamedTuple):
     where: str  # file:line (with the number of an array's element), or file:row for parquet; all count from 1
     values: dict[str, Any]
     line: bytes | None  # as it stands in its file, without the last newline; parquet has no lines
-    only_texts: bool = False  # its file can hold no lists
 
     def refused(self, reason: str) -> RefusedRow:
         """The row set aside. A parquet row is written as JSON: its own bytes are spread over the columns."""

@@ -87,6 +87,8 @@ class Row:
     response_extra: Mapping[str, Any] = field(default_factory=dict)
     """What a `Message` has as `extra`, of `response`."""
     rejected_extra: Mapping[str, Any] = field(default_factory=dict)
+    unread: tuple[str, ...] = field(default=(), compare=False)
+    """Keys of the row, and of its turns, that nothing has read."""
 
 
 def prompt_node(prompt: Text) -> Any:

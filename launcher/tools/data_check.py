@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from launcher.core.check_result import CheckResult
 from launcher.core.files import AppendOnlyFile, write_atomic
+from launcher.data.keys import UnreadKeys
 from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.algorithm import Kind
@@ -68,13 +69,14 @@ def check(
     data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in SPLITS}
-    findings = _Findings(out / "findings.jsonl")
+    findings, unread = _Findings(out / "findings.jsonl"), UnreadKeys()
     with RefusedLog(out / "refused.jsonl") as log, _Tokens(data, kind, model) as tokens:
         for split in SPLITS:
             sifted = log.sift(data.read(split, kind))
             while rows := list(islice(sifted, _CHUNK)):
                 for row in rows:
                     seen[split].add(row, kind)
+                    unread.add(row)
                     if (
                         reward
                         and needs_rollout(row, split, kind)
@@ -89,6 +91,7 @@ def check(
         findings.add("in both", twice.where, f"its prompt is also trained on: {twice.first}")
     findings.close()
     report = _report(name, data, kind, seen, log, tokens, findings, batch_given)
+    report.notes.extend(found.line for found in unread.results())
     write_atomic(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
     return report
 

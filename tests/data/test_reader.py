@@ -275,11 +275,12 @@ def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> Non
     assert b"".join(map(back, found)).translate(None, blanks) == content.translate(None, blanks)
 
 
-WRITTEN = "a list written as text, which CSV cannot hold; save the rows as JSONL or parquet"
+WRITTEN = "a conversation written as text; make it a list (json.loads), in JSONL or parquet"
 
 
 @pytest.mark.parametrize(
-    "turns", ["[{'role': 'user', 'content': ''}]", '[ {"from": "human"}]', "{'role': 'assistant'}"]
+    "turns",
+    ["[{'role': 'user', 'content': ''}]", '[ {"from": "human", "value": "q"}]', "{'content': 1, 'role': 'assistant'}"],
 )
 def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, turns: str) -> None:
     def found(values: dict[str, str], kind: Any, **settings: Any) -> Any:
@@ -295,8 +296,8 @@ def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, turns: st
             assert found({**values, key: turns}, kind).reason == f"{key} is {WRITTEN}"
     for key, more in (("messages", {}), ("conversations", {}), ("chat", {"prompt_key": "chat"})):
         assert found({key: turns, "response": "r"}, "answers", **more).reason == f"{key} is {WRITTEN}"
-    in_json = '[{"name": "add"}]'  # an answer may be JSON
-    assert found({"prompt": "p", "response": in_json}, "answers").response == in_json
+    for in_json in ('[{"name": "add"}]', '{"from": "EUR", "value": 2}', '{"name": "Bo", "role": "user"}'):
+        assert found({"prompt": "p", "response": in_json}, "answers").response == in_json  # an answer may be JSON
 
 
 # ---- a JSON array

@@ -11,8 +11,8 @@ from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import short_repr, suggest
 from launcher.data.encodings import probable_encoding, to_utf8
 from launcher.data.files import Files
-from launcher.data.formats import WRITTEN_TURNS
 from launcher.data.hub import Hub
+from launcher.data.keys import UnreadKeys
 from launcher.data.quality import Seen, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
@@ -21,7 +21,6 @@ from launcher.spec.data import RefusedRow, Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
 FEW = 8  # rows that may be alike
-FIRST = 100  # rows that show what the others are like
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -38,7 +37,7 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", "data", "has no usable rows", "use a file with rows")
         return
     yield _sources(context.train)
-    yield from _written_turns(context)
+    yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
     yield from _all_alike(context.train)
     yield from _leaks(context)
     yield from _best_metric(context)
@@ -69,15 +68,6 @@ def _kind(context: Context) -> Iterator[CheckResult]:
     elif needs == "prompts" and holds == "pairs" and run.reward.cheap and run.reward.uses_ground_truth:
         message = f"the reward compares with a right answer, {of} pairs, of which none is right or wrong"
         yield CheckResult("FAIL", "data", message, "use algorithm=dpo, data=gsm8k or data=math, or a reward model")
-
-
-def _written_turns(context: Context) -> Iterator[CheckResult]:
-    """Conversations that are the text of a prompt: they would be read literally."""
-    rows = context.train.rows[:FIRST]
-    written = [row for row in rows if isinstance(row.prompt, str) and WRITTEN_TURNS.match(row.prompt)]
-    if 2 * len(written) > len(rows):
-        message = f"the prompts are conversations written as text of JSON ({written[0].where} is the first)"
-        yield CheckResult("FAIL", "data", message, "write each as a list of messages, as json.loads gives it")
 
 
 def _all_alike(train: SplitRows) -> Iterator[CheckResult]:

@@ -1,0 +1,140 @@
+"""Which keys of rows and turns nothing reads, and what is known of them (conf/row_keys.yaml).
+
+A form of rows says which keys it reads by reading them: `ReadKeys` notes it. What remains is named by a plan and by
+`rlrun data check`, or refuses the row where it is known that without it prompt and answer say something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from launcher.core.bounded_parse import LOADER
+from launcher.core.check_result import CheckResult
+from launcher.core.files import conf_dir
+from launcher.spec.data import Row
+
+Kind = Literal["", "plain", "reasoning", "verdict", "learned", "unlearned", "refused", "instead", "read"]
+OF_TURNS = "turns[]."
+"""Stands before the keys of turns, where those of their row are listed."""
+_LISTED = 8  # keys that have no line of their own
+_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\s-]+")
+_COUNTS = re.compile(
+    r"(?:num|n|avg|mean|total)_.+|.+_(?:ids?|idx|index|score|scores|ratings?|urls?|links?|hash|date|time|timestamp|at|count"
+    r"|counts|num|name|type|category|level|lang|language|source|model|version|tokens|length|len|tags?|license|prob)"
+)
+"""Names of numbers and origins, as of a table of data."""
+_YES, _NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
+_EMPTY = ("", "[]", "{}", "null")
+
+USE: dict[str, str] = {
+    "reasoning": "write it as text beside a text answer, or as reasoning_content of the assistant's turn",
+    "verdict": "of single answers that are good or bad (KTO) use the good ones, or make pairs of chosen and rejected",
+    "learned": "every answer is learned: leave out what is not to be, or use data.loss_on=last",
+    "unlearned": "every answer is learned: leave out what is not to be, or use data.loss_on=last",
+}
+"""What to use in place of keys of a kind."""
+
+
+class Meaning(NamedTuple):
+    """What is known of a key, and what to use in its place."""
+
+    kind: Kind = ""
+    use: str = ""
+
+
+class ReadKeys(dict[str, Any]):
+    """The values of a row, which notes the keys that were read."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = super().get(key, default)
+        if value is not None:
+            self.read.add(key)
+        return value
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def unread(self) -> list[str]:
+        """Keys with something in them that nothing has read."""
+        return [key for key, value in self.items() if key not in self.read and is_given(value)]
+
+
+def is_given(value: Any) -> bool:
+    return value is not None and str(value).strip() not in _EMPTY if not value or isinstance(value, str) else True
+
+
+@cache
+def _meanings(part: str) -> dict[str, Meaning]:
+    """By key, of rows or of turns."""
+    table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)[part]
+    return {
+        key: Meaning(kind, " ".join(entry.get("use", "").split()))
+        for kind, given in table.items()
+        for entry in ([{"keys": given}] if isinstance(given, str) else given)
+        for key in entry["keys"].split()
+    }
+
+
+@lru_cache(4096)
+def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> Meaning:
+    name = _HUMPS.sub("_", key.strip()[:60]).lower()
+    return _meanings(part).get(name) or Meaning("plain" if _COUNTS.fullmatch(name) else "")
+
+
+def changes_meaning(key: str) -> bool:
+    return meaning_of(key).kind in ("reasoning", "verdict", "learned", "unlearned", "refused")
+
+
+def is_off(value: Any, kind: Kind) -> bool | None:
+    """Whether it says that an answer is a bad one, or not to be learned; None where it says neither yes nor no."""
+    no, yes = (_YES, _NO) if kind == "unlearned" else (_NO, _YES)
+    if isinstance(value, list) and value:
+        each = [is_off(one, kind) for one in value]
+        return True if True in each else None if None in each else False
+    text = str(value).strip().lower()
+    return True if text in no else False if text in yes or not is_given(value) else None
+
+
+class UnreadKeys:
+    """The keys that nothing reads, counted over rows."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.rows, self.found = 0, dict[str, tuple[int, str]]()
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        self.rows += 1
+        for key in row.unread:
+            count, first = self.found.get(key, (0, row.where))
+            self.found[key] = count + 1, first
+
+    def results(self) -> Iterator[CheckResult]:
+        """A line for each key of which it is known what to use, one for the others, one for those of a row as data."""
+        others, plain = list[str](), list[str]()
+        for key, (count, first) in self.found.items():
+            of_turn = key.startswith(OF_TURNS)
+            kind, use = meaning_of(key.removeprefix(OF_TURNS), "turn" if of_turn else "row")
+            seen = f"{count:,} of {self.rows:,} rows, {first} is the first"
+            if kind == "plain":
+                plain.append(key)
+            elif fix := use or USE.get(kind, ""):
+                yield CheckResult("WARN", "data", f"nothing reads {key} ({seen})", fix)
+            else:
+                others.append(f"{key} ({seen})")
+        if others:
+            more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
+            fix = "put what matters into the prompt or the answer, and what a reward needs into extra_info"
+            yield CheckResult("WARN", "data", f"nothing reads {', '.join(others[:_LISTED])}{more}", fix)
+        if plain:
+            yield CheckResult("OK", "data", f"not read, as of a table of data: {', '.join(plain)}")
