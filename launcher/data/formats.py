@@ -47,7 +47,7 @@ Values = Mapping[str, Any]
 ANSWERS = {  # the likelier name first
     "prompt": ("response", "answer", "completion"),
     "question": ("answer", "response"),
-    "instruction": ("output",),
+    "instruction": ("output", "response"),
 }
 SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),

@@ -22,7 +22,7 @@ Kind = Literal["", "plain", "reasoning", "verdict", "learned", "unlearned", "ref
 OF_TURNS = "turns[]."
 """Stands before the keys of turns, where those of their row are listed."""
 _LISTED = 8  # keys that have no line of their own
-_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\s-]+")
+_HUMPS, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
 _COUNTS = re.compile(
     r"(?:num|n|avg|mean|total)_.+|.+_(?:ids?|idx|index|score|scores|ratings?|urls?|links?|hash|date|time|timestamp|at|count"
     r"|counts|num|name|type|category|level|lang|language|source|model|version|tokens|length|len|tags?|license|prob)"
@@ -87,8 +87,9 @@ def _meanings(part: str) -> dict[str, Meaning]:
 
 @lru_cache(4096)
 def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> Meaning:
-    name = _HUMPS.sub("_", key.strip()[:60]).lower()
-    return _meanings(part).get(name) or Meaning("plain" if _COUNTS.fullmatch(name) else "")
+    names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _HUMPS.sub("_", key.strip()[:60]))]
+    known = (found for name in names if (found := _meanings(part).get(name)))
+    return next(known, Meaning("plain" if _COUNTS.fullmatch(names[1]) else ""))
 
 
 def changes_meaning(key: str) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,6 +25,11 @@ from launcher.spec.data import ENDINGS, RefusedRow
 
 FORMS = "JSONL, JSON, CSV or parquet"
 """What may be in a file, in words."""
+_WRAPPED = re.compile(rb'\{\s*\n\s*(?:"\w+"\s*:\s*(?:"[^"\n]*"|[\w.]+)\s*,\s*)*"(\w+)"\s*:\s*\[\s*\{')
+"""How an object of JSON begins that holds a list of rows, written over several lines."""
+_UNPACK = {".zst": "zstd -d", ".xz": "xz -d", ".bz2": "bzip2 -d", ".zip": "unzip", ".7z": "7z x", ".tar": "tar xf",
+           ".tar.gz": "tar xzf", ".tgz": "tar xzf", ".lz4": "lz4 -d"}  # fmt: skip
+"""The command that unpacks a file, by its name's ending."""
 CHUNK_BYTES = 2 * 2**20
 """Bytes of lines that are converted together. One bad row costs that its whole chunk is read row by row."""
 _BATCH_ROWS, _BATCH_BYTES = 16_384, 16 * 2**20
@@ -73,7 +80,9 @@ def ending_problem(name: str) -> str | None:
     """Why a file of this name is not read, or None."""
     if name.lower().endswith(ENDINGS):
         return None
-    return f"the ending of {short_repr(name)} is not known; expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+    fix = next((f"unpack it: {how} {shlex.quote(name)}" for end, how in _UNPACK.items() if name.lower().endswith(end)),
+               f"expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")  # fmt: skip
+    return f"the ending of {short_repr(name)} is not known; {fix}"
 
 
 def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
@@ -93,6 +102,9 @@ def _chunks(name: str, file: Any, head: bytes) -> Iterator[Chunk | RefusedRow]:
         header = start.partition(b"\n")[0]
         separator = next((sign for sign in (usual, ";", "\t") if sign.encode() in header), usual)
         return _together(csv_rows(name, text, separator))
+    if wrapped := _WRAPPED.match(start):
+        command = f"jq -c '.{wrapped[1].decode()}[]' {shlex.quote(name)} > rows.jsonl"
+        return iter([ended(name, f"one object over several lines holds the rows; write one on each line: {command}")])
     return _together(array_rows(name, text)) if start.startswith(b"[") else _blocks(name, text)
 
 

@@ -12,3 +12,5 @@ MOSTLY = 0.5
 """Share of a text without tokens of its own from which on too little is left to learn from."""
 Count = tuple[int, int, int] | str
 """Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""
+EQUAL = "chosen and rejected have equal tokens, once written and cut, which teaches nothing; use two different answers"
+"""Why a pair is refused whose answers the model sees as one."""

@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.core.user_code import CallFailure, try_call
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
-from launcher.text.stop_tokens import StopTokens, Turn, stop_tokens
+from launcher.text.bounds import EQUAL
+from launcher.text.stop_tokens import REASONING, StopTokens, Turn, stop_tokens
 from launcher.text.turns import (
     alternating,
     called,
@@ -132,6 +133,8 @@ class Encoder:
         rejected = self.demonstration(number, with_rejected(row))
         if isinstance(rejected, RefusedRow):
             return replace(rejected, reason=f"rejected: {rejected.reason}", raw=repr(row))
+        if ids_of(chosen) == ids_of(rejected):
+            return self._refuse(row, EQUAL)
         return Pair(number, chosen, rejected)
 
     # ---- lengths
@@ -290,6 +293,7 @@ class Encoder:
 
     def _written(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
         turns = [self._in_its_form(turn) if turn.get("tool_calls") else turn for turn in turns]
+        turns = [turn if turn.keys().isdisjoint(REASONING) else self._with_its_reasoning(turn) for turn in turns]
         if self._in_parts:
             turns = [with_parts(turn) for turn in turns]
         write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
@@ -328,6 +332,18 @@ class Encoder:
                 turn = retyped(turn) if other_type else turn
                 return {**turn, "content": None if form[1] else ""} if other_content else turn
         return turn
+
+    def _with_its_reasoning(self, turn: Turn) -> Turn:
+        """A turn with its reasoning under the name by which the template reads it."""
+        named = [key for key in REASONING if turn.get(key) is not None]
+        known = [key for key in REASONING if re.search(rf"""[.'"]{key}\b""", self.template)]
+        return turn if not named or not known or {*known} & {*named} else {**turn, known[0]: turn[named[0]]}
+
+    @cached_property
+    def template(self) -> str:
+        """The text of the chat template; empty where there is none."""
+        found = self.tokenizer.chat_template if self.templated else None
+        return "\n".join(found.values()) if isinstance(found, dict) else found or ""
 
     def _remedy(self, turns: list[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
         """What to change of rows that the template does not take: that without which it takes this one."""
@@ -376,6 +392,10 @@ def imitated(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:
 def with_rejected(row: Row) -> Row:
     """The row with its rejected answer in place of the other."""
     return replace(row, response=row.rejected, response_extra=row.rejected_extra)
+
+
+def ids_of(tokens: Tokens) -> list[list[int]]:
+    return [each.ids for each in tokens.sequences]
 
 
 def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
-from launcher.text.bounds import Count
-from launcher.text.encoder import Encoder, Unwritable, prompt_lengths, with_rejected
+from launcher.text.bounds import EQUAL, Count
+from launcher.text.encoder import Encoder, Unwritable, ids_of, prompt_lengths, with_rejected
 
 BATCH = 1024
 
 
-def count_tokens(encoder: Encoder, rows: Sequence[Row], kind: Kind) -> list[Count]:
+def count_tokens(encoder: Encoder, rows: Sequence[Row], kind: Kind, cutting: Encoder | None = None) -> list[Count]:
     """Tokens of each row's prompt and of its longer answer (0 without one), and how many sequences it becomes; or why
-    it cannot be written."""
+    it cannot be written. `cutting` cuts pairs as the run does."""
     answered = [kind == "answers" or row.rejected is not None for row in rows]
     prompts = _count_prompts(encoder, [row for row, has in zip(rows, answered, strict=True) if not has])
-    return [_count_demonstration(encoder, row) if has else next(prompts)
+    return [_count_demonstration(encoder, row, cutting) if has else next(prompts)
             for row, has in zip(rows, answered, strict=True)]  # fmt: skip
 
 
@@ -40,8 +40,8 @@ def _opening(encoder: Encoder, row: Row) -> str | Unwritable:
         return error
 
 
-def _count_demonstration(encoder: Encoder, row: Row) -> Count:
-    opening = longest = sequences = 0
+def _count_demonstration(encoder: Encoder, row: Row, cutting: Encoder | None) -> Count:
+    opening, longest, sequences, written = 0, 0, 0, list[list[list[int]]]()
     for side in [row] if row.rejected is None else [row, with_rejected(row)]:
         found = encoder.demonstration(0, side)
         if isinstance(found, RefusedRow):
@@ -50,4 +50,8 @@ def _count_demonstration(encoder: Encoder, row: Row) -> Count:
         answers = (len(each.ids) - prompt for each, prompt in zip(found.sequences, prompts, strict=True))
         opening, longest = max(opening, prompts[0]), max(longest, *answers)
         sequences = max(sequences, len(found.sequences))
+        written.append(ids_of(found))
+    cut = cutting.pair(0, row) if cutting and row.rejected is not None else None
+    if written[0] in written[1:] or isinstance(cut, RefusedRow):
+        return EQUAL
     return opening, longest, sequences

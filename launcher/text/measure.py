@@ -33,8 +33,9 @@ from launcher.text.encoder import (
 from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
 from launcher.text.tokenizer import load_tokenizer
-from launcher.text.turns import reasoning_in
+from launcher.text.turns import is_call, reasoning_in
 
+_EMPTY_THOUGHT = re.compile(r"\s*(?:<(\w+)>)?\s*</(?:\1|\w*think\w*)>")
 WRITTEN = 2**20
 """Characters that a template may add to a row; more than any list of tools has."""
 PAGE = resource.getpagesize()
@@ -46,6 +47,7 @@ class Measure:
     def __init__(self, model: Model, data: Dataset, exact: bool) -> None:
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
         self.encoder = _BoundedEncoder(load_tokenizer(model, fast=not exact), endless)
+        self.cutting = Encoder(self.encoder.tokenizer, data) if data.truncation in ("left", "right") else None
         backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
         backend.no_truncation()
         backend.no_padding()
@@ -60,7 +62,7 @@ class Measure:
         return self.encoder.templated
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
-        return count_tokens(self.encoder, rows, kind)
+        return count_tokens(self.encoder, rows, kind, self.cutting)
 
     def differs_by_turn(self, rows: Sequence[Row]) -> str:
         """See `process.TextProcess.differs_by_turn`."""
@@ -354,75 +356,6 @@ class _Template:
 
     def _unread(self) -> Iterator[CheckResult]:
         """What rows or settings give to the template and it does not write."""
-        template = self.encoder.tokenizer.chat_template
-        known = set(re.findall(r"\w+", " ".join(template.values()) if isinstance(template, dict) else template))
+        known = set(re.findall(r"\w+", self.encoder.template))
+        for name in self.encoder.data.template_args.keys() - known:
         for name in sorted(self.encoder.data.template_args.keys() - known):
-            near = nearest(name, sorted(known))
-            fix = f"did you mean {near}?" if near else "leave it out"
-            yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
-        yield from self._unwritten_tools(known)
-        yield from self._unwritten_reasoning(known)
-
-    def _unwritten_tools(self, known: set[str]) -> Iterator[CheckResult]:
-        every = [(row, imitated(row, "last")[0]) for row, *_ in self.written]
-        for name in ("tools", "tool_calls"):
-            having = [row for row, turns in every if row.template_args.get(name) or any(t.get(name) for t in turns)]
-            if having and name not in known:
-                fix = "use a model whose template has tools, or rows without them"
-                yield self._warning(f"the chat template does not write {name}, {_of(having, every)}", fix)
-
-    def _unwritten_reasoning(self, known: set[str]) -> Iterator[CheckResult]:
-        thought = [(row, reasoning_in(answer), self._learned(row, before, answer) or "")
-                   for row, before, answer in self._answers()]  # fmt: skip
-        lost = [row for row, reasoning, text in thought if reasoning not in text]
-        if lost:
-            thinks = "use 'data.template_args={enable_thinking: true}'"
-            fix = thinks if "enable_thinking" in known else "use a model whose template writes it"
-            message = f"the chat template leaves out the reasoning of answers, {_of(lost, self.written)}"
-            yield self._warning(f"{message}, so that is not learnt", fix)
-
-    def _learned(self, row: Row, before: list[Turn], answer: Turn) -> str | None:
-        """What is written of an answer; None where it cannot be written."""
-        try:
-            return self.encoder.exchange(before, answer, row.template_args).answer
-        except Unwritable:
-            return None
-
-    def _written_twice(self) -> Iterator[CheckResult]:
-        """Prompts in which a template has been written already."""
-        try:
-            written = self.encoder.render([{"role": "user", "content": PROBE}], open_answer=True)
-        except Unwritable:
-            return
-        before, _, after = written.partition(PROBE)
-        tokens = (token.content for token in self.encoder.tokenizer.added_tokens_decoder.values())
-        marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
-        prompts = [(row, "\n".join(_contents(turns, "user"))) for row, turns, _ in self.written]
-        twice = [(row, found[0]) for row, text in prompts if (found := [mark for mark in marks if mark in text])]
-        if 2 * len(twice) > len(self.written):
-            row, mark = twice[0]
-            got = (
-                f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
-            )
-            yield self._warning(got, "use data.chat_template=never, or prompts without it")
-
-    def _warning(self, message: str, fix: str) -> CheckResult:
-        return CheckResult("WARN", "model.path", message, fix)
-
-
-def _of(rows: Sequence[Row], every: Sequence[Any]) -> str:
-    return f"as of {rows[0].where} ({len(rows)} of {len(every)} rows)"
-
-
-def _key(turns: list[Turn]) -> tuple[tuple[str, str], ...]:
-    return tuple((turn["role"], turn["content"]) for turn in turns)
-
-
-def _contents(turns: list[Turn], role: str) -> list[str]:
-    return [turn["content"] for turn in turns if turn["role"] == role and (turn["content"] or "").strip()]
-
-
-def _holds(text: str, content: str) -> bool:
-    """Whether most words of `content` are in `text`: a template may change its blanks."""
-    words = content.split()
-    return content.strip() in text or 2 * sum(word in text for word in words) > len(words)

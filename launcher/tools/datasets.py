@@ -94,11 +94,15 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
-    if not algorithm:
-        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or _kind_of_rows(what)]]
     rest = [word for word in overrides if word not in algorithm]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
-    run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
+    words = [*named, *endless, "sampler.n=8", *rest]
+    if not algorithm and not (kind or holds or _by_format(overrides)):
+        settings = resolve(["algorithm=sft", *words], config_dir).data if "_key=" in "".join(rest) else Files()
+        kind = _kind_of_rows(what, settings)
+    if not algorithm:
+        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or "answers"]]
+    run = resolve([*algorithm, *words], config_dir)
     name = _without_ending(Path(what).name) if named[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
 
@@ -138,10 +142,10 @@ def _by_format(overrides: Sequence[str]) -> Kind | None:
     return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
 
 
-def _kind_of_rows(what: str) -> Kind:
+def _kind_of_rows(what: str, settings: Dataset) -> Kind:
     for name in expand(what):
-        if Path(name).is_file():
-            return inspect_rows(name)
+        if Path(name).is_file() and isinstance(settings, Files):
+            return inspect_rows(name, settings)
     raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
 
 
@@ -156,19 +160,23 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
 
 
-def inspect_rows(file: str) -> Kind:
-    """What the first rows of a file are. Raises `Problems` where they are neither."""
+def inspect_rows(file: str, settings: Files) -> Kind:
+    """What the first rows of a file are, read with `settings`. Raises `Problems` where they are neither."""
     rows = list(islice(read_rows(file), LOOKED_AT))
     found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
         reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{reason}", f"use {FORMS}"))
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
     if paired := sum(_has(row, "chosen", "rejected") for row in found):
         return "pairs" if paired == len(found) else "mixed"
-    kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
+    kinds = next((kinds for row in found if (kinds := list(_fitting(row, settings)))), [])
     if not kinds:
-        raise Problems(Problem(found[0].where, "is neither a demonstration, a pair nor a prompt, with the keys"
-                     f" {', '.join(sorted(found[0].values))}", "use prompt and response", "bad-row"))  # fmt: skip
+        refused = settings.row(found[0], "answers")
+        reason = refused.reason if isinstance(refused, RefusedRow) else ""
+        fix = "use prompt and response" if "is missing" in reason else ""
+        raise Problems(
+            Problem(found[0].where, f"is neither a demonstration, a pair nor a prompt: {reason}", fix, "bad-row")
+        )
     graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
     return "prompts" if graded or "answers" not in kinds else "answers"
 
@@ -177,7 +185,7 @@ def _has(row: RawRow, *keys: str) -> bool:
     return any(row.values.get(key) is not None for key in keys)
 
 
-def _fitting(row: RawRow) -> Iterator[Kind]:
+def _fitting(row: RawRow, settings: Files) -> Iterator[Kind]:
     for kind in ("answers", "prompts"):
-        if not isinstance(Files().row(row, kind), RefusedRow):
+        if not isinstance(settings.row(row, kind), RefusedRow):
             yield kind

@@ -14,7 +14,7 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.bounds import MOSTLY, TOKENIZER, Count
+from launcher.text.bounds import EQUAL, MOSTLY, TOKENIZER, Count
 from launcher.text.process import TextProcess, several_sequences
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
@@ -38,7 +38,7 @@ class LengthReport:
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
     """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
     every = [*train, *val]
-    if isinstance(run.model, Scratch):
+    if isinstance(run.model, Scratch) and not _alike_pairs(run.model, every):
         if fits := _by_bytes(run, run.model, every):
             return fits
     elif why := _not_here(run):
@@ -50,7 +50,7 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
     with TextProcess(model, run.data) as text:
         try:
             facts = text.facts([*train[:FIRST], *val[:FIRST]])
-            if run.data.chat_template == "auto" and not text.templated():
+            if not text.templated():
                 facts += _without_template(run, every)
             by_turn = run.engine.writes_by_turn and run.algorithm.data == "answers" and text.templated()
             differs_by_turn = text.differs_by_turn([*train[:FIRST], *val[:FIRST]]) if by_turn else None
@@ -75,6 +75,11 @@ def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport
     return LengthReport(found, text=list(_unknown(model, rows[:FIRST])))
 
 
+def _alike_pairs(model: Scratch, rows: Sequence[Row]) -> bool:
+    """Whether pairs hold characters that the model does not know: two answers may have equal tokens."""
+    return any(row.rejected and {*row.rejected, *(row.response or "")} - {*model.alphabet} for row in rows)
+
+
 def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether most characters of the rows are not in the model's alphabet."""
     turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
@@ -94,13 +99,30 @@ def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
 
 def _without_template(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Of a model without a chat template: turns that it reads as one text, or that the engine cannot write."""
+    if beside := [row for row in rows if _beside_texts(row)]:
+        names = ", ".join(sorted({name for row in beside for name in _beside_texts(row)}))
+        message = f"no chat template is used, so {len(beside):,} rows lose {names} ({beside[0].where} is the first)"
+        yield CheckResult("WARN", "model", message, "use an instruct model, or write them into the texts")
     turns, instead = sum(not isinstance(row.prompt, str) for row in rows), run.engine.without_template()
+    if run.data.chat_template == "never":
+        return
     if rows and instead == "fails":
         message = "has no chat template, and this engine writes all rows with one"
         yield CheckResult("FAIL", "model", message, "use an instruct model, or put chat_template.jinja in its folder")
     elif turns and instead == "plain text":
         message = f"has no chat template, so {turns:,} conversations are written as plain text"
         yield CheckResult("WARN", "model", message, "use an instruct model, or rows of prompt and response")
+
+
+def _beside_texts(row: Row) -> list[str]:
+    """What a row has for a chat template alone."""
+    turns = () if isinstance(row.prompt, str) else row.prompt
+    return [
+        *row.template_args,
+        *row.response_extra,
+        *row.rejected_extra,
+        *(key for turn in turns for key in turn.extra),
+    ]
 
 
 def _single(row: Row) -> bool:
@@ -230,7 +252,8 @@ def _is_over(run: RunSpec, count: Sequence[int]) -> bool:
 
 def _not_written(unwritable: Sequence[tuple[Row, str]], all_rows: bool, skip: bool) -> CheckResult:
     row, why = unwritable[0]
-    many = f"{len(unwritable):,} rows cannot be written with the model's chat template"
+    how = "learned from" if why == EQUAL else "written with the model's chat template"
+    many = f"{len(unwritable):,} rows cannot be {how}"
     where = "model.path" if all_rows and "the chat template fails" in why else row.where
     level: Level = "WARN" if skip and not all_rows else "FAIL"
     return CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))
