@@ -37,7 +37,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import OF_TURNS, USE, ReadKeys, changes_meaning, is_given, is_off, meaning_of
+from launcher.data.keys import OF_TURNS, ReadKeys, is_given, is_off, meaning_of
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -82,7 +82,8 @@ _OWN_TURN_KEYS = frozenset(("role", "content", "from", "value"))
 
 def needs_each_row(key: str) -> bool:
     """Whether what a column of this name means can be seen row by row only."""
-    return key in (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, "context", "history") or changes_meaning(key)
+    slow = key in (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, "context", "history")
+    return slow or meaning_of(key).kind not in ("", "plain", "instead")
 
 
 def to_row(
@@ -99,7 +100,7 @@ def to_row(
             row = _pair(where, values, prompt_key)
         else:
             row = _prompt_row(where, values, prompt_key, response_key)
-        row = _with_template_args(row, values, (prompt_key, response_key))
+        row = _with_template_args(row, values)
         unread = _unread(row, values, kind)
         return replace(row, unread=tuple(unread)) if unread else row
     except UnfitRow as unfit:
@@ -163,7 +164,7 @@ def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
         turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-        if before not in (turns, _with_system(values, turns)):
+        if before not in (turns, _with_system(dict(values), turns)):
             raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:
@@ -215,19 +216,14 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
         if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    if name == "instruction" and not prompt_key:
-        text = _expect(name, values[name], str, "text")
-    else:
-        prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
-        if not isinstance(prompt, str):
-            return prompt
-        text = prompt
-    parts = [text]
+    alpaca = name == "instruction" and not prompt_key
+    prompt = values[name] if alpaca else _prompt(name, required(values, name, prompt_key=prompt_key))
+    if not alpaca and not isinstance(prompt, str):
+        return prompt
+    parts = [_expect(name, prompt, str, "text")]
     for key in ("input", "context"):
-        if key == name or (part := values.get(key)) is None:
-            continue
-        if _expect(key, part, str, "text") not in text or name == "instruction":  # of others it may be a copy
-            parts.append(part)
+        part = _expect(key, values.get(key) or "", str, "text") if key != name else ""
+        parts += [part] if alpaca or part not in prompt else []  # a prompt that was made of both holds it
     text = "\n".join(part for part in parts if part.strip())
     if not text:
         raise UnfitRow(f"{name} is empty")
@@ -308,12 +304,11 @@ def _first(values: Values, names: tuple[str, ...]) -> str | None:
     return None
 
 
-def _with_template_args(row: Row, values: ReadKeys, named: tuple[str | None, str | None]) -> Row:
-    """The row with its system turn and what the chat template reads beside the turns, unless a setting has `named` the
-    key for something else. Raises `UnfitRow`."""
+def _with_template_args(row: Row, values: ReadKeys) -> Row:
+    """The row with its system turn and what the chat template reads beside the turns. Raises `UnfitRow`."""
     if values.keys().isdisjoint((*_SYSTEM, *_TEMPLATE_ARGS)):
         return row
-    others = {key: values.get(key) for key in (*_SYSTEM, *_TEMPLATE_ARGS) if key not in named}
+    others = {key: values.get(key) for key in (*_SYSTEM, *_TEMPLATE_ARGS) if key not in values.read}
     args = dict(row.template_args)
     if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
         args["tools"] = tools
@@ -423,7 +418,7 @@ def _other_names(values: Values) -> str:
     for key, value in values.items():
         of, use = meaning_of(key)
         if of in ("instead", "verdict"):
-            return f"{key}: {use or USE[of]}"
+            return f"{key}: {use}"
         rows = isinstance(value, list) and value and isinstance(value[0], dict) and len(values) < 4
         if rows and key not in READ_KEYS:
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"

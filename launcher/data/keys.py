@@ -23,21 +23,8 @@ OF_TURNS = "turns[]."
 """Stands before the keys of turns, where those of their row are listed."""
 _LISTED = 8  # keys that have no line of their own
 _HUMPS, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
-_COUNTS = re.compile(
-    r"(?:num|n|avg|mean|total)_.+|.+_(?:ids?|idx|index|score|scores|ratings?|urls?|links?|hash|date|time|timestamp|at|count"
-    r"|counts|num|name|type|category|level|lang|language|source|model|version|tokens|length|len|tags?|license|prob)"
-)
-"""Names of numbers and origins, as of a table of data."""
 _YES, _NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
 _EMPTY = ("", "[]", "{}", "null")
-
-USE: dict[str, str] = {
-    "reasoning": "write it as text beside a text answer, or as reasoning_content of the assistant's turn",
-    "verdict": "of single answers that are good or bad (KTO) use the good ones, or make pairs of chosen and rejected",
-    "learned": "every answer is learned: leave out what is not to be, or use data.loss_on=last",
-    "unlearned": "every answer is learned: leave out what is not to be, or use data.loss_on=last",
-}
-"""What to use in place of keys of a kind."""
 
 
 class Meaning(NamedTuple):
@@ -74,26 +61,24 @@ def is_given(value: Any) -> bool:
 
 
 @cache
-def _meanings(part: str) -> dict[str, Meaning]:
-    """By key, of rows or of turns."""
-    table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)[part]
+def _meanings(part: str) -> tuple[dict[str, Meaning], re.Pattern[str]]:
+    """Of rows or of turns, by key; and the names of numbers."""
+    table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)
+    entries = [(kind, {"keys": given} if isinstance(given, str) else given) for kind, given in table[part].items()]
     return {
         key: Meaning(kind, " ".join(entry.get("use", "").split()))
-        for kind, given in table.items()
-        for entry in ([{"keys": given}] if isinstance(given, str) else given)
+        for kind, given in entries
+        for entry in ([given] if isinstance(given, dict) else given)
         for key in entry["keys"].split()
-    }
+    }, re.compile(table["numbers"])
 
 
 @lru_cache(4096)
 def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> Meaning:
+    known, numbers = _meanings(part)
     names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _HUMPS.sub("_", key.strip()[:60]))]
-    known = (found for name in names if (found := _meanings(part).get(name)))
-    return next(known, Meaning("plain" if _COUNTS.fullmatch(names[1]) else ""))
-
-
-def changes_meaning(key: str) -> bool:
-    return meaning_of(key).kind in ("reasoning", "verdict", "learned", "unlearned", "refused")
+    found = next((known[name] for name in names if name in known), None)
+    return found or Meaning("plain" if numbers.fullmatch(names[1]) else "")
 
 
 def is_off(value: Any, kind: Kind) -> bool | None:
@@ -129,8 +114,8 @@ class UnreadKeys:
             seen = f"{count:,} of {self.rows:,} rows, {first} is the first"
             if kind == "plain":
                 plain.append(key)
-            elif fix := use or USE.get(kind, ""):
-                yield CheckResult("WARN", "data", f"nothing reads {key} ({seen})", fix)
+            elif use:
+                yield CheckResult("WARN", "data", f"nothing reads {key} ({seen})", use)
             else:
                 others.append(f"{key} ({seen})")
         if others:

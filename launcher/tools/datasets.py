@@ -172,11 +172,8 @@ def inspect_rows(file: str, settings: Files) -> Kind:
     kinds = next((kinds for row in found if (kinds := list(_fitting(row, settings)))), [])
     if not kinds:
         refused = settings.row(found[0], "answers")
-        reason = refused.reason if isinstance(refused, RefusedRow) else ""
-        fix = "use prompt and response" if "is missing" in reason else ""
-        raise Problems(
-            Problem(found[0].where, f"is neither a demonstration, a pair nor a prompt: {reason}", fix, "bad-row")
-        )
+        assert isinstance(refused, RefusedRow)
+        raise Problems(Problem(refused.where, refused.reason, "use prompt and response", "bad-row"))
     graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
     return "prompts" if graded or "answers" not in kinds else "answers"
 

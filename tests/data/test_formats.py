@@ -132,7 +132,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"instruction": "q"}, "output is missing; it has instruction"),
         ({"instruction": " ", "output": "2"}, "instruction is empty"),
         ({"instruction": 1, "output": "2"}, "instruction is int; it must be text"),
-        ({"instruction": "q", "input": [], "output": "2"}, "input is list; it must be text"),
+        ({"instruction": "q", "input": [1], "output": "2"}, "input is list; it must be text"),
         ({"instruction": "q", "system": 1, "output": "2"}, "system is int; it must be text"),
         ({"instruction": "q", "history": ["a", "b"], "output": "2"},
          "history[0] is text; history must be a list of pairs of texts, or of messages"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
+from launcher.data.formats import template_fields
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
@@ -38,7 +39,7 @@ class LengthReport:
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
     """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
     every = [*train, *val]
-    if isinstance(run.model, Scratch) and not _alike_pairs(run.model, every):
+    if isinstance(run.model, Scratch):
         if fits := _by_bytes(run, run.model, every):
             return fits
     elif why := _not_here(run):
@@ -75,11 +76,6 @@ def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport
     return LengthReport(found, text=list(_unknown(model, rows[:FIRST])))
 
 
-def _alike_pairs(model: Scratch, rows: Sequence[Row]) -> bool:
-    """Whether pairs hold characters that the model does not know: two answers may have equal tokens."""
-    return any(row.rejected and {*row.rejected, *(row.response or "")} - {*model.alphabet} for row in rows)
-
-
 def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether most characters of the rows are not in the model's alphabet."""
     turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
@@ -99,10 +95,10 @@ def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
 
 def _without_template(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Of a model without a chat template: turns that it reads as one text, or that the engine cannot write."""
-    if beside := [row for row in rows if _beside_texts(row)]:
-        names = ", ".join(sorted({name for row in beside for name in _beside_texts(row)}))
-        message = f"no chat template is used, so {len(beside):,} rows lose {names} ({beside[0].where} is the first)"
-        yield CheckResult("WARN", "model", message, "use an instruct model, or write them into the texts")
+    if beside := [row for row in rows if template_fields(row)]:
+        message = f"no chat template is used, so tools, calls and reasoning of {len(beside):,} rows are lost"
+        fix = "use an instruct model, or write them into the texts"
+        yield CheckResult("WARN", "model", f"{message} ({beside[0].where} is the first)", fix)
     turns, instead = sum(not isinstance(row.prompt, str) for row in rows), run.engine.without_template()
     if run.data.chat_template == "never":
         return
@@ -112,17 +108,6 @@ def _without_template(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult
     elif turns and instead == "plain text":
         message = f"has no chat template, so {turns:,} conversations are written as plain text"
         yield CheckResult("WARN", "model", message, "use an instruct model, or rows of prompt and response")
-
-
-def _beside_texts(row: Row) -> list[str]:
-    """What a row has for a chat template alone."""
-    turns = () if isinstance(row.prompt, str) else row.prompt
-    return [
-        *row.template_args,
-        *row.response_extra,
-        *row.rejected_extra,
-        *(key for turn in turns for key in turn.extra),
-    ]
 
 
 def _single(row: Row) -> bool:
