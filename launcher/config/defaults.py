@@ -31,8 +31,8 @@ MEMORY = "fitted to the memory of each process"
 FASTER = "faster on GPUs, in less memory"
 REASONS = {
     "sampler.n": "fitted to the algorithm", "optim.lr": "fitted to algorithm and model",
-    "critic.optim.lr": "fitted to the model", "data.max_prompt_length": "fitted to the model's positions",
-    "data.max_response_length": "fitted to the model's positions", 
+    "critic.optim.lr": "fitted to the model", "data.max_prompt_length": "fitted to model or data.max_length",
+    "data.max_response_length": "fitted to model or data.max_length",
     "data.train_batch_size": "fitted to rows and processes",
     "data.val_batch_size": MEMORY, "trainer.micro_batch_size_per_gpu": MEMORY, "sampler.max_num_seqs": MEMORY,
     "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": FASTER, "engine.strategy": MEMORY,
@@ -54,6 +54,8 @@ def derive(node: dict[str, Any]) -> frozenset[str]:
             _put(node["critic"], "optim", "lr", usual_critic_lr(model))
     if hardware := _built(node, "hardware", Hardware):
         _fit_batch(node, hardware.processes)
+    if algorithm and isinstance(data := node.get("data"), dict) and type(data.get("max_length")) is int:
+        _share_length(node, data["max_length"], algorithm.sampled)
     if model and (positions := _positions(model)):
         _fit_lengths(node, positions)
     return frozenset({*flat(node)} - before)
@@ -72,6 +74,15 @@ def _positions(model: Model) -> int | None:
     with suppress(Problems, OSError):  # which are said elsewhere
         model = model.here
     return model.positions
+
+
+def _share_length(node: dict[str, Any], most: int, sampled: bool) -> None:
+    """The lengths of prompt and answer within that of both; sampled answers take what the prompt leaves."""
+    names, given = ("max_prompt_length", "max_response_length"), node["data"]
+    usual = min(_default(node, "data", Dataset, names[0]), most // 2)
+    for name, other, share in zip(names, reversed(names), (usual, most - usual), strict=True):
+        left = most - given[other] if type(given.get(other)) is int else share
+        _put(node, "data", name, max(left, 1) if sampled else most)
 
 
 def _fit_lengths(node: dict[str, Any], positions: int) -> None:

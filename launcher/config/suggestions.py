@@ -172,7 +172,6 @@ class Suggester:
             has_gpus=gpus > 0,
             sharded=values.get("engine.strategy") == "fsdp2",
             steps=_count(values.get("trainer.total_training_steps")) or None,
-            prompt_length=_count(values.get("data.max_prompt_length"), 512),
         )
 
     def _full_name(self, key: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, ReadOnlyWith, settings
@@ -156,6 +156,9 @@ class Dataset(ABC):
     max_response_length: AtLeastOne = 1024
     """Tokens of an answer: sampled answers end there; `truncation` says how longer demonstrations are handled. Where
     it is not given, fewer for a model that has too few positions."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens of prompt and answer together, where answers are learned: given alone, each may take all of them. Where
+    answers are sampled it only sets those of the two lengths that are not given."""
     truncation: Literal["error", "filter", "left", "right"] = "error"
     """Rows that are too long: `error` counts them as bad rows, `filter` drops them, `left` and `right` cut the prompt
     on that side, which may cut into the chat template; a demonstration is cut at its end."""

@@ -278,7 +278,14 @@ class RunSpec:
     @property
     def max_sequence_length(self) -> int:
         """Tokens of the longest prompt with the longest answer."""
-        return self.data.max_prompt_length + self.data.max_response_length
+        both, most = self.data.max_prompt_length + self.data.max_response_length, self.data.max_length
+        return both if most is None or self.algorithm.sampled else min(both, most)
+
+    @property
+    def longest_parts(self) -> tuple[int, int]:
+        """Tokens of prompt and answer of the longest row, the answer as long as it may be."""
+        response = min(self.data.max_response_length, self.max_sequence_length - 1)
+        return self.max_sequence_length - response, response
 
     @property
     def shares_length(self) -> bool:

@@ -41,6 +41,8 @@ REFUSAL = "TemplateError"
 """The class of what a template raises by `raise_exception`."""
 PROBE = "Forty-two."
 """A text that shows what a template writes around one."""
+CUTS = ("left", "right")
+"""What `data.truncation` cuts with."""
 _OPEN_TAG = re.compile(r"<(\w+)>(\s*)\Z")
 
 
@@ -145,21 +147,25 @@ class Encoder:
         if prompts[0] == 0:
             return self._refuse(row, "prompt has no tokens")
         longest = max(len(each.ids) - prompt for each, prompt in zip(sequences, prompts, strict=True))
+        most, whole, cuts = self.data.max_length, max(len(each.ids) for each in sequences), self.data.truncation in CUTS
+        if most and whole > most and not cuts:
+            return self._refuse_long(row, "row", whole)
         if self._cut_prompt(sequences[0].ids[: prompts[0]]) is None:
             return self._refuse_long(row, "prompt", prompts[0])
         limit, found = self.data.max_response_length, list[Tokens]()
-        if longest > limit and self.data.truncation not in ("left", "right"):
+        if longest > limit and not cuts:
             return self._refuse_long(row, "answer", longest)
         for each, prompt in zip(sequences, prompts, strict=True):
             cut = self._cut_prompt(each.ids[:prompt]) or []
-            ids, mask = each.ids[prompt : prompt + limit], each.mask[prompt : prompt + limit]
+            end = prompt + (min(limit, most - len(cut)) if most else limit)
+            ids, mask = each.ids[prompt:end], each.mask[prompt:end]
             if 1 in mask or not found:  # nothing may be left of a later turn
                 found.append(Tokens(each.row, cut + ids, [0] * len(cut) + mask))
         return replace(found[0], others=tuple(found[1:]))
 
     def _cut_prompt(self, ids: list[int]) -> list[int] | None:
         """The prompt within data.max_prompt_length, cut where data.truncation cuts; None where it is too long."""
-        limit = self.data.max_prompt_length
+        limit = min(self.data.max_prompt_length, (self.data.max_length or 2**40) - 1)
         if len(ids) <= limit:
             return ids
         return {"left": ids[-limit:], "right": ids[:limit]}.get(self.data.truncation)
@@ -367,9 +373,8 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row))
 
     def _refuse_long(self, row: Row, what: str, length: int) -> RefusedRow:
-        setting = "max_prompt_length" if what == "prompt" else "max_response_length"
-        limit = self.data.max_prompt_length if what == "prompt" else self.data.max_response_length
-        reason = f"{what} has {length} tokens; data.{setting} is {limit}"
+        setting = {"prompt": "max_prompt_length", "answer": "max_response_length", "row": "max_length"}[what]
+        reason = f"{what} has {length} tokens; data.{setting} is {getattr(self.data, setting)}"
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 

@@ -22,6 +22,7 @@ from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
 from launcher.text.bounds import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TOKENIZER, TURN_S, Count
 from launcher.text.encoder import (
+    CUTS,
     PROBE,
     Encoder,
     Tokens,
@@ -45,9 +46,9 @@ TEXTS = ("config.json", "generation_config.json")
 
 class Measure:
     def __init__(self, model: Model, data: Dataset, exact: bool) -> None:
-        endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
+        endless = replace(data, max_prompt_length=2**40, max_response_length=2**40, max_length=None)
         self.encoder = _BoundedEncoder(load_tokenizer(model, fast=not exact), endless)
-        self.cutting = Encoder(self.encoder.tokenizer, data) if data.truncation in ("left", "right") else None
+        self.cutting = Encoder(self.encoder.tokenizer, data) if data.truncation in CUTS else None
         backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
         backend.no_truncation()
         backend.no_padding()
@@ -357,5 +358,93 @@ class _Template:
     def _unread(self) -> Iterator[CheckResult]:
         """What rows or settings give to the template and it does not write."""
         known = set(re.findall(r"\w+", self.encoder.template))
-        for name in self.encoder.data.template_args.keys() - known:
         for name in sorted(self.encoder.data.template_args.keys() - known):
+            near = nearest(name, sorted(known))
+            fix = f"did you mean {near}?" if near else "leave it out"
+            yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
+        yield from self._unwritten_args(known)
+        yield from self._unwritten_reasoning(known)
+
+    def _unwritten_args(self, known: set[str]) -> Iterator[CheckResult]:
+        every = [(row, imitated(row, "last")[0]) for row, *_ in self.written]
+        names = {name for row, _ in every for name in row.template_args}
+        for name in ("tools", "tool_calls", *sorted(names - {"tools"})):
+            having = [row for row, turns in every if row.template_args.get(name) or any(t.get(name) for t in turns)]
+            if having and name not in known:
+                fix = "use a model whose template has tools" if name.startswith("tool") else "use one that reads it"
+                yield self._warning(
+                    f"the chat template does not write {name}, {_of(having, every)}", f"{fix}, or rows without them"
+                )
+        lost = {key: row for row, _, text in self.written for key in _lost_keys(row.template_args.get("tools"), text)}
+        if lost and "tools" in known:
+            keys, first = ", ".join(lost), next(iter(lost.values()))
+            fix = "write them as it reads them: with type and function, of name, description and parameters"
+            yield self._warning(f"the chat template leaves out {keys} of tools, as of {first.where}", fix)
+
+    def _unwritten_reasoning(self, known: set[str]) -> Iterator[CheckResult]:
+        thought = [(row, reasoning_in(answer), self._learned(row, before, answer) or "")
+                   for row, before, answer in self._answers()]  # fmt: skip
+        lost = [row for row, reasoning, text in thought if reasoning not in text]
+        if lost:
+            thinks = "use 'data.template_args={enable_thinking: true}'"
+            fix = thinks if "enable_thinking" in known else "use a model whose template writes it"
+            message = f"the chat template leaves out the reasoning of answers, {_of(lost, self.written)}"
+            yield self._warning(f"{message}, so that is not learnt", fix)
+        empty = [row for row, reasoning, text in thought if not reasoning and _EMPTY_THOUGHT.match(text)]
+        if empty:
+            off = "use 'data.template_args={enable_thinking: false}', or rows with reasoning"
+            fix = off if "enable_thinking" in known else "use rows with reasoning, or a model that does not think"
+            yield self._warning(f"an empty thought is learnt before answers, {_of(empty, self.written)}", fix)
+
+    def _learned(self, row: Row, before: list[Turn], answer: Turn) -> str | None:
+        """What is written of an answer; None where it cannot be written."""
+        try:
+            return self.encoder.exchange(before, answer, row.template_args).answer
+        except Unwritable:
+            return None
+
+    def _written_twice(self) -> Iterator[CheckResult]:
+        """Prompts in which a template has been written already."""
+        try:
+            written = self.encoder.render([{"role": "user", "content": PROBE}], open_answer=True)
+        except Unwritable:
+            return
+        before, _, after = written.partition(PROBE)
+        tokens = (token.content for token in self.encoder.tokenizer.added_tokens_decoder.values())
+        marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
+        prompts = [(row, "\n".join(_contents(turns, "user"))) for row, turns, _ in self.written]
+        twice = [(row, found[0]) for row, text in prompts if (found := [mark for mark in marks if mark in text])]
+        if 2 * len(twice) > len(self.written):
+            row, mark = twice[0]
+            got = (
+                f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
+            )
+            yield self._warning(got, "use data.chat_template=never, or prompts without it")
+
+    def _warning(self, message: str, fix: str) -> CheckResult:
+        return CheckResult("WARN", "model.path", message, fix)
+
+
+def _lost_keys(tools: Sequence[Any] | None, text: str) -> list[str]:
+    """The keys of tools of which neither name nor text is written."""
+    nodes = [tool.get("function", tool) for tool in tools or () if is_call(tool)]
+    return [key for node in nodes for key, value in node.items()
+            if value and key not in text and not (isinstance(value, str) and value[:20] in text)]  # fmt: skip
+
+
+def _of(rows: Sequence[Row], every: Sequence[Any]) -> str:
+    return f"as of {rows[0].where} ({len(rows)} of {len(every)} rows)"
+
+
+def _key(turns: list[Turn]) -> tuple[tuple[str, str], ...]:
+    return tuple((turn["role"], turn["content"]) for turn in turns)
+
+
+def _contents(turns: list[Turn], role: str) -> list[str]:
+    return [turn["content"] for turn in turns if turn["role"] == role and (turn["content"] or "").strip()]
+
+
+def _holds(text: str, content: str) -> bool:
+    """Whether most words of `content` are in `text`: a template may change its blanks."""
+    words = content.split()
+    return content.strip() in text or 2 * sum(word in text for word in words) > len(words)

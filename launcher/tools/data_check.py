@@ -113,6 +113,9 @@ def _report(
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
     wrong, notes = _judge(report, data, batch_given)
+    if over := sum(sum(both) > (data.max_length or 2**60) for both in zip(tokens.prompts, tokens.answers, strict=True)):
+        text = f"{over:,} rows have more than {data.max_length} tokens (data.max_length)"
+        (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
     if tokens.split:
         notes.append(several_sequences(tokens.split, len(tokens.prompts)))
     for found in tokens.facts or ():

@@ -184,8 +184,7 @@ EXACT = [
                                      " use trainer.total_epochs=3"),
     ("learning_rate=5e-6", "learning_rate: is Hugging Face's name; use optim.lr=5e-6"),
     ("max_steps=-1", "max_steps: is Hugging Face's name; leave it out"),
-    ("cutoff_len=2048", "cutoff_len: is LLaMA-Factory's name; use data.max_prompt_length=16"
-                        " data.max_response_length=2032 (ours are two lengths with this sum)"),
+    ("cutoff_len=2048", "cutoff_len: is LLaMA-Factory's name; use data.max_length=2048"),
     ("bf16=True", "bf16: is Hugging Face's name; use engine.mixed_precision=true"
                   " (bfloat16 weights are model.dtype=bfloat16)"),
     ("torch_dtype=torch.bfloat16", "torch_dtype: is Hugging Face's name; use model.dtype=bfloat16"),

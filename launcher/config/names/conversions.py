@@ -34,7 +34,6 @@ class RunContext:
     has_gpus: bool = False
     sharded: bool = False
     steps: int | None = None
-    prompt_length: int = 512
 
     def number(self, *names: str) -> float | None:
         """The value of the first of these names that is typed."""
@@ -252,18 +251,6 @@ def _clip(value: str, known: RunContext) -> list[str]:
     return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
 
 
-def _lengths(value: str, known: RunContext) -> list[str]:
-    """Prompt and answer with this sum."""
-    both = _whole(number(value))
-    prompt, answer = (known.count(*names_of(f"data.max_{part}_length")) for part in ("prompt", "response"))
-    if prompt and answer:
-        return []
-    if not both or both < 2 or max(prompt, answer) >= both:
-        return ["data.max_prompt_length=TOKENS", "data.max_response_length=TOKENS"]
-    prompt = prompt or (both - answer if answer else min(known.prompt_length, both // 2))
-    return [f"data.max_prompt_length={prompt}", f"data.max_response_length={both - prompt}"]
-
-
 def _dataset(value: str, known: RunContext) -> list[str]:
     """Files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
@@ -342,7 +329,7 @@ RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "lora_alpha": _lora_alpha, "rounds": _rounds,
-    "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
+    "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
     "betas": _betas, "warmup": _warmup, "warmup_share": partial(_warmup, share=True), "epochs": _epochs,
     "functions": _functions, "template_args": _template_args,
     "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),

@@ -72,7 +72,7 @@ class Workload:
     @classmethod
     def from_run(cls, run: RunSpec) -> Workload:
         data, algorithm = run.data, run.algorithm
-        prompt, response = data.max_prompt_length, data.max_response_length
+        prompt, response = run.longest_parts
         batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
         update, each = run.sequences_per_update, run.sequences_per_prompt
         rows, prompts = _micro(run, update, each)
@@ -91,8 +91,7 @@ class Workload:
 
 def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
     """Rows of the largest micro-batch of so many, and the prompts that are packed for them."""
-    data, most = run.data, run.trainer.max_tokens_per_gpu
-    prompt, response = data.max_prompt_length, data.max_response_length
+    most, (prompt, response) = run.trainer.max_tokens_per_gpu, run.longest_parts
     family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, each, each * (prompt + response)) else each
     if most is None:
         rows = min(rows, run.micro_batch_rows)

@@ -184,8 +184,11 @@ class _Limit:
 def _limits(run: RunSpec) -> list[_Limit]:
     prompt, response = run.data.max_prompt_length, run.data.max_response_length
     if run.shares_length:
-        return [_Limit("row", "data.max_response_length", slice(2), prompt + response, prompt)]
+        return [_Limit("row", "data.max_response_length", slice(2), run.max_sequence_length, prompt)]
+    together = run.max_sequence_length < prompt + response
+    both = [_Limit("row", "data.max_length", slice(2), run.max_sequence_length)] if together else []
     return [
+        *both,
         _Limit("prompt", "data.max_prompt_length", slice(1), prompt),
         _Limit("response", "data.max_response_length", slice(1, 2), response),
     ]
@@ -259,7 +262,7 @@ def _too_long(run: RunSpec, of: str, first: Row, limit: _Limit, tokens: list[int
     over = sum(length > limit.tokens for length in tokens)
     enough, truncation = max(tokens) - limit.other, run.data.truncation
     message = f"{over:,} of {of} {limit.what}s are longer than {limit.tokens} tokens ({first.where} is the first)"
-    message += ", which is the length of prompt and response together" if run.shares_length else ""
+    message += ", which is the length of prompt and response together" if limit.what == "row" else ""
     if truncation == "error" or (run.shares_length and truncation == "filter"):
         other = "right" if run.shares_length else "filter"
         return CheckResult("FAIL", limit.setting, message, f"use {enough} or data.truncation={other}")
