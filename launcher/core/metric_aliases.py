@@ -23,6 +23,8 @@ _PATTERNS = tuple(
         (r"eval/(.{1,200})/avg@([0-9]{1,9})", r"val-core/\1/reward/mean@\2"),
     )
 )
+_SECTIONS = ("train", "policy", "generate", "ppo_actor", "metrics")
+"""What trackers and trainers put before any name: `train/reward` is `reward`."""
 
 
 @cache
@@ -40,9 +42,12 @@ def canonical(name: str) -> str:
     """
     if found := _ours().get(name) or _ours().get(name.casefold().replace(" ", "_")):
         return found
-    for pattern, ours in _PATTERNS:
+    section, _, rest = name.partition("/")
+    if section in _SECTIONS and name not in catalogue() and (ours := canonical(rest)) in catalogue():
+        return ours
+    for pattern, theirs in _PATTERNS:
         if match := pattern.fullmatch(name):
-            return match.expand(ours)
+            return match.expand(theirs)
     return name
 
 

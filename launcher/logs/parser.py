@@ -20,11 +20,14 @@ from launcher.logs.forms.numbering import Basis
 from launcher.logs.forms.prefixes import Wrapper, without_prefix, without_source
 from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.step_lines import LONGEST, PlainSteps, StepLines
+from launcher.logs.forms.tables import Tables
 from launcher.logs.tracebacks import LogErrors
 
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
-_NOTHING = re.compile(rb"(?!\[|\xe2\x95\xad|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
+_NOTHING = re.compile(rb"(?!\[|\xe2[\x94\x95]|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
 """Whether a line has none of the marks that all forms have one of: these, and some at its beginning."""
+_OF_TABLES = b"tep", b"poch", b"</t"
+"""What a header has, or a heading, or a row of HTML, also without such a mark."""
 
 
 class _Overlong(Form):
@@ -45,11 +48,13 @@ class LogParser:
         self.reading = reading = LineReading(at, basis)
         self._errors = LogErrors(reading)
         self._steps, self._answers, self._broken = StepLines(reading), Answers(reading), BrokenDicts(reading)
-        self._blocks = Blocks(reading)
+        self._blocks, self._tables = Blocks(reading), Tables(reading)
         self._forms: Sequence[Form] = (
             self._steps, self._answers, self._broken, _Overlong(reading), ProgressBars(reading), MetricDicts(reading),
         )  # fmt: skip
-        self._loose: Sequence[Form] = BesideSteps(reading), NamedSteps(reading), Headings(reading), self._blocks
+        self._loose: Sequence[Form] = (
+            BesideSteps(reading), NamedSteps(reading), self._tables, Headings(reading), self._blocks,
+        )  # fmt: skip
         self._plain = PlainSteps(reading)
         self._wrapper = Wrapper()
 
@@ -67,7 +72,7 @@ class LogParser:
                     drawn = False
                     yield Step(at=self.reading.at, step=found[0], metrics=found[1])
                     continue
-                if _NOTHING(raw):
+                if _NOTHING(raw) and not any(mark in raw for mark in _OF_TABLES):
                     continue
                 if not drawn and self.reading.sure and raw.endswith(b"it]") and b"{" not in raw:
                     bar, drawn = raw, True
@@ -91,7 +96,8 @@ class LogParser:
         """Whether nothing waits for the number of a step, or is ended by one."""
         if self.reading.answers or self._answers.open or self.reading.kind == "unknown":
             return False
-        return not (self._errors.open or self._blocks.open or self._broken.open or self._steps.open)
+        forms = self._errors, self._blocks, self._broken, self._steps, self._tables
+        return not any(form.open for form in forms)
 
     def _line(self, raw: bytes) -> Iterator[Event]:
         """The first form that claims a line takes it; what claims none is another program's talk."""

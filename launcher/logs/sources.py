@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 from launcher.core.events import Event, Step
 from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.logs import trainer_state
+from launcher.logs import tensorboard, trainer_state
 from launcher.logs.forms.numbering import Basis, Kind
 from launcher.logs.parser import LogParser
 
 BLOCK = 2**18
 LONGEST_LINE = 2**24
 """Bytes of a line that are kept; what follows up to its end is skipped."""
+DOCUMENTS = (trainer_state, tensorboard)
 _SNIFFED = 64  # blocks in which the form of a log shows
 _RIVALS = 1_000  # steps among which another trainer's show
 _START = 2**16
@@ -45,13 +47,14 @@ class LogSource:
 
     path: Path
     at: float
-    document: bool
-    """Whether it is a `trainer_state.json`."""
+    document: ModuleType | None
+    """What reads a `trainer_state.json`, or an event file of TensorBoard."""
 
     @property
     def kind(self) -> Kind:
         """The form that owns its steps; `unknown` where no metrics are near its beginning."""
-        return "trainer_state" if self.document else self.basis.kind
+        kinds: dict[ModuleType | None, Kind] = {trainer_state: "trainer_state", tensorboard: "tensorboard"}
+        return kinds.get(self.document) or self.basis.kind
 
     @cached_property
     def basis(self) -> Basis:
@@ -69,13 +72,13 @@ class LogSource:
     def events(self) -> Iterator[Event]:
         """All events from its beginning. Raises `OSError`, and `Problems` for a document that was cut."""
         if self.document:
-            return self._document()
+            return self._document(self.document)
         parser = LogParser(self.at, self.basis)
         return chain(chain.from_iterable(map(parser.feed, self._blocks())), parser.finish())
 
-    def _document(self) -> Iterator[Event]:
+    def _document(self, document: ModuleType) -> Iterator[Event]:
         try:
-            yield from trainer_state.read_events(self.path, self.at)
+            yield from document.read_events(self.path, self.at)
         except ValueError as error:
             fix = "use a copy of the whole file, or the log itself"
             raise Problems(Problem(str(self.path), error_message(error), fix, "bad-file")) from error
@@ -102,7 +105,7 @@ def open_log(path: Path, piped: bool = False) -> LogSource:
         if start.startswith(magic):
             where, reads = ("standard input", command) if piped else (str(path), f"{command} {shlex.quote(str(path))}")
             raise Problems(Problem(where, got, f"use {reads} | rlrun metrics -", "bad-file"))
-    return LogSource(path, max(at, 0.0), trainer_state.is_one(start))
+    return LogSource(path, max(at, 0.0), next((each for each in DOCUMENTS if each.is_one(start)), None))
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
@@ -178,8 +181,8 @@ class GrowingLog:
         """The events since the last call; none where there is no such file. A half-written line waits, but for a
         progress bar: its end comes with the next one."""
         self.parser.reading.at = self._clock()
-        if self._is_document():
-            yield from self._document()
+        if document := self._document():
+            yield from self._read_again(document)
             return
         try:
             file = open_file(self.path)
@@ -228,16 +231,18 @@ class GrowingLog:
         if text:
             yield from self.parser.feed(text)
 
-    def _is_document(self) -> bool:
-        """Whether it is a `trainer_state.json`, which is written anew as a whole."""
-        return self.path.name == trainer_state.NAME
+    def _document(self) -> ModuleType | None:
+        """What reads a `trainer_state.json`, which is written anew as a whole, or an event file of TensorBoard."""
+        if self.path.name == trainer_state.NAME:
+            return trainer_state
+        return tensorboard if tensorboard.NAME in self.path.name else None
 
-    def _document(self) -> Iterator[Event]:
+    def _read_again(self, document: ModuleType) -> Iterator[Event]:
         try:
             stat = self.path.stat()
             if (stat.st_mtime_ns, stat.st_size) == self._state:
                 return
-            for event in trainer_state.read_events(self.path, self.parser.reading.at, after=self._offset):
+            for event in document.read_events(self.path, self.parser.reading.at, after=self._offset):
                 self._offset += isinstance(event, Step)
                 yield event
             self._state = stat.st_mtime_ns, stat.st_size

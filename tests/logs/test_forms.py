@@ -40,8 +40,8 @@ def test_s2_20_a_bar_with_metrics():
         "pg_loss=-0.1250, entropy=0.0321, kl_loss=0.00780, adv_mean=-0.0000, reward=0.3531, grad_norm=0.10]"
     )
     metrics = {
-        "policy_loss": -0.1249, "pg_loss": -0.125, "entropy": 0.0321, "kl_loss": 0.0078, "adv_mean": -0.0,
-        "reward": 0.3531, "grad_norm": 0.1,
+        "s/it": 55.72, "policy_loss": -0.1249, "pg_loss": -0.125, "entropy": 0.0321, "kl_loss": 0.0078,
+        "adv_mean": -0.0, "reward": 0.3531, "grad_norm": 0.1,
     }  # fmt: skip
     step, progress = read(bar)
     assert (step.step, step.metrics) == (49, metrics)

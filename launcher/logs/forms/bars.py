@@ -123,7 +123,8 @@ class ProgressBars(Form):
             if (bar.step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
                 self._drawn = bar.step, bar.metrics
                 if self.reading.numbers.admits("bars", NAMED, bar.step):
-                    yield from self.reading.step(bar.step, bar.metrics)
+                    pace = {} if bar.per_step_s is None else {"s/it": bar.per_step_s}
+                    yield from self.reading.step(bar.step, pace | bar.metrics)
             if bar.of_training and (bar.title or bar.total == self._untitled):
                 self.reading.bar = bar.step
                 yield from self.reading.progress(bar.step, bar.steps, bar.elapsed_s, bar.left_s, bar.per_step_s)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from launcher.core.events import Event
 from launcher.logs.forms.numbering import LOOSE, NAMED
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.values import MOST_STEPS, after_training, is_measurement, leading_number
+from launcher.logs.forms.values import MOST_STEPS, after_training, is_measurement, leading_number, to_number
 
 _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
@@ -27,6 +28,9 @@ _MARK = re.compile("[:=：]")
 _FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
 _BLOCK_LINE = 300  # most characters
 _UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
+_EDGES = frozenset("│┃|║")
+_BOX = frozenset(map(chr, range(0x2500, 0x2580)))
+"""What boxes are drawn with."""
 _STEPS = ("step", "global_step", "global step")
 
 
@@ -36,6 +40,17 @@ def _entry(text: str) -> re.Match[str] | None:
     if mark is None or text[mark.end() : mark.end() + 48].lstrip(" \t*`_")[:1] not in _FIRST:
         return None
     return _BLOCK.match(text)
+
+
+def _cells(line: str) -> list[str]:
+    """`│ loss=0.5 │ reward=1 │` and `┃ loss ┃ 0.5 ┃` as lines of a block; any other of a box as it is."""
+    cells, entries = [cell.strip() for cell in re.split("[│┃|║]", line)], list[str]()
+    for name, cell in pairwise(cells):
+        if _entry(cell):
+            entries.append(cell)
+        elif cell[:1] in _FIRST and name[:1].isalpha() and to_number(cell) is not None:
+            entries.append(f"{name}: {cell}")
+    return entries or [line.lstrip()]
 
 
 class Blocks(Form):
@@ -55,6 +70,10 @@ class Blocks(Form):
         return True
 
     def take(self, line: str) -> Iterator[Event]:
+        for each in _cells(line) if line.lstrip()[:1] in _EDGES else [line]:
+            yield from self._take(each)
+
+    def _take(self, line: str) -> Iterator[Event]:
         entry = _entry(line)
         if entry and entry[1].strip() in self._metrics:
             yield from self.finish()
@@ -63,7 +82,7 @@ class Blocks(Form):
 
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
         if entry is None:
-            return not line.strip() or _TITLE.fullmatch(line) is not None
+            return not line.strip() or line[0] in _BOX or _TITLE.fullmatch(line) is not None
         return self._add(entry[1].strip(), line[entry.end() :])
 
     def _add(self, name: str, text: str) -> bool:

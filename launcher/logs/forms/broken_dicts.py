@@ -7,20 +7,23 @@ from collections.abc import Iterator
 
 from launcher.core.events import Event
 from launcher.logs.forms import dicts
-from launcher.logs.forms.reading import Form
+from launcher.logs.forms.reading import Form, LineReading
 
 _VALIDATION = re.compile(r"(Initial|Final) validation metrics: (?=\{)")
-_OPENS = re.compile(r"\s{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
-_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}\}?\s{0,8}|\s{0,40}\}\s{0,8}")
+_OPENS = re.compile(r"[\s\[]{0,20}\{\s{0,8}(?:['\"][^{}]{0,500})?")
+_GOES_ON = re.compile(r"\s{0,40}['\"][^{}]{0,500}(?:\}|\{)?[],\s]{0,8}|\s{0,40}[-+\w.]{0,40}[]},\s]{0,8}")
 _MOST_LINES = 2_000
 
 
 class BrokenDicts(Form):
-    """Puts the lines of a dict together. One with a dict in it is none: most are settings. verl's metrics before the
-    first step, or after the last, have their step; other dicts are left to `MetricDicts`, in one line."""
+    """Puts the lines of a dict together, also of each in a list. verl's metrics before the first step, or after the
+    last, have their step; other dicts are left to `MetricDicts`, in one line."""
 
-    _lines: tuple[str, ...] = ()
-    _of_validation = False
+    def __init__(self, reading: LineReading) -> None:
+        super().__init__(reading)
+        self._lines = list[str]()
+        self._depth = 0
+        self._of_validation = False
 
     @property
     def open(self) -> bool:
@@ -31,14 +34,16 @@ class BrokenDicts(Form):
         goes_on = self._of_validation or (self._lines and _GOES_ON.fullmatch(line))
         if self._lines and goes_on and len(self._lines) < _MOST_LINES:
             return True
-        self._lines, self._of_validation = (), "{" in line and _VALIDATION.search(line) is not None
+        self._lines, self._depth = [], 0
+        self._of_validation = "{" in line and _VALIDATION.search(line) is not None
         return self._of_validation or ("{" in line and _OPENS.fullmatch(line) is not None)
 
     def take(self, line: str) -> Iterator[Event]:
-        self._lines, self.rest = (*self._lines, line), ""
-        if "}" not in line:
+        self._lines.append(line)
+        self.rest, self._depth = "", self._depth + line.count("{") - line.count("}")
+        if "}" not in line or (self._depth > 0 and not self._of_validation):
             return
-        lines, self._lines = self._lines, ()
+        lines, self._lines, self._depth = self._lines, [], 0
         if not self._of_validation:
             self.rest = " ".join(lines)
             return
@@ -53,7 +58,7 @@ class BrokenDicts(Form):
             yield from self.reading.verl_step(step, metrics)
 
 
-def _join_pieces(lines: tuple[str, ...]) -> str:
+def _join_pieces(lines: list[str]) -> str:
     """The text that pprint broke into quoted pieces, one a line:
 
     ("Initial validation metrics: {'val-core/gsm8k/reward/mean@1': "

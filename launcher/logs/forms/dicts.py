@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -22,6 +22,8 @@ _PAIR = re.compile(
     r"""(?:(?<=[{,])|(?<=[{,]\s))['"]([^'"{}]{1,200})['"]\s{0,4}:\s{0,4}"""
     r"""(?:'([^'{}\[\]]{1,80})'|"([^"{}\[\]]{1,80})"|([^'",{}\[\]]{1,80}))"""
 )
+_MARK = re.compile(r"""[{}]|'(?:[^'\\]|\\.){0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""")
+"""A brace, or a text, in which braces do not count."""
 BESIDE = dict.fromkeys(
     ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
 ).keys()
@@ -29,6 +31,25 @@ BESIDE = dict.fromkeys(
 _OF = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20
 """Characters of a line that may be a dict."""
+
+
+def pieces(line: str) -> Iterator[tuple[str, str]]:
+    """What stands before each dict of a line, but for the brackets and commas of a list, and the dict."""
+    end, last = 0, line.rfind("}") + 1
+    while 0 <= (opened := line.find("{", end)) < last:
+        before, depth, end = line[end:opened], 0, last
+        for mark in _MARK.finditer(line, opened, last):
+            depth += (mark[0] == "{") - (mark[0] == "}")
+            if not depth:
+                end = mark.end()
+                break
+        yield before if before.strip(" \t,[]") else "", line[opened:end]
+
+
+def records(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The dict, or those in its lists: `{"log_history": [{"loss": 0.5}, {"loss": 0.4}]}`."""
+    inner = [each for value in node.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
+    yield from inner or [node]
 
 
 def parse(text: str) -> dict[str, Any] | None:

@@ -53,14 +53,16 @@ _SPACED = re.compile(
 )
 _ALONE = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
+_BESIDE_STEP = re.compile(r"\b(?:epoch [0-9]{1,9}/[0-9]{1,9}|train(?:ing)?|done)\b", re.IGNORECASE)
+"""What a heading may have beside its step: `Epoch 1/10 Step 3/90 Train step 93/900 done.`, whose last counts."""
 
 
 def step_header(text: str) -> tuple[int, int] | None:
     """The step, and of how many (0 where unknown), that a heading of its own names: `===== Step 5/100 =====`."""
-    if len(text) > _HEADING_LINE or not (found := _STEP.search(text)):
+    if len(text) > _HEADING_LINE or not (all_found := [*_STEP.finditer(text)]):
         return None
-    around = text[: found.start()] + text[found.end() :].strip().removesuffix(":")
-    return _counts(found) if _ALONE.fullmatch(around) else None
+    around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
+    return _counts(all_found[-1]) if _ALONE.fullmatch(around) else None
 
 
 def step_before(text: str) -> tuple[int, int] | None:

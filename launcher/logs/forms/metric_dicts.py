@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ from launcher.logs.forms.values import after_training, is_measurement, of_evalua
 
 _TRAINED = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
 """What only a training step has."""
+_OF_ROLLOUT = re.compile(r"\b(rollout|perf|eval) ([0-9]{1,9}): {0,4}$")
+"""What slime numbers by the rollout, of which each may be several steps: `perf 3: {...}`."""
 
 
 class MetricDicts(Form):
@@ -24,26 +27,27 @@ class MetricDicts(Form):
 
     ends_block = True
     _counted: dict[str, float] | None = None
+    _steps_named = False
+    """Whether a dict has stood behind `step 5: `."""
 
     def claims(self, line: str) -> bool:
         return 0 <= line.find("{") < line.rfind("}")
 
     def take(self, line: str) -> Iterator[Event]:
-        opened = line.find("{")
-        before, node = line[:opened], dicts.parse(line[opened : line.rfind("}") + 1]) or {}
-        events = None if before.strip() else self._json_line(node)
-        self.rest = ""
-        if not events and (metrics := _measured(node)):
-            events = self._metrics(before, metrics)
-        if events:
-            yield from events
-        else:
-            self.rest = line
+        self.rest = line
+        for before, text in dicts.pieces(line):
+            for node in dicts.records(dicts.parse(text) or {}):
+                events = None if before.strip() else self._json_line(node)
+                if not events and (metrics := _measured(node, before)):
+                    events = self._metrics(before, metrics)
+                if events:
+                    self.rest = ""
+                    yield from events
 
     def _metrics(self, before: str, node: dict[str, Any]) -> Iterator[Event] | None:
         """The step of a dict of metrics; None where it has no number."""
         named = dicts.step_of(node)
-        beside = step_before(before)
+        beside = self._beside(before)
         metrics = dicts.numbers(node)
         if not metrics:
             return None
@@ -53,6 +57,18 @@ class MetricDicts(Form):
         if not beside and named and named[0] >= (self.reading.last or 0) and any(map(of_evaluation, metrics)):
             return self.reading.evaluation(metrics, named[0])
         return self._step(named, metrics, DICTS if beside else LOOSE)
+
+    def _beside(self, before: str) -> tuple[int, int] | None:
+        """The step before a dict; that of a rollout is the first of its steps, else the last so far."""
+        if (found := _OF_ROLLOUT.search(before)) is None:
+            beside = step_before(before)
+            self._steps_named = self._steps_named or beside is not None
+            return beside
+        number, last = int(found[2]), self.reading.last
+        if not self._steps_named or last is None:
+            return number, 0
+        first = found[1] == "rollout" and number > 0 and (last + 1) % number == 0
+        return last + 1 if first else max(last, number), 0
 
     def _step(self, named: tuple[int, int] | None, metrics: dict[str, float], rank: int) -> Iterator[Event]:
         reading = self.reading
@@ -74,6 +90,9 @@ class MetricDicts(Form):
             yield from reading.step(step, metrics)
         elif rank >= reading.numbers.basis.rank:
             yield from reading.evaluation(metrics)
+        elif named is None and any(map(of_evaluation, metrics)):  # those without the prefix are of it, too
+            named_so = {name if after_training(name) else f"eval_{name}": value for name, value in metrics.items()}
+            yield from reading.evaluation(named_so)
 
     def _again(self, metrics: dict[str, float]) -> bool:
         """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
@@ -102,9 +121,10 @@ class MetricDicts(Form):
         return iter([event]) if event else None
 
 
-def _measured(node: dict[str, Any]) -> dict[str, Any]:
-    """The entries of a dict that has a measurement; none of any other."""
-    if any(map(is_measurement, node)) or not dicts.BESIDE.isdisjoint(node):
+def _measured(node: dict[str, Any], before: str) -> dict[str, Any]:
+    """The entries of a dict that has a measurement, or stands behind a rollout's number; none of any other."""
+    labelled = _OF_ROLLOUT.search(before) is not None
+    if labelled or any(map(is_measurement, node)) or not dicts.BESIDE.isdisjoint(node):
         node = dicts.flattened(node)
     entries = {name: value for name, value in node.items() if not isinstance(value, dict | list)}
-    return entries if any(is_measurement(str(name)) for name in entries) else {}
+    return entries if labelled or any(is_measurement(str(name)) for name in entries) else {}

@@ -16,7 +16,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal[
-    "verl", "verl_file", "trl", "dicts", "trainer_state", "lines", "block", "bars", "rlrun", "samples", "unknown"
+    "verl",
+    "verl_file",
+    "trl",
+    "dicts",
+    "trainer_state",
+    "lines",
+    "block",
+    "bars",
+    "rlrun",
+    "samples",
+    "tensorboard",
+    "unknown",
 ]
 """The form of a log, by what owns its steps."""
 SUREST = 4
