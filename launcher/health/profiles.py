@@ -43,7 +43,17 @@ def read_profile_file(name: str, code_dir: Path | None) -> Mapping[str, Any]:
         raise Problems(
             Problem("health.profile", f"no profile {name!r}", f"use one of {known}, or a file", "unknown-choice")
         )
-    return read_rules(file)
+    return _with_measured(read_rules(file))
+
+
+def _with_measured(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A profile with the rules of `measured` that it names under `from_measured`, and their metrics."""
+    names = node.get("from_measured", ())
+    if not names:
+        return node
+    base = read_profile_file(MEASURED, None)
+    rules = {name: base["rules"][name] for name in names}
+    return {**node, "metrics": base["metrics"] | node["metrics"], "rules": rules | node["rules"]}
 
 
 def read_rules(file: Path) -> Mapping[str, Any]:

@@ -17,6 +17,13 @@ MARK = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([\w.]{1,200}\))?(?::\s.*)?")
 _OF_ANOTHER = "RayTaskError("  # the frames and the error of another process follow
 _IGNORED = "Exception ignored in"
+ENDED = "ended-by-error"
+"""`rule` of the alert of an error after the last step, where it is no other."""
+_FINISHED = re.compile(
+    r"\btraining (?:is |has |was |run |job )?(?:completed?|finished|done)\b|\bfinished training\b|train_runtime|"
+    r"\bFinal validation metrics\b|\btrain(?:ing)? metrics\b",
+    re.IGNORECASE,
+)
 _LINES = 2_000  # most lines of one traceback
 _LONGEST = 500  # characters of an error that are kept
 
@@ -79,6 +86,8 @@ class LogErrors:
         self._errors = TracebackReader()
         self._after: int | None = None  # the last step before the errors
 
+        self._finished = False
+
     @property
     def open(self) -> bool:
         """Whether a traceback has begun."""
@@ -87,6 +96,8 @@ class LogErrors:
     def watch(self, text: str, quoted: bool) -> None:
         """Look at a line; `quoted` where it is within an answer, which may speak of an end. A step line is long, and
         tells none."""
+        if "rain" in text or "Final " in text:
+            self._finished = self._finished or (not quoted and _FINISHED.search(text[:_LONGEST]) is not None)
         if self._errors.open or "Traceback" in text or "Exception ignored" in text:
             self._forget()
             self._errors.take(text, self._reading.source)
@@ -105,7 +116,7 @@ class LogErrors:
         errors = self._errors
         if not (errors.last or errors.ending) or self._after != self._reading.last:
             return None
-        first, last, fix, rule = errors.first, errors.last, "", ""
+        first, last, fix, rule = errors.first, errors.last, "", ENDED
         level: Level = "critical"
         cause = f"the first error after the last step: {first}" if first != last else ""
         if errors.ending:
@@ -115,7 +126,7 @@ class LogErrors:
             cause = "the batch, or the length of its answers, needs more memory than the GPU has"
         if last.startswith("KeyboardInterrupt"):
             level = "info"
-        elif level == "critical" and self._reading.complete:
+        elif level == "critical" and (self._reading.complete or self._finished):
             level = "warn"
         text = f"an error, and no step after it: {last}"
         step = self._reading.last or 0

@@ -65,6 +65,8 @@ class HealthRules:
     text. Spellings of other programs are known."""
     rules: dict[Annotated[str, Field(pattern=r"^[a-z0-9-]{1,60}$")], HealthRule] = Field(default_factory=dict)
     """The rules, by name."""
+    from_measured: Names = ()
+    """Rules of `measured` that are judged, too."""
     not_applied: tuple[NotApplied, ...] = ()
     """Of rules for runs of ours: which rules of the run's profile do not suit it."""
 

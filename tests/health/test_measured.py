@@ -45,7 +45,7 @@ def test_a_reward_is_judged_alike_on_any_scale(factor: float, shift: float):
 
     steady = around(0.85, 0.02, 20)
     dip, fall = [*steady, 0.62, 0.6, 0.8, 0.85], [*steady, 0.3, 0.2, 0.1, 0.0]
-    for values, expected in ((dip, []), (fall, [("reward-collapsed", 22)])):
+    for values, expected in ((dip, []), (fall, [("reward-collapsed", 24)])):
         known = found_in({REWARD: scaled(values), LOW: scaled([0.0] * 24)})
         assert [(alert.rule, alert.step) for alert in known if alert.level == "critical"] == expected
     costs = found_in({REWARD: [value - 1.0 for value in dip], SPREAD: [0.45] * 24})

@@ -47,7 +47,7 @@ def noisy(curve: Curve, share: float, seed: int = 0) -> list[float]:
 def test_a_divergence_that_grows_by_a_share_of_itself_is_warned_of_and_then_critical(rate: float, start: int) -> None:
     values = [*line(0.001, 0.01, start), *growth(0.011, 1 + rate, 140)] if start else growth(0.011, 1 + rate, 140)
     *warned, (critical, step) = found({KL: values, REWARD: around(0.6, 0.02, len(values))})
-    assert ([rule for rule, _ in warned], critical) == (["kl-grows"] if rate < 0.2 else [], "kl-exploded")
+    assert ([rule for rule, _ in warned], critical) == (["kl-grows"], "kl-exploded")
     assert all(values[before - 1] < 5 for _, before in warned)
     assert values[step - 1] < 40
 
