@@ -88,11 +88,8 @@ class MetricDicts(Form):
             else:
                 step = reading.numbers.again() if self._again(metrics) else reading.numbers.next(reading.bar)
             yield from reading.step(step, metrics)
-        elif rank >= reading.numbers.basis.rank:
-            yield from reading.evaluation(metrics)
-        elif named is None and any(map(of_evaluation, metrics)):  # those without the prefix are of it, too
-            named_so = {name if after_training(name) else f"eval_{name}": value for name, value in metrics.items()}
-            yield from reading.evaluation(named_so)
+        elif found := metrics if rank >= reading.numbers.basis.rank else named is None and _evaluated(metrics):
+            yield from reading.evaluation(found)
 
     def _again(self, metrics: dict[str, float]) -> bool:
         """Whether the step before is printed again, by another rank or stream: no two steps have one gradient."""
@@ -119,6 +116,13 @@ class MetricDicts(Form):
             self.reading.numbers.admits("rlrun", SUREST, event.step)
             self.reading.last = event.step
         return iter([event]) if event else None
+
+
+def _evaluated(metrics: dict[str, float]) -> dict[str, float]:
+    """The metrics of an evaluation, in which names without its prefix are of it, too; none of another dict."""
+    if not any(map(of_evaluation, metrics)):
+        return {}
+    return {name if after_training(name) else f"eval_{name}": value for name, value in metrics.items()}
 
 
 def _measured(node: dict[str, Any], before: str) -> dict[str, Any]:
