@@ -37,7 +37,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import OF_TURNS, ReadKeys, is_given, is_off, meaning_of
+from launcher.data.keys import ReadKeys, is_of_template, meaning_of, refuse_unlearned
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -101,8 +101,9 @@ def to_row(
         else:
             row = _prompt_row(where, values, prompt_key, response_key)
         row = _with_template_args(row, values)
-        unread = _unread(row, values, kind)
-        return replace(row, unread=tuple(unread)) if unread else row
+        given = kind == "answers" or (row.ground_truth and values.read.isdisjoint(("reward_model", "ground_truth")))
+        unread = values.unread_of(row, given=bool(given) and row.rejected is None, learned=kind != "prompts")
+        return replace(row, unread=unread) if unread else row
     except UnfitRow as unfit:
         return str(unfit)
 
@@ -135,7 +136,7 @@ def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
         if turn.role in ("user", "assistant") and turn.says_nothing:
             raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
         if turn.role == "assistant" and len(node) > 2:
-            _refuse_unlearned(f"{name}[{place}]", node)
+            refuse_unlearned(f"{name}[{place}]", node)
     return turns
 
 
@@ -202,7 +203,7 @@ def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
     before, answer, extra = _answered(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
-    _refuse_unlearned(f"{name}[0]", value[0])
+    refuse_unlearned(f"{name}[0]", value[0])
     return answer, extra
 
 
@@ -216,15 +217,17 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
         if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    alpaca = name == "instruction" and not prompt_key
-    prompt = values[name] if alpaca else _prompt(name, required(values, name, prompt_key=prompt_key))
-    if not alpaca and not isinstance(prompt, str):
-        return prompt
-    parts = [_expect(name, prompt, str, "text")]
-    for key in ("input", "context"):
-        part = _expect(key, values.get(key) or "", str, "text") if key != name else ""
-        parts += [part] if alpaca or part not in prompt else []  # a prompt that was made of both holds it
-    text = "\n".join(part for part in parts if part.strip())
+    if name == "instruction" and not prompt_key:
+        return _with_passages(values, name, _expect(name, values[name], str, "text"), holds_them=False)
+    prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
+    return _with_passages(values, name, prompt, holds_them=True) if isinstance(prompt, str) else prompt
+
+
+def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -> Text:
+    """A prompt of text with what it is about and with earlier turns; it may have been made of these and hold them."""
+    passages = [_expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
+    more = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
+    text = "\n".join([prompt] * bool(prompt.strip()) + more)
     if not text:
         raise UnfitRow(f"{name} is empty")
     return _after_history(values, text)
@@ -320,31 +323,6 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
     return replace(row, prompt=_with_system(others, row.prompt), template_args=args)
 
 
-def _unread(row: Row, values: ReadKeys, kind: Kind) -> list[str]:
-    """The keys that nothing has read, those of turns too. Raises `UnfitRow` for one without which the row says
-    something else, or where the answer is a bad one or is not to be learned."""
-    learned = kind == "answers" or (row.ground_truth and values.read.isdisjoint(("reward_model", "ground_truth")))
-    left = values.unread()
-    for key in tuple(left):
-        value, (of, use) = values[key], meaning_of(key)
-        off = is_off(value, of) if of in ("verdict", "learned", "unlearned") else None
-        if of == "refused":
-            raise UnfitRow(f"{key} cannot be read yet; {use}")
-        if off and of == "verdict" and learned and row.rejected is None:
-            raise UnfitRow(
-                f"{key} is {short_repr(value)}: as in data for KTO the answer is one to avoid, and would be learned as"
-                f" a good one; use rows where {key} is true, or rename it where it means something else"
-            )
-        if off and of != "verdict" and kind != "prompts":
-            raise UnfitRow(f"{key} is {short_repr(value)}: not all is to be learned; leave out what is not")
-        if off is False:
-            left.remove(key)
-    turns = () if isinstance(row.prompt, str) else row.prompt
-    extras = (row.response_extra, row.rejected_extra, *(turn.extra for turn in turns))
-    of_turns = {key: True for extra in extras for key in extra if meaning_of(key, "turn").kind != "read"}
-    return left + [OF_TURNS + key for key in of_turns]
-
-
 def _json_value(key: str, value: Any, kind: type, expected: str) -> Any:
     """A value that may also be written as JSON, as in columns that hold text; None where there is none."""
     if isinstance(value, str):
@@ -379,15 +357,6 @@ def _with_template_fields(values: Values) -> Values:
     }
     others = {key: value for key, value in values.items() if key != TEMPLATE_FIELDS}
     return {**others, name: turns, "chat_template_kwargs": fields["args"], **sides}
-
-
-def _refuse_unlearned(path: str, turn: Values) -> None:
-    """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
-    for key, value in turn.items():
-        of = meaning_of(key, "turn").kind
-        if of in ("learned", "unlearned") and is_off(value, of) is not False:
-            got = f"{path}.{key} is {short_repr(value)}"
-            raise UnfitRow(f"{got}; every assistant turn is learned, so leave the turn out")
 
 
 def required(values: Values, name: str, **settings: str | None) -> Any:
@@ -446,7 +415,7 @@ def _text(path: str, value: Any, extra: Mapping[str, Any] | None = None) -> str:
 def _refuse_written_turns(path: str, text: str) -> None:
     """Raise `UnfitRow` for turns that are written as text: they would be learned literally."""
     if _WRITTEN.fullmatch(text):
-        raise UnfitRow(f"{path} is a conversation written as text; make it a list (json.loads), in JSONL or parquet")
+        raise UnfitRow(f"{path} is a conversation written as text; use a list (json.loads), in JSONL or parquet")
 
 
 def _prompt(path: str, value: Any) -> Text:
@@ -468,7 +437,7 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
-    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and _is_of_template(path, key, each)}
+    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and is_of_template(path, key, each)}
     role_key, text_key, roles = "role", "content", _ROLES
     if value.get("role") is None and value.get("from") is not None:
         role_key, text_key, roles = "from", "value", SPEAKERS
@@ -484,14 +453,6 @@ def _message(path: str, value: Any) -> Message:
     if not isinstance(speaker, str) or speaker not in roles:
         raise UnfitRow(f"{path}.{role_key} is {short_repr(speaker)}; it may be {', '.join(roles)}")
     return Message(roles[speaker], _content(f"{path}.{text_key}", value[text_key]), extra)
-
-
-def _is_of_template(path: str, key: str, value: Any) -> bool:
-    """Whether something of a turn is given to the chat template. Raises `UnfitRow` for what would not be read right."""
-    of, use = meaning_of(key, "turn")
-    if of == "refused" and is_given(value):
-        raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
-    return value is not None and of not in ("refused", "learned", "unlearned")
 
 
 def _content(path: str, value: Any) -> str:

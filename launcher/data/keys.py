@@ -7,7 +7,7 @@ A form of rows says which keys it reads by reading them: `ReadKeys` notes it. Wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -16,6 +16,8 @@ import yaml
 from launcher.core.bounded_parse import LOADER
 from launcher.core.check_result import CheckResult
 from launcher.core.files import conf_dir
+from launcher.core.problems import short_repr
+from launcher.data.rows import UnfitRow
 from launcher.spec.data import Row
 
 Kind = Literal["", "plain", "reasoning", "verdict", "learned", "unlearned", "refused", "instead", "read"]
@@ -27,7 +29,7 @@ _YES, _NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
 _EMPTY = ("", "[]", "{}", "null")
 
 
-class Meaning(NamedTuple):
+class KeyUse(NamedTuple):
     """What is known of a key, and what to use in its place."""
 
     kind: Kind = ""
@@ -55,18 +57,43 @@ class ReadKeys(dict[str, Any]):
         """Keys with something in them that nothing has read."""
         return [key for key, value in self.items() if key not in self.read and is_given(value)]
 
+    def unread_of(self, row: Row, *, given: bool, learned: bool) -> tuple[str, ...]:
+        """Those that are left of the row and of its turns. Raises `UnfitRow` for one without which the row says
+        something else: where it is `learned` what says that not all is to be, where its answer is `given` what says
+        that it is a bad one."""
+        left = [key for key in self.unread() if not self._is_settled(key, given, learned)]
+        extras = [row.response_extra, row.rejected_extra]
+        extras += [] if isinstance(row.prompt, str) else [turn.extra for turn in row.prompt]
+        of_turns = (key for extra in extras for key in extra if meaning_of(key, "turn").kind != "read")
+        return (*left, *dict.fromkeys(OF_TURNS + key for key in of_turns))
+
+    def _is_settled(self, key: str, given: bool, learned: bool) -> bool:
+        """Whether the key says what holds anyway. Raises `UnfitRow`."""
+        value, (kind, use) = super().__getitem__(key), meaning_of(key)
+        if kind == "refused":
+            raise UnfitRow(f"{key} cannot be read yet; {use}")
+        off, got = is_off(value, kind), f"{key} is {short_repr(value)}"
+        if off and given and kind == "verdict":
+            raise UnfitRow(
+                f"{got}: as in data for KTO the answer is one to avoid, and would be learned as a good one;"
+                f" use rows where {key} is true, or rename it where it means something else"
+            )
+        if off and learned and kind in ("learned", "unlearned"):
+            raise UnfitRow(f"{got}: not all is to be learned; leave out what is not")
+        return off is False
+
 
 def is_given(value: Any) -> bool:
     return value is not None and str(value).strip() not in _EMPTY if not value or isinstance(value, str) else True
 
 
 @cache
-def _meanings(part: str) -> tuple[dict[str, Meaning], re.Pattern[str]]:
+def _meanings(part: str) -> tuple[dict[str, KeyUse], re.Pattern[str]]:
     """Of rows or of turns, by key; and the names of numbers."""
     table = yaml.load((conf_dir() / "row_keys.yaml").read_bytes(), Loader=LOADER)
     entries = [(kind, {"keys": given} if isinstance(given, str) else given) for kind, given in table[part].items()]
     return {
-        key: Meaning(kind, " ".join(entry.get("use", "").split()))
+        key: KeyUse(kind, " ".join(entry.get("use", "").split()))
         for kind, given in entries
         for entry in ([given] if isinstance(given, dict) else given)
         for key in entry["keys"].split()
@@ -74,21 +101,40 @@ def _meanings(part: str) -> tuple[dict[str, Meaning], re.Pattern[str]]:
 
 
 @lru_cache(4096)
-def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> Meaning:
+def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> KeyUse:
     known, numbers = _meanings(part)
     names = [_SEPARATORS.sub("_", name).lower() for name in (key.strip()[:60], _HUMPS.sub("_", key.strip()[:60]))]
     found = next((known[name] for name in names if name in known), None)
-    return found or Meaning("plain" if numbers.fullmatch(names[1]) else "")
+    return found or KeyUse("plain" if numbers.fullmatch(names[1]) else "")
 
 
 def is_off(value: Any, kind: Kind) -> bool | None:
     """Whether it says that an answer is a bad one, or not to be learned; None where it says neither yes nor no."""
+    if kind not in ("verdict", "learned", "unlearned"):
+        return None
     no, yes = (_YES, _NO) if kind == "unlearned" else (_NO, _YES)
     if isinstance(value, list) and value:
         each = [is_off(one, kind) for one in value]
         return True if True in each else None if None in each else False
     text = str(value).strip().lower()
     return True if text in no else False if text in yes or not is_given(value) else None
+
+
+def is_of_template(path: str, key: str, value: Any) -> bool:
+    """Whether something of a turn is given to the chat template. Raises `UnfitRow` for what would not be read right."""
+    kind, use = meaning_of(key, "turn")
+    if kind == "refused" and is_given(value):
+        raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
+    return value is not None and kind not in ("refused", "learned", "unlearned")
+
+
+def refuse_unlearned(path: str, turn: Mapping[str, Any]) -> None:
+    """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
+    for key, value in turn.items():
+        kind = meaning_of(key, "turn").kind
+        if kind in ("learned", "unlearned") and is_off(value, kind) is not False:
+            got = f"{path}.{key} is {short_repr(value)}"
+            raise UnfitRow(f"{got}; every assistant turn is learned, so leave the turn out")
 
 
 class UnreadKeys:

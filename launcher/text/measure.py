@@ -363,6 +363,8 @@ class _Template:
             fix = f"did you mean {near}?" if near else "leave it out"
             yield CheckResult("WARN", "data.template_args", f"the chat template does not read {name}", fix)
         yield from self._unwritten_args(known)
+        if "tools" in known:
+            yield from self._unwritten_keys()
         yield from self._unwritten_reasoning(known)
 
     def _unwritten_args(self, known: set[str]) -> Iterator[CheckResult]:
@@ -375,8 +377,10 @@ class _Template:
                 yield self._warning(
                     f"the chat template does not write {name}, {_of(having, every)}", f"{fix}, or rows without them"
                 )
+
+    def _unwritten_keys(self) -> Iterator[CheckResult]:
         lost = {key: row for row, _, text in self.written for key in _lost_keys(row.template_args.get("tools"), text)}
-        if lost and "tools" in known:
+        if lost:
             keys, first = ", ".join(lost), next(iter(lost.values()))
             fix = "write them as it reads them: with type and function, of name, description and parameters"
             yield self._warning(f"the chat template leaves out {keys} of tools, as of {first.where}", fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -94,14 +94,10 @@ def chosen(what: str, kind: Kind | None, overrides: Sequence[str], config_dir: P
     if algorithm and kind:
         got = f"{kind} and {algorithm[0]} both say what the rows are"
         raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
-    rest = [word for word in overrides if word not in algorithm]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
-    words = [*named, *endless, "sampler.n=8", *rest]
-    if not algorithm and not (kind or holds or _by_format(overrides)):
-        settings = resolve(["algorithm=sft", *words], config_dir).data if "_key=" in "".join(rest) else Files()
-        kind = _kind_of_rows(what, settings)
+    words = [*named, *endless, "sampler.n=8", *(word for word in overrides if word not in algorithm)]
     if not algorithm:
-        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or "answers"]]
+        algorithm = [_ALGORITHMS[kind or holds or _by_format(overrides) or _kind_of_rows(what, words, config_dir)]]
     run = resolve([*algorithm, *words], config_dir)
     name = _without_ending(Path(what).name) if named[0] == "data=files" else what
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
@@ -142,7 +138,9 @@ def _by_format(overrides: Sequence[str]) -> Kind | None:
     return next((kinds.get(word.partition("=")[2]) for word in overrides if word.startswith("data.format=")), None)
 
 
-def _kind_of_rows(what: str, settings: Dataset) -> Kind:
+def _kind_of_rows(what: str, words: Sequence[str], config_dir: Path | None) -> Kind:
+    named = any(word.startswith(("data.prompt_key=", "data.response_key=")) for word in words)
+    settings = resolve(["algorithm=sft", *words], config_dir).data if named else Files()
     for name in expand(what):
         if Path(name).is_file() and isinstance(settings, Files):
             return inspect_rows(name, settings)
@@ -162,27 +160,25 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
 
 def inspect_rows(file: str, settings: Files) -> Kind:
     """What the first rows of a file are, read with `settings`. Raises `Problems` where they are neither."""
+    found = _first_rows(file)
+    if paired := sum(_has(row, "chosen", "rejected") for row in found):
+        return "pairs" if paired == len(found) else "mixed"
+    graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
+    good = next((row for row in found if not isinstance(settings.row(row, "prompts"), RefusedRow)), found[0])
+    as_answers, as_prompts = settings.row(good, "answers"), settings.row(good, "prompts")
+    if isinstance(as_answers, RefusedRow) and isinstance(as_prompts, RefusedRow):
+        raise Problems(Problem(as_answers.where, as_answers.reason, "use prompt and response", "bad-row"))
+    return "prompts" if graded or isinstance(as_answers, RefusedRow) else "answers"
+
+
+def _first_rows(file: str) -> list[RawRow]:
     rows = list(islice(read_rows(file), LOOKED_AT))
     found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
         reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
         raise Problems(Problem(file, f"holds no row that can be read{reason}", "" if reason else f"use {FORMS}"))
-    if paired := sum(_has(row, "chosen", "rejected") for row in found):
-        return "pairs" if paired == len(found) else "mixed"
-    kinds = next((kinds for row in found if (kinds := list(_fitting(row, settings)))), [])
-    if not kinds:
-        refused = settings.row(found[0], "answers")
-        assert isinstance(refused, RefusedRow)
-        raise Problems(Problem(refused.where, refused.reason, "use prompt and response", "bad-row"))
-    graded = any(_has(row, "reward_model", "ground_truth", "self_play") for row in found)
-    return "prompts" if graded or "answers" not in kinds else "answers"
+    return found
 
 
 def _has(row: RawRow, *keys: str) -> bool:
     return any(row.values.get(key) is not None for key in keys)
-
-
-def _fitting(row: RawRow, settings: Files) -> Iterator[Kind]:
-    for kind in ("answers", "prompts"):
-        if not isinstance(settings.row(row, kind), RefusedRow):
-            yield kind

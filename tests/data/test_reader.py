@@ -275,7 +275,7 @@ def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> Non
     assert b"".join(map(back, found)).translate(None, blanks) == content.translate(None, blanks)
 
 
-WRITTEN = "a conversation written as text; make it a list (json.loads), in JSONL or parquet"
+WRITTEN = "a conversation written as text; use a list (json.loads), in JSONL or parquet"
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ CHAT = '[{"role": "user", "content": "1+1=?"}]'
 
 @pytest.mark.parametrize(("given", "words", "expected"), [
     ([{"prompt": CHAT, "response": str(n)} for n in range(4)], [],
-     "FAIL train.jsonl:1: prompt is a conversation written as text; make it a list"),
+     "FAIL train.jsonl:1: prompt is a conversation written as text; use a list"),
     ([{"frage": f"{n}", "id": n, "antwort": "x"} for n in range(4)], [],
      "name the fields of prompt and answer: data.prompt_key=frage data.response_key=antwort"),
     ([{"prompt": "Translate:", "response": str(n)} for n in range(8)], [],
