@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled
 
 help:  ## list the targets
@@ -100,6 +100,9 @@ mutants: $(VENV)/ready-dev  ## change the core in 60 places, drawn with SEED: ho
 bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too) and a training step
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
 	$(VENV)/bin/python benchmarks/plan_cost.py $(RUNS)
+
+first-line: $(VENV)/ready-dev  ## how soon plan and train say something, and name a reward that sleeps
+	$(VENV)/bin/python benchmarks/first_line.py $(RUNS)
 
 import-scripts: $(VENV)/ready-dev  ## 60 launch scripts in many shell styles, as rlrun import runs them, beside plain bash in a folder of stubs
 	$(VENV)/bin/python benchmarks/import_scripts.py

@@ -5,9 +5,12 @@
 `plan` and `train` take the arguments of the command line; `runs.find` and `runs.every` read what runs have written.
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as type checkers read it; `typing` takes longer to load than the first line may
 if TYPE_CHECKING:
+    from typing import Any
+
     from launcher import runs
     from launcher.api import RunFailed, plan, resume, train
     from launcher.core.problems import Problems

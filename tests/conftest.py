@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.activity import QUIET
 from launcher.core.checkpoints import sha256
 from launcher.core.events import PROCESS_EVENTS, Alert, Event, Step, events_of
 from launcher.core.metrics import TIMES
@@ -28,6 +29,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a shell; children would, too
         signal.signal(_number, signal.SIG_DFL)
 
+os.environ[QUIET] = "1"  # what is checked is shown where a test asks for it
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 """What people read: the tests of its blocks, commands and links go through all of it."""

@@ -15,11 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.plot import sparkline
+from launcher.core.activity import reported_to
 from launcher.core.events import LoggedEvent, Usage
 from launcher.core.metrics import label, watched
+from launcher.core.numbers import compact
 from launcher.core.redaction import printable
 from launcher.core.state import RunState, Sink
-from launcher.monitor.console import LinePrinter, clock, compact, date, results_of
+from launcher.monitor.console import LinePrinter, clock, date, results_of, waiting
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
@@ -29,7 +31,11 @@ COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running":
 def watching(console: Console | None = None) -> Iterator[Sink]:
     """What happens in a run is shown: drawn on a terminal, printed as verl's lines elsewhere."""
     console = console or Console(file=sys.stdout)
-    with closing(LiveView(console) if console.is_terminal else LinePrinter()) as view:
+    if not console.is_terminal:
+        with closing(LinePrinter()) as printer:
+            yield printer
+        return
+    with closing(LiveView(console)) as view, reported_to(view.show_activity):
         yield view
 
 
@@ -57,6 +63,10 @@ class Drawing:
 class LiveView(Drawing):
     """Draws the run's state."""
 
+    def show_activity(self, text: str, for_s: float) -> None:
+        """Before the run has any state."""
+        self.write(RunState(status="running", phase=text), [], [])
+
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         ended = state.status in ("finished", "failed", "stopped") and bool(events)
         self.draw(lambda: picture(state, time.time()), now=ended)
@@ -69,7 +79,7 @@ def picture(state: RunState, now: float) -> RenderableType:
     parts: list[RenderableType] = [_progress(state, now, border), Text(), _numbers(state)]
     if state.score is not None:
         parts += [Text(), _curve(state)]
-    parts += _news(state)
+    parts += _news(state, now)
     return Panel(Group(*parts), title=title, title_align="left", border_style=border, padding=(0, 2))
 
 
@@ -132,14 +142,15 @@ def _gb(size: int) -> str:
     return f"{size / 1e9:.1f}"
 
 
-def _news(state: RunState) -> list[RenderableType]:
+def _news(state: RunState, now: float) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if state.usage:
         lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
     lines += [Text.assemble((f"{name}  ", "dim"), printable(text)) for name, text in results_of(state).items()]
     parts = (
-        ("waiting", "yellow", state.waits_for), ("checkpoint", "", state.checkpoint),
-        ("restarts", "yellow", str(state.restarts or "")), ("stalled", "red", state.stalled),
+        ("stalled" if state.stalled else "waiting", "yellow", waiting(state, now)),
+        ("checkpoint", "", state.checkpoint),
+        ("restarts", "yellow", str(state.restarts or "")),
         ("alert", "yellow", state.alert), (state.status, colour(state), "" if state.status == "running" else state.why),
     )  # fmt: skip
     for name, style, text in parts:

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
 from inspect import Parameter, signature
 from io import StringIO
 from pathlib import Path
@@ -28,6 +29,7 @@ from launcher.core.check_result import CheckResult, Level
 from launcher.core.events import writable
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import printable
+from launcher.core.user_code import Raised, caught
 
 out = Console()
 err = Console(stderr=True)
@@ -77,7 +79,7 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         with problems_named():
-            answer = function(**given)
+            answer = _own_code_named(partial(function, **given))
             if answer and as_json:
                 write_json(answer.view)
             elif answer:
@@ -88,6 +90,17 @@ def as_command(function: Callable[..., CommandAnswer | None]) -> Callable[..., N
     call.__doc__, call.__name__ = function.__doc__, function.__name__
     call.__signature__ = signature(function).replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     return call
+
+
+def _own_code_named(call: Callable[[], CommandAnswer | None]) -> CommandAnswer | None:
+    """What it returns. An error of a person's own code, as of a class in the folder of --config-dir, is a problem of
+    that line."""
+    found = caught(call)
+    if not isinstance(found, Raised):
+        return found
+    if isinstance(found.error, Problems | SystemExit) or not (line := found.own_line):
+        raise found.error
+    raise Problems(Problem(line, f"{type(found.error).__name__}: {error_message(found.error)}")) from found.error
 
 
 class CommandGroup(typer.Typer):
@@ -144,13 +157,18 @@ def write_csv(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def say(text: str, style: str = "") -> None:
-    """Print a line of text as it is, without markup or line breaks."""
-    out.print(Text(printable(text), style), soft_wrap=True, highlight=False)
+    """Print a line of text as it is, without markup."""
+    _print(out, Text(printable(text), style))
 
 
 def tell(text: str, style: str = "dim") -> None:
     """Print a remark beside the answer, on standard error."""
-    err.print(Text(printable(text), style), soft_wrap=True, highlight=False)
+    _print(err, Text(printable(text), style))
+
+
+def _print(console: Console, line: Text) -> None:
+    """A terminal breaks it between words, but for a line with a command, which is to be copied."""
+    console.print(line, soft_wrap=not console.is_terminal or "rlrun " in line.plain, highlight=False)
 
 
 def make_table(
@@ -194,7 +212,7 @@ def say_result(result: CheckResult, indent: str = "") -> None:
     message = f"{result.message}; {result.fix}" if result.fix else result.message
     subject = (f"{printable(result.subject)}  ", "bold")
     line = Text.assemble(indent, (f"{result.level:<5}", LEVELS[result.level]), subject, printable(message))
-    out.print(line, soft_wrap=True, highlight=False)
+    _print(out, line)
 
 
 @contextmanager
@@ -226,4 +244,4 @@ def problems_named() -> Iterator[None]:
 
 def say_problems(problems: Iterable[Problem | str], console: Console = err) -> None:
     for problem in problems:
-        console.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
+        _print(console, Text.assemble(("✗ ", "bold red"), printable(str(problem))))

@@ -58,6 +58,15 @@ class IgnoredArguments:
         return False
 
 
+CHOICES = {
+    "model": "use a hub's id (model=Qwen/Qwen3-0.6B), a folder (model=./folder), a run (model=NAME), model=tiny, or a "
+    "name of `rlrun model list`",
+    "data": "use files (data=rows.jsonl), a folder, a hub's id (data=openai/gsm8k), data=reverse, or a name of "
+    "`rlrun config show data`",
+}
+"""What may be chosen where that is more than the names of a group."""
+
+
 def diagnose(
     arguments: Arguments, composed: Composed, problems: list[Problem], config_dir: Path | None
 ) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
@@ -98,7 +107,7 @@ def _not_given(arguments: Arguments, composed: Composed, not_chosen: Mapping[str
     unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
     arguments.doubtful.update(unset, not_chosen)
     return [
-        *(Problem(group, "not chosen", f"it may be {', '.join(known)}", "unknown-choice")
+        *(Problem(group, "not chosen", CHOICES.get(group) or f"it may be {', '.join(known)}", "unknown-choice")
           for group, known in not_chosen.items()),
         *(Problem(place, "has no value", f"use {place}=VALUE") for place in unset),
     ]  # fmt: skip

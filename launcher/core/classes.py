@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
+from launcher.core.user_code import Raised, caught
 
 T = TypeVar("T")
 _LOCK = Lock()
@@ -50,10 +51,11 @@ def locate(path: str, base: type[T]) -> type[T]:
         raise ValueError(f"{path!r} is not a class path; expected package.module.Class")
     if module not in sys.modules and not _may_run(module, name, base):
         raise ValueError(f"{path} is not of class {base.__name__}; use one that extends it")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        reason = error_message(error)
+    found = caught(lambda: getattr(importlib.import_module(module), name))
+    if isinstance(found, Raised):
+        error, line = found.error, found.own_line
+        reason = error_message(error) if isinstance(error, ImportError | AttributeError) else type(error).__name__
+        reason = f"{reason} ({line})" if line else reason
         raise ValueError(f"cannot import {path!r}: {reason}; use a module that can be imported") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(f"{path} is not of class {base.__name__}; use one that extends it")

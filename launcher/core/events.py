@@ -63,9 +63,10 @@ class Phase(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting(Event):
-    """No process can be started yet."""
+    """What the run waits for, since `for_s` seconds; an empty text: for nothing any more."""
 
     text: str
+    for_s: Annotated[float, Interval(ge=0)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +265,8 @@ class Stalled(Event):
     why: str
     stack: str
     """The stack of that process, its main thread first; empty where it did not answer."""
+    for_s: Annotated[float, Interval(ge=0)] = 0.0
+    """Seconds without an event, so far."""
 
 
 @dataclass(frozen=True, kw_only=True)

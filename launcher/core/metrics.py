@@ -19,6 +19,7 @@ import yaml
 
 from launcher.core.bounded_parse import LOADER
 from launcher.core.files import conf_dir
+from launcher.core.numbers import compact, span
 
 View = Literal["watched", "curve", "progress", "summary"]
 
@@ -188,9 +189,9 @@ class HeldOut:
 
     @property
     def shown(self) -> str:
-        """`0.915 [0.868-0.946]`"""
-        text = f"{self.value:.4g}"
-        return text if self.low is None or self.high is None else f"{text} [{self.low:.3g}-{self.high:.3g}]"
+        """`0.915 [0.868–0.946]`"""
+        text = compact(self.value)
+        return text if self.low is None or self.high is None else f"{text} [{span(self.low, self.high)}]"
 
 
 def mean_of_validations(some: Sequence[HeldOut]) -> HeldOut:

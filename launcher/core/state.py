@@ -37,6 +37,7 @@ from launcher.core.redaction import cut_middle
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
+Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 LEVELS = get_args(Level)  # the least serious first
 SHORT = 100  # characters of an answer that a screen shows
 
@@ -86,10 +87,12 @@ class RunState:
 
     run: str = ""
     algorithm: str = ""
-    status: Literal["waiting", "running", "finished", "failed", "stopped"] = "waiting"
+    status: Status = "waiting"
     phase: str = ""
     waits_for: str = ""
-    """Nodes and what they lack, before any process is there."""
+    """Nodes and what they lack, before any process is there; later a row that is scored, or a program that starts."""
+    waits_since: float | None = None
+    """When that began, or a stall."""
     step: int = 0
     steps: int = 0
     processes: int = 0
@@ -207,25 +210,24 @@ def _after_turn(state: RunState, event: Event) -> RunState:
                 state, run=event.run, algorithm=event.algorithm, processes=event.processes,
                 status="running", started_at=event.at,
             )  # fmt: skip
-        case Waiting(text=text):
-            return replace(state, phase="waiting", waits_for=text)
+        case Waiting(text=text, for_s=for_s):
+            return replace(state, phase=state.phase or "waiting", waits_for=text, waits_since=event.at - for_s)
         case Phase(name=name):
             return replace(state, phase=name, status="running", waits_for="")
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
         case Restarted():
-            restarts = state.restarts + 1
-            return replace(state, status="running", restarts=restarts, stalled="", usage={}, alert_level="info")
+            return replace(_going_on(state), status="running", restarts=state.restarts + 1, alert_level="info")
         case Resumed(steps=steps):
             steps = steps or state.steps
-            return replace(state, status="running", stalled="", usage={}, steps=steps, alert_level="info")
-        case Stalled(why=why):
-            return replace(state, stalled=why)
+            return replace(_going_on(state), status="running", steps=steps, alert_level="info")
+        case Stalled(why=why, for_s=for_s):
+            return replace(state, stalled=why, waits_since=event.at - for_s)
         case WentOn():
             return replace(state, stalled="")
         case Ended(how=how, why=why, following=following):
             why = why or state.why
-            return replace(state, status=how, phase="", stalled="", why=why, following=following, usage={})
+            return replace(_going_on(state), status=how, phase="", why=why, following=following)
     return state
 
 
@@ -244,6 +246,11 @@ def _shortened(answer: Sample) -> Sample:
         " ".join(cut_middle(text, SHORT).split()) for text in (answer.prompt, answer.response, answer.ground_truth)
     )
     return replace(answer, prompt=prompt, response=response, ground_truth=truth)
+
+
+def _going_on(state: RunState) -> RunState:
+    """Without what an attempt that has ended waited for and used."""
+    return replace(state, stalled="", waits_for="", usage={})
 
 
 def _after_step(state: RunState, event: Step) -> RunState:

@@ -19,6 +19,7 @@ from launcher.core import machine
 from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
+from launcher.core.user_code import Raised
 
 
 @cache
@@ -50,6 +51,8 @@ def set_up(ask: Callable[[int, object], None]) -> None:
 def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Report an uncaught exception as an event, and its traceback in the log."""
     output = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+    if isinstance(error, Exception) and (own := Raised(error).own_line):
+        output += f" ({own})"
     lines = tuple(error.lines) if isinstance(error, Problems) else (output,)
     emit(Crashed(lines=lines, cause=_cause_of(error)))
     traceback.print_exception(kind, error, trace)

@@ -18,6 +18,7 @@ from typing import Any
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.metrics import catalogue
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.health.advice import LARGEST_LR
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
@@ -257,7 +258,7 @@ class Judge:
             found = given[place] if place in given else self._find(active.places[place])
             if found is None or isinstance(found, str):
                 return found or unknown
-            return f"{found:.3g}" if abs(found) < 1000 else f"{found:.0f}"
+            return compact(found).replace(",", "")  # it may be the value of a setting
 
         return _PLACE.sub(put, text)
 

@@ -13,7 +13,7 @@ from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, Logged
 from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.health.run_judge import RunJudge
-from launcher.monitor.console import console_lines, next_command
+from launcher.monitor.console import console_lines, next_command, screen_lines
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
@@ -55,7 +55,7 @@ class Follower:
 
     def tell(self, events: list[Event]) -> None:
         """Log and show events. Where one goes back to a checkpoint, the state is made again without what is undone."""
-        logged, lines, coming = list[LoggedEvent](), list[str](), deque(events)
+        logged, lines, shown, coming = list[LoggedEvent](), list[str](), list[str](), deque(events)
         while coming:
             event = coming.popleft()
             logged.append(LoggedEvent(self.next_seq, self.attempt, event))
@@ -69,16 +69,17 @@ class Follower:
                     (each for each in (self.critical, *alerts) if each and each.level == "critical"), None
                 )
             coming.extendleft(reversed(alerts))
-            lines += console_lines(event, self.state)
-            if isinstance(event, Ended) and event.following:
-                lines[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
+            for to, write in ((lines, console_lines), (shown, screen_lines)):
+                to += write(event, self.state)
+                if isinstance(event, Ended) and event.following:
+                    to[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
             if isinstance(event, Crashed):
                 self.crash = event
         for each in logged:
             self._events.append(each.line)
         for line in lines:
             self._console.append(line)
-        write_all(self._sinks, self.state, logged, lines)
+        write_all(self._sinks, self.state, logged, shown)
 
     def close(self) -> None:
         """Close the run's logs, and keep what they come to for those who list runs."""
@@ -104,7 +105,7 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
             follower.tell([*went_on, *heard, *used])
         elif why := watch.stalls(follower.state, now, lambda: any_stopped(job.stacks(STACKS_S))):
-            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state), *used])
+            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state, watch.silent_s), *used])
         else:
             follower.tell([*used])  # no sign that training goes on
         if follower.crash:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.core import machine
+from launcher.core import activity, machine
 from launcher.core.files import NewLines
 from launcher.core.state import Sink, write_all
 from launcher.launch.follow import Outcome
@@ -140,7 +140,7 @@ class RunProcess:
         lifeline: bool = False,
         shared: Sequence[int] = (),
     ) -> None:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", activity.QUIET: "1"}
         environment |= {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus is not None else {}
         environment |= {LIFELINE: "1"} if lifeline else {}
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.core.events import (
     YEAR_9999,
@@ -24,12 +24,13 @@ from launcher.core.events import (
     Waiting,
     WentOn,
 )
-from launcher.core.metrics import LEARNT_FROM, label, shown_values
-from launcher.core.problems import short_repr
+from launcher.core.metrics import LEARNT_FROM, label, shown_values, watched
+from launcher.core.numbers import compact, percent
 from launcher.core.redaction import printable
 from launcher.core.state import RunState
 
 LINE_S = 5.0
+STALLED_S = 60.0  # after which it is printed again that a run is stalled
 BAR = 10
 FRAMES = 5  # shown of a stalled process's stack
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -62,7 +63,7 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Started():
             return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
         case Waiting():
-            return [f"waiting: {event.text}"]
+            return list(_waiting_lines(event))
         case Loaded():
             return [data_line(event)]
         case Step():
@@ -87,6 +88,36 @@ def _lines(event: Event, state: RunState) -> list[str]:
             results = [f"{name}: {text}" for name, text in results_of(state).items()]
             return [*results, f"{event.how}{': ' + event.why if event.why else ''}"]
     return []
+
+
+def _waiting_lines(event: Waiting) -> Iterator[str]:
+    if event.text:
+        yield f"waiting: {event.text}{f', for {event.for_s:.0f} s' if event.for_s else ''}"
+
+
+def screen_lines(event: Event, state: RunState) -> list[str]:
+    """The lines of `event` where no terminal is: those of console.log, of which a step has a short one."""
+    return [short_line(event, state)] if isinstance(event, Step) else console_lines(event, state)
+
+
+def short_line(event: Step, state: RunState) -> str:
+    """`step 5/300: score 0.234, loss 0.12, tokens 34; held out gsm8k 0.57 [0.53–0.61]; 02:30 left`"""
+    parts = [", ".join(f"{label(name)} {compact(value)}" for name, value in watched(event.metrics, 5))]
+    if state.last and state.last.step == event.step:
+        parts.append(f"held out {label(state.last.name)} {state.last.shown}")
+    if event.step and state.eta_s is not None:
+        parts.append(f"{clock(state.eta_s)} left")
+    return f"step {event.step}/{state.steps or '?'}: {'; '.join(filter(None, parts))}"
+
+
+def waiting(state: RunState, now: float) -> str:
+    """What the run waits for, and since when: `reward my.py:3: sleep(60), row sums.csv:29, for 40 s`; empty where it
+    goes on."""
+    text = state.stalled or state.waits_for
+    if not text or state.waits_since is None or state.status != "running":
+        return text
+    seconds = max(now - state.waits_since, 0.0)
+    return f"{text}{', so far' if state.stalled else ', for'} {seconds:.0f} s"
 
 
 def data_line(event: Loaded) -> str:
@@ -126,7 +157,7 @@ def _answers(state: RunState) -> dict[str, str]:
 def held_out(state: RunState) -> str:
     """Where it stands, whence it came, and its best:
 
-    `arith 0.36 [0.32-0.4] at step 60; 0.57 [0.53-0.61] at step 0, -0.21 ±0.057; best 0.61 [0.57-0.65] at step 20`
+    `arith 0.36 [0.32–0.4] at step 60; 0.57 [0.53–0.61] at step 0, -0.21 ±0.0566; best 0.61 [0.57–0.65] at step 20`
     """
     first, best, last = state.first, state.best, state.last
     if first is None or best is None or last is None:
@@ -144,7 +175,8 @@ def held_out_change(state: RunState) -> str:
     if first is None or last is None or first.step == last.step:
         return ""
     widths = [(end.high - end.low) / 2 for end in (first, last) if end.high is not None and end.low is not None]
-    return f"{last.value - first.value:+.3g}" + (f" ±{math.hypot(*widths):.2g}" if len(widths) == 2 else "")
+    change = compact(last.value - first.value, sign=True)
+    return change + (f" ±{compact(math.hypot(*widths))}" if len(widths) == 2 else "")
 
 
 def _learnt_from(state: RunState) -> str:
@@ -161,7 +193,7 @@ def _learnt_from(state: RunState) -> str:
 
 def _moved(state: RunState) -> str:
     """In percent of the norm that a part had; of a part that began at 0 its norm."""
-    parts = {part: f"norm {x:.3g}" if part == "lora_B" else f"{100 * x:.3g}%" for part, x in state.moved.items()}
+    parts = {part: f"norm {compact(x)}" if part == "lora_B" else percent(x) for part, x in state.moved.items()}
     return ", ".join(f"{part} {text}" for part, text in parts.items())
 
 
@@ -229,23 +261,26 @@ def date(seconds: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if known else ""
 
 
-def compact(value: float) -> str:
-    """A number for a screen: four significant digits."""
-    return short_repr(value) if value != value else f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
 class LinePrinter:
     """A sink that prints a run's lines until they cannot be written (`| head`); the run goes on."""
 
     def __init__(self) -> None:
-        self._read = True
+        self._read, self._next_s = True, STALLED_S
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        more = [*lines, *self._still_stalled(state)]
         try:
-            for line in lines if self._read else []:
+            for line in more if self._read else []:
                 print(printable(line), flush=True)
         except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
             self._read = False
+
+    def _still_stalled(self, state: RunState) -> Iterator[str]:
+        """That a run still does not go on, after twice the time each."""
+        lasts_s = time.time() - state.waits_since if state.stalled and state.waits_since else 0.0
+        if lasts_s >= self._next_s:
+            yield f"stalled: {waiting(state, time.time())}"
+        self._next_s = 2 * lasts_s if lasts_s >= self._next_s else self._next_s if lasts_s else STALLED_S
 
     def close(self) -> None:
         """Standard output stays open."""

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.core.events import Event, Loaded, Phase, Saved, Stalled, Started, Step
+from launcher.core.numbers import compact
 from launcher.core.state import RunState
-from launcher.monitor.console import compact
+from launcher.core.user_code import own_places, shown_line
 from launcher.spec.cluster import Stack
 
 UNKNOWN_S = 600.0  # for a phase that has no usual duration yet
@@ -18,6 +19,7 @@ LATE_S = 1.0  # most that counts between two looks: what delayed the launcher ma
 OWN_TIME = ("loading", "validating", "saving")  # phases with a usual duration of their own, not that of a step
 STACK_CHARS = 8000  # most of a stack that is reported
 TOP_FRAMES = 4  # of the stack, in which a process that waits for the others has a frame of `WAITS`
+FRAME = re.compile(r'File "(.+)", line (\d+)')
 WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(parallel/world|rollout/vllm/link)\.py")
 
 
@@ -32,7 +34,7 @@ class StallDetector:
         for event in before:
             self._follow(event, event.at)
         self._phase, self._since = "loading", now
-        self._silent_s, self._looked, self._reported = 0.0, now, False
+        self.silent_s, self._looked, self._reported = 0.0, now, False
         self._next_probe_s = grace_s
 
     def hear(self, events: Sequence[Event], now: float) -> float | None:
@@ -40,8 +42,8 @@ class StallDetector:
         for event in events:
             self._follow(event, now)
         self._tick(now)
-        stalled_s = self._silent_s if self._reported else None
-        self._silent_s, self._reported, self._next_probe_s = 0.0, False, self._grace_s
+        stalled_s = self.silent_s if self._reported else None
+        self.silent_s, self._reported, self._next_probe_s = 0.0, False, self._grace_s
         return stalled_s
 
     def stalls(self, state: RunState, now: float, any_stopped: Callable[[], bool] = lambda: False) -> str:
@@ -50,23 +52,23 @@ class StallDetector:
         self._tick(now)
         usual = self._usual(state)
         limit = UNKNOWN_S if usual is None else self._factor * usual + self._grace_s
-        if self._reported or not (self._silent_s > limit or (usual is None and self._probe(any_stopped))):
+        if self._reported or not (self.silent_s > limit or (usual is None and self._probe(any_stopped))):
             return ""
         self._reported = True
         doing = self._phase or state.phase or "training"
         which = "which" if self._phase else "where a step"
         took = "was not seen before" if usual is None else f"took {compact(usual)} s before"
-        return f"nothing for {self._silent_s:.0f} s in phase {doing}, {which} {took}"
+        return f"nothing for {self.silent_s:.0f} s in phase {doing}, {which} {took}"
 
     def _probe(self, any_stopped: Callable[[], bool]) -> bool:
         """Asked after a silence, and again once that is `factor` times as long: asking costs the processes a moment."""
-        if self._silent_s <= self._next_probe_s:
+        if self.silent_s <= self._next_probe_s:
             return False
-        self._next_probe_s = self._factor * self._silent_s + max(self._grace_s, LATE_S)
+        self._next_probe_s = self._factor * self.silent_s + max(self._grace_s, LATE_S)
         return any_stopped()
 
     def _tick(self, now: float) -> None:
-        self._silent_s += min(now - self._looked, LATE_S)
+        self.silent_s += min(now - self._looked, LATE_S)
         self._looked = now
 
     def _usual(self, state: RunState) -> float | None:
@@ -105,14 +107,16 @@ def any_stopped(stacks: Sequence[Stack]) -> bool:
     return any(stack.state == "T" for stack in stacks)
 
 
-def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
+def stalled(why: str, stacks: Sequence[Stack], state: RunState, for_s: float = 0.0) -> Stalled:
     """The stalled processes and where they are; `why` is the stall detector's message."""
+    if state.waits_for and not any(rule(stack) for rule, _ in STANDS for stack in stacks):
+        return Stalled(step=state.step, rank=None, why=f"{why}; it waits for {state.waits_for}", stack="", for_s=for_s)
     named, output = _named(stacks)
     who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
     message = f"{why}; {who}: {output}" if named else f"{why}; {output}"
     rank = named[0].rank if named else None
     stack = next((_main_first(stack.text) for stack in named if stack.text), "")
-    return Stalled(step=state.step, rank=rank, why=message, stack=stack[:STACK_CHARS])
+    return Stalled(step=state.step, rank=rank, why=message, stack=stack[:STACK_CHARS], for_s=for_s)
 
 
 def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
@@ -149,5 +153,9 @@ def _waits(text: str) -> bool:
 
 
 def _top(text: str) -> str:
+    """The innermost line, of a person's own code where there is any."""
     frames = _frames(text)
+    places = [(found[1], int(found[2])) for frame in frames if (found := FRAME.match(frame))]
+    if own := own_places(places):
+        return shown_line(*own[0])
     return frames[0].removeprefix("File ") if frames else "no Python code"

@@ -13,6 +13,7 @@ from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import run_request
 from launcher.config.request import RunRequest
 from launcher.config.resolve import Resolution, resolve_request
+from launcher.core import activity
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import CHECKS, memory, model, reward, rows, run_checks, steps, text
@@ -50,6 +51,7 @@ class Page:
         return not any_failed(self.results)
 
 
+@activity.reported("reading the settings")
 def plan(
     overrides: Sequence[str], config_dir: Path | None = None, *, recipe: str | None = None, here: bool = False
 ) -> Page:
@@ -111,6 +113,7 @@ def ready(run: RunSpec) -> Ready:
     return Ready(run, _warnings(run_checks(Context(run, here=not run.cluster.queues))))
 
 
+@activity.reported("reading the settings")
 def ready_from(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
     """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
     here."""

@@ -21,8 +21,9 @@ from launcher.config import diff
 from launcher.config.descriptions import written
 from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better, label, shown_in
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
-from launcher.monitor.console import clock, compact
+from launcher.monitor.console import clock
 from launcher.reports.goal import significance
 from launcher.reports.items import common_items
 from launcher.reports.measures import score_trace

@@ -10,7 +10,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from launcher import __version__
-from launcher.monitor.console import clock, compact
+from launcher.core.numbers import compact
+from launcher.monitor.console import clock
 from launcher.reports import text
 
 

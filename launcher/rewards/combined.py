@@ -58,6 +58,9 @@ class Combined(DetailedReward):
                       for problem in part.problems()]  # fmt: skip
         return found
 
+    def on_trial(self) -> Self:
+        return replace(self, parts={name: part.on_trial() for name, part in self.parts.items()})
+
     def with_absolute_paths(self) -> Self:
         return replace(self, parts={name: part.with_absolute_paths() for name, part in self.parts.items()})
 

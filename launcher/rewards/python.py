@@ -112,6 +112,9 @@ class Python(DetailedReward):
             fix = suggest(path.name, beside, before=f"reward.path={self.path.removesuffix(path.name)}")
         return Problem("reward.path", got, fix, "bad-file")
 
+    def on_trial(self) -> Self:
+        return replace(self, workers=max(self.workers, 2))  # two answers at once, where one may never end
+
     def with_absolute_paths(self) -> Self:
         return replace(self, path=str(expand_user(self.path).resolve()))
 
@@ -155,7 +158,8 @@ class Python(DetailedReward):
         """The function's result for each answer."""
         takes_lists = self._accepted is not None and "solution_strs" in self._accepted[0]
         if takes_lists and len(answers) > 1:
-            (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
+            given = [[asdict(answer) for answer in answers]]
+            (found,) = self._pool.ask(given, self.timeout_s, [f"{answers[0].where} and {len(answers) - 1} more"])
             if not isinstance(found, CallFailure):
                 return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
         each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s, prompts(answers))

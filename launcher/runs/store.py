@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold, write_all
-from launcher.monitor.console import console_lines
+from launcher.monitor.console import screen_lines
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder, writer_here
 from launcher.runs.summary import state_of
@@ -98,7 +98,7 @@ def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
         events, lines = list[LoggedEvent](), list[str]()
         for logged in reader.new():
             events.append(logged)
-            lines += console_lines(logged.event, reader.state)
+            lines += screen_lines(logged.event, reader.state)
         state = _actual(folder, reader.state, lives)
         waits = state.why if state.status == "waiting" else ""
         lines += [waits] if waits and waits != shown else []

@@ -99,7 +99,7 @@ def prompt_node(prompt: Text) -> Any:
 def make_answer(row: Row, text: str = "") -> Answer:
     """`text` as an answer to the row's prompt, with the fields that a reward may use."""
     prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
-    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt, row.style)
+    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt, row.style, row.where)
 
 
 def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:

@@ -36,6 +36,8 @@ class Answer:
     """What was asked: text, or (role, content) of each turn."""
     style: str = ""
     """The row's reward_model.style: `model`, or that of a rule; empty where the row has none."""
+    where: str = ""
+    """The row's place: `train.jsonl:1204`."""
 
     @property
     def asks_model(self) -> bool:

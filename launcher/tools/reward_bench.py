@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from launcher.config.resolve import resolve
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
 from launcher.spec.algorithm import Kind as Taken
@@ -95,7 +96,7 @@ def _judge(trial: RewardTrial) -> list[str]:
     found = [one.message for one in judge_trial(trial) if one.level == "FAIL"]
     first, *others = (score for of in trial.scores.values() for row in of for score in row)
     if not found and all(score == first for score in (first, *others)) and not awaits_others(trial.reward, first):
-        found.append(f"every kind of answer scores {first:.4g}, so nothing can be learnt")
+        found.append(f"every kind of answer scores {compact(first)}, so nothing can be learnt")
     return found
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Alert, Event, Step, is_damage
+from launcher.core.events import Alert, Event, Phase, Step, Waiting, is_damage
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
+from launcher.core.numbers import compact
 from launcher.core.problems import Problems
 from launcher.core.state import LEVELS
 from launcher.health.advice import with_one_rate
@@ -60,14 +61,18 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
     """
     judge = judge_of(rules, source.kind)
     see: Callable[[Event], list[Alert]] = judge.see if run is None or rules else judge_of_run(run).hear
-    found, last, rate = list[Alert](), -1, 0.0
+    found, last, rate, waits = list[Alert](), -1, 0.0, Waiting(text="")
     for event in source.events():
+        waits = event if isinstance(event, Waiting) else Waiting(text="") if isinstance(event, Phase | Step) else waits
         if isinstance(event, Step):
             last, rate = max(last, event.step), max(rate, *_rates(event))
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
             # an error that ended a program has its remedy by the rule's name
             found.append(replace(event, fix=judge.fix_of(endings.fixes_of(event.rule)) or event.fix))
+    if waits.for_s:  # and nothing came after it
+        text, fix = f"it waits for {waits.text}", "a faster function, or a smaller reward.timeout_s"
+        found.append(Alert(step=max(last, 0), level="critical", rule="waits", text=text, fix=fix))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     alerts = sorted(with_one_rate(found, rate), key=lambda alert: -LEVELS.index(alert.level))
@@ -86,8 +91,8 @@ def evidence_line(alert: Alert) -> str:
     if not alert.metric:
         return ""
     subject = f"{alert.measure} " if alert.measure else ""
-    numbers = [f"{subject}is {alert.value:.4g}"] if alert.value is not None else []
-    numbers += [f"bound {alert.threshold:.4g}"] if alert.threshold is not None else []
+    numbers = [f"{subject}is {compact(alert.value)}"] if alert.value is not None else []
+    numbers += [f"bound {compact(alert.threshold)}"] if alert.threshold is not None else []
     known = metric(canonical(alert.metric))
     return ", ".join([alert.metric, *numbers]) + (f": {known.meaning}" if known else "")
 

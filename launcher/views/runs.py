@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal, get_args
 
-from launcher.core.metrics import label
-from launcher.core.state import RunState
-from launcher.monitor.console import clock, compact, date, held_out, held_out_change
+from launcher.core.metrics import better, label
+from launcher.core.numbers import compact
+from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.state import RunState, Status
+from launcher.monitor.console import clock, date, held_out, held_out_change, waiting
 from launcher.runs.store import Run
 
 
@@ -21,6 +26,34 @@ def run_node(run: Run) -> dict[str, Any]:
 def status_word(state: RunState) -> str:
     """Its status; `doubtful` of a run that reached its end while something is wrong with it."""
     return "doubtful" if state.doubtful else state.status
+
+
+Order = Literal["started", "run", "status", "took", "step", "held-out"]
+
+
+def picked(runs: list[Run], text: str, status: str, order: Order) -> list[Run]:
+    """Those whose name or algorithm holds the text, of that status, in that order; `runs` are the latest first. Raises
+    `Problems` for another status."""
+    known = (*get_args(Status), "doubtful")
+    if status and status not in known:
+        raise Problems(Problem("--status", f"got {short_repr(status)}", suggest(status, known)))
+    wanted = [
+        run for run in runs
+        if text.lower() in f"{run.folder.name} {run.state.algorithm}".lower()
+        and status in ("", run.state.status, status_word(run.state))
+    ]  # fmt: skip
+    keys: dict[Order, Callable[[Run], Any]] = {
+        "started": lambda run: 0, "run": lambda run: run.folder.name,
+        "status": lambda run: status_word(run.state), "took": lambda run: -run.state.elapsed_s,
+        "step": lambda run: -run.state.step, "held-out": _badness,
+    }  # fmt: skip
+    return sorted(wanted, key=keys[order])
+
+
+def _badness(run: Run) -> float:
+    """Of its last validation; a run without one is the last."""
+    last = run.state.last
+    return math.inf if last is None else last.value if better(last.name) == "down" else -last.value
 
 
 def run_row(run: Run) -> dict[str, str]:
@@ -50,6 +83,6 @@ def status_line(name: str, state: RunState) -> str:
         f"{clock(state.elapsed_s)}{left}",
         "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
         f"held out {held_out(state)}" if state.last else "",
-        state.stalled or state.why or state.alert,
+        waiting(state, time.time()) or state.why or state.alert,
     )
     return "; ".join(part for part in parts if part)

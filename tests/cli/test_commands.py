@@ -18,8 +18,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from launcher import __version__
+from launcher.cli.commands.runs import fitting_columns
 from launcher.cli.main import app
-from launcher.core.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
+from launcher.core.events import Ended, Event, Loaded, Phase, Saved, Started, Step, Waiting, to_line
 
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
 LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
@@ -221,3 +222,49 @@ def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
     run = writer(2000)
     assert rlrun("stop", "done", "--now").stdout == "p/done: stopped\n"
     assert run.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_row_that_a_reward_hangs_on_is_found(look: Look, tmp_path: Path) -> None:
+    begun = life("p/hangs")[:3]
+    make(tmp_path, "p/hangs", *begun, Waiting(at=9.0, text="reward my.py:3: sleep(60), row a.csv:29", for_s=5.0))
+    make(tmp_path, "p/goes", *begun, Waiting(at=9.0, text="reward my.py", for_s=5.0), Waiting(at=9.5, text=""))
+    assert (
+        "it waits for reward my.py:3: sleep(60), row a.csv:29"
+        in look("diagnose", "--profile", "measured", "p/hangs").output
+    )
+    assert "it waits" not in look("diagnose", "--profile", "measured", "p/goes").output
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["nan"], ["p/nan"]),
+        (["SFT", "--sort", "run"], ["p/done", "p/nan", "q/killed"]),
+        (["--status", "failed"], ["q/killed"]),
+        (["--sort", "took"], ["p/done", "p/nan", "q/killed"]),
+        (["nothing"], []),
+    ],
+)
+def test_runs_are_picked_and_sorted(words: list[str], names: list[str], look: Look, some: Path) -> None:
+    assert [node["run"] for node in strictly(look("runs", "--json", *words).stdout)] == names
+
+
+def test_an_unknown_status_is_named(look: Look, some: Path) -> None:
+    assert "--status: got 'faild'; did you mean failed?" in look("runs", "--status", "faild").stderr
+
+
+WIDE = {
+    "run": "quickstart/a-rather-long-name-of-a-run", "algorithm": "GRPO", "started": "2026-11-22 19:24",
+    "took": "03:00", "status": "finished", "step": "400/400", "training": "score 0.805",
+    "held out": "reverse 0.879 [0.833–0.913]", "change": "+0.703 ±0.061", "at first": "0.176 [0.134–0.227]",
+    "best": "0.879 [0.833–0.913] at 400",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", range(60, 201, 10))
+def test_the_table_of_runs_fits_its_terminal(width: int) -> None:
+    row = dict(WIDE)
+    columns = fitting_columns([row], width)
+    assert {"run", "status", "step"} <= {*columns}
+    assert sum(max(len(row[name]), len(name)) + 2 for name in columns) <= width + 2
+    assert ("held out" in columns) == (width >= 80) and ("at first" in columns) == (width >= 200)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from launcher.cli.main import COMMANDS, CommandEntry, app, load
 from launcher.config import recipe
 from launcher.config.resolve import resolve
+from launcher.core.activity import QUIET
 
 LOOK = """
 import sys
@@ -54,3 +56,40 @@ def test_a_shell_completes_names_and_options() -> None:
         env = {"_RLRUN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
         ran = CliRunner().invoke(app, [], prog_name="rlrun", env=env)
         assert expected in ran.output.split(), (words, ran.output)
+
+
+FIRST = """
+import io, sys
+
+class Seen(io.StringIO):
+    def write(self, text):
+        if text.strip() and not hasattr(self, "loaded"):
+            self.loaded = [text.strip(), *sorted({name.split(".")[0] for name in sys.modules})]
+        return super().write(text)
+
+sys.stderr = seen = Seen()
+from launcher.__main__ import main
+try:
+    main()
+except SystemExit:
+    pass
+print("\\n", *getattr(seen, "loaded", ["nothing"]), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["plan", "algorithm=sft"], "checking the settings"),
+        (["train", "algorithm=sft"], "checking the settings"),
+        (["plan", "algorithm=sft", "--json"], "nothing"),  # what follows is an answer for a program
+        (["plan", "--help"], "nothing"),
+        (["runs"], "nothing"),
+    ],
+)
+def test_a_line_comes_before_anything_heavy_is_loaded(words: list[str], first: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != QUIET}
+    ran = subprocess.run([sys.executable, "-c", FIRST, *words], capture_output=True, text=True, check=True, env=env)
+    first_text, *loaded = ran.stdout.rpartition("\n\n")[2].splitlines()
+    assert first_text == first
+    assert not {"pydantic", "hydra", "omegaconf", "rich"} & {*loaded}

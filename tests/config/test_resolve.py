@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from launcher.config.compose import groups
+from launcher.config.diagnose import CHOICES
 from launcher.config.resolve import resolve
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problems
@@ -193,7 +194,8 @@ def test_groups_that_are_not_chosen_are_all_asked_for() -> None:
     with pytest.raises(Problems) as found:
         resolve([])
     assert found.value.lines == [
-        f"{group}: not chosen; it may be {choices(group)}" for group in ("algorithm", "data", "model")
+        f"algorithm: not chosen; it may be {choices('algorithm')}",
+        *(f"{group}: not chosen; {CHOICES[group]}" for group in ("data", "model")),
     ]
 
 
@@ -248,7 +250,7 @@ def test_a_plan_says_every_failure_and_ends_with_2(words: list[str], fails: int,
     ran = commands(here)(*words)
     assert (ran.returncode, ran.stderr) == (2, "") and "\x1b" not in ran.stdout
     assert sum(line.startswith("FAIL") for line in ran.stdout.splitlines()) == fails
-    assert f"{fails} FAIL" in ran.stdout.splitlines()[-1]
+    assert ran.stdout.splitlines()[0] == f"cannot start: {fails} FAIL"
 
 
 # ---- a run written down, and config files of a person's own

@@ -97,3 +97,12 @@ def test_nothing_foreign_is_named(path: str) -> None:
     with pytest.raises(ValueError):
         locate(path, Algorithm)
     assert not {"torch", "antigravity"} & (set(sys.modules) - loaded)
+
+
+def test_an_error_of_the_module_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from launcher.algorithms.grpo import GRPO\nx = 1 / 0\nclass Mine(GRPO):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot import 'broken.Mine': ZeroDivisionError \(broken.py:2: x = 1 / 0\)"):
+        locate("broken.Mine", Algorithm)

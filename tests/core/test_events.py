@@ -280,7 +280,7 @@ TOLD = [
     (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
     (Resumed(step=1, attempt=2), {"status": "running"}),
-    (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),
+    (Stalled(at=9.0, step=1, rank=1, why="w", stack="s", for_s=2.0), {"stalled": "w", "waits_since": 7.0}),
     (WentOn(step=1, after_s=3.0), {}),
     (USAGE, {"usage": {1: USAGE}}),
     (Ended(how="stopped", why="w"), {"status": "stopped", "phase": "", "why": "w"}),

@@ -35,6 +35,15 @@ def state_of(run: Path) -> RunState:
     return fold(events_of(run / "events.jsonl"))
 
 
+def check_printed(printed: list[str], run: Path) -> None:
+    """What is printed is console.log, with a short line for those of a step."""
+    log = (run / "console.log").read_text().splitlines()
+    written = [line for line in log if not line.startswith(("Training Progress", "Step "))]
+    assert len(printed) == len(written)
+    for short, line in zip(printed, written, strict=True):
+        assert short == line or short.startswith(f"step {line.partition(' ')[0].removeprefix('step:')}/")
+
+
 def steps_told(run: Path) -> int:
     """How many steps were ever written down; it costs little while the run goes on."""
     log = run / "events.jsonl"

@@ -19,7 +19,7 @@ from launcher.cli.main import app
 from launcher.config.resolve import resolve
 from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
-from tests.launch.conftest import state_of, steps_told
+from tests.launch.conftest import check_printed, state_of, steps_told
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 
@@ -55,7 +55,8 @@ def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[st
     assert rlrun("stop", run.name).returncode == 0
     first = state_of(run)
     *shown, following = (run / "detached.log").read_text().splitlines()
-    assert first.status == "stopped" and shown == (run / "console.log").read_text().splitlines()
+    assert first.status == "stopped"
+    check_printed(shown, run)
     assert following == f"next: rlrun train --resume runs/rlrun/{run.name}"
     assert rlrun("train", "-d", "--resume", run.name).returncode == 0 and holder(Folder(run))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 import pytest
 
@@ -19,21 +20,25 @@ from launcher.core.events import (
     Stalled,
     Started,
     Step,
+    Waiting,
     WentOn,
 )
 from launcher.core.metrics import HeldOut
+from launcher.core.numbers import compact, percent, span
 from launcher.core.state import RunState, after
 from launcher.monitor.console import (
+    LinePrinter,
     Seldom,
     clock,
-    compact,
     console_lines,
     date,
     number,
     progress_line,
     results_of,
+    screen_lines,
     step_line,
     summary_line,
+    waiting,
 )
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
@@ -148,7 +153,7 @@ NUMBERS = [
 def test_numbers() -> None:
     assert [number(name, value) for name, value, _ in NUMBERS] == [text for *_, text in NUMBERS]
     values = (0.0, 0.123456, 9999.4, 12345.6, -1e-9, math.nan, math.inf)  # for a screen
-    assert [*map(compact, values)] == ["0", "0.1235", "9999", "12,346", "-1e-09", "nan", "inf"]
+    assert [*map(compact, values)] == ["0", "0.123", "9,999", "12,346", "-1e-09", "nan", "inf"]
 
 
 STACK = "".join(f'  File "{number}.py", line 1 in f\n' for number in range(9))
@@ -214,10 +219,10 @@ LOSSES = {
 }
 RESULTS = [
     (RunState(), {}),
-    (RunState(first=FIRST, best=FIRST, last=FIRST), {"held out": "arith 0.57 [0.53-0.61] at step 0"}),
+    (RunState(first=FIRST, best=FIRST, last=FIRST), {"held out": "arith 0.57 [0.53–0.61] at step 0"}),
     (RunState(first=FIRST, best=BEST, last=LAST),
-     {"held out": "arith 0.36 [0.32-0.4] at step 60; 0.57 [0.53-0.61] at step 0, -0.21 ±0.057; "
-                  "best 0.61 [0.57-0.65] at step 20"}),
+     {"held out": "arith 0.36 [0.32–0.4] at step 60; 0.57 [0.53–0.61] at step 0, -0.21 ±0.0566; "
+                  "best 0.61 [0.57–0.65] at step 20"}),
     (RunState(**LOSSES), {"held out": "val loss 1.5 at step 4; 2.9 at step 0, -1.4; its best"}),  # type: ignore[arg-type]
     (RunState(learnt_from={"train/loss_tokens": (4536.0, 20), "train/end_token_share": (19.0, 20)}),
      {"learnt from": "4,536 tokens with a loss, 95% of the answers with a loss on their end"}),
@@ -233,3 +238,45 @@ RESULTS = [
 @pytest.mark.parametrize(("state", "results"), RESULTS)
 def test_what_a_run_came_to(state: RunState, results: dict[str, str]) -> None:
     assert results_of(state) == results
+
+
+SHOWN = [
+    (2043.0, "2,043"), (-1.013e-18, "0"), (1e-6, "1e-06"), (999.6, "1,000"), (-0.003336, "-0.00334"), (12.5, "12.5"),
+]  # fmt: skip
+
+
+def test_people_read_three_digits() -> None:
+    assert [compact(value) for value, _ in SHOWN] == [text for _, text in SHOWN]
+    assert (percent(20.43), span(-0.00334, 0.128), compact(0.7, sign=True)) == ("2,043%", "-0.00334–0.128", "+0.7")
+
+
+def test_a_step_is_one_short_line_where_no_terminal_is() -> None:
+    held = HeldOut(step=5, name="val-core/gsm8k/reward/mean@1", value=0.5, low=0.4, high=0.6)
+    metrics = {"critic/score/mean": 0.25, "actor/entropy": 1.23456, "timing_s/step": 2.0, "perf/throughput": 9.0}
+    state = RunState(step=5, steps=300, marks=((4, 0.0), (5, 2.0)), last=held)
+    (line,) = screen_lines(Step(step=5, metrics=metrics), state)
+    assert line.startswith("step 5/300: score 0.25, ") and "entropy 1.23" in line
+    assert line.endswith("; held out gsm8k 0.5 [0.4–0.6]; 09:50 left")
+    assert screen_lines(Started(run="p/r", algorithm="SFT", processes=1), state) == ["run p/r: SFT on 1 processes"]
+
+
+WAITS = [
+    (Waiting(at=100.0, text="reward my.py:3, row a:2", for_s=5.0), "reward my.py:3, row a:2, for 45 s"),
+    (Waiting(at=100.0, text=""), ""),
+    (Stalled(at=100.0, step=1, rank=None, why="nothing for 20 s", stack="", for_s=20.0),
+     "nothing for 20 s, so far 60 s"),
+    (Ended(at=100.0, how="stopped", why=""), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "text"), WAITS)
+def test_the_seconds_that_a_run_waits_go_on(event: Event, text: str) -> None:
+    before = RunState(status="running", waits_for="" if isinstance(event, Stalled) else "a node", waits_since=9.0)
+    assert waiting(after(before, event), 140.0) == text
+
+
+def test_a_stall_is_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    printer, state = LinePrinter(), RunState(status="running", stalled="nothing", waits_since=time.time() - 100)
+    for _ in range(3):
+        printer.write(state, [], [])
+    assert capsys.readouterr().out.count("stalled: nothing, so far 1") == 1

@@ -41,7 +41,7 @@ def mine(tmp_path: Path) -> Lines:
 
     def write(result: str, *words: str) -> list[str]:
         (tmp_path / "mine.py").write_text(
-            "import math, random, zlib\ndef compute_score(solution_str, ground_truth):\n"
+            "import math, random, time, zlib\ndef compute_score(solution_str, ground_truth):\n"
             "    right = float(str(ground_truth) in solution_str)\n"
             f"    said = float(solution_str == f'So: {{ground_truth}}')\n    return {result}\n"
         )
@@ -148,7 +148,7 @@ def warned(*words: str) -> list[str]:
         ("said if solution_str else 1 / 0", [FORM], "WARN reward: Python scores empty ones not at all, ZeroDiv"),
         ("1 / 0 if said else 0.0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) not at all, "),
         ("1 - said if solution_str else 1 / 0", [FORM], "FAIL reward: Python scores right answers ('So: 18', ...) 0"),
-        ("1 / 0", [], "FAIL reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:5)"),
+        ("1 / 0", [], "FAIL reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:5: "),
         ("math.nan", [], "FAIL reward: Python scores nothing, gave nan; expected a finite number"),
         # nothing is wrong with these
         ("right if right else -1", [], ""),
@@ -308,7 +308,8 @@ def test_of_several_forms_the_best_counts(lines: Lines, mine: Lines) -> None:
 
 def test_answers_without_a_score_are_named_by_row(lines: Lines, mine: Lines) -> None:
     report = tried(lines("18", "7"), *mine("1 / (ground_truth != '7') if solution_str else 0"))
-    assert report.faults[0] == "rows.jsonl:2: gold: ZeroDivisionError: division by zero (mine.py:5)"
+    fault = "ZeroDivisionError: division by zero (mine.py:5: return 1 / (ground_truth != '7') if solution_str else 0)"
+    assert report.faults[0] == f"rows.jsonl:2: gold: {fault}"
     assert kind(report, "gold").unscored == 1
 
 
@@ -321,3 +322,27 @@ def test_what_is_to_mend_is_named(lines: Lines) -> None:
 def test_what_a_reward_does_not_need_may_be_left_out() -> None:
     assert type(run_of(["data=reverse"]).algorithm).__name__ == "GRPO"
     assert type(run_of(["data=reverse", "algorithm=ppo"]).algorithm).__name__ == "PPO"
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        # for ever
+        ("time.sleep(99)", "FAIL reward: Python scores nothing, took longer than 1 s (mine.py:5: "),
+        # for one row, also of those whose answers are not compared
+        (
+            "right if ground_truth != '24' else time.sleep(99)",
+            "WARN rows.jsonl:24: Python took longer than 1 s (mine.p",
+        ),
+        # for an answer that is no right one
+        ("right if solution_str else time.sleep(99)", "WARN rows.jsonl:1: Python took longer than 1 s (mine.py:5: "),
+        ("time.sleep(0.6) or right", "for one answer, and is not tried further by a plan; use more reward.workers"),
+    ],
+)
+def test_a_reward_that_takes_too_long_is_named(
+    result: str, expected: str, lines: Lines, mine: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_trial, "QUICK_S", 0.25)
+    words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
+    found = [f"{each.level} {each.line}" for each in page(resolve([*GRPO, *words])).results if each.level != "OK"]
+    assert expected in "\n".join(found)

@@ -40,9 +40,9 @@ def test_the_guides_example_is_reached(make_run: Any, logged: Any) -> None:
     """S2-30: 0.62 where 0.55 was the goal."""
     found = judged(make_run, [*logged.begin(), logged.validated(0, 300, 1000), logged.validated(100, 620, 1000)])
     assert found.outcome == "reached" and found.title == "Goal held-out score >= 0.55: reached"
-    assert found.lines[0] == "gsm8k is 0.62 [0.59-0.65] at step 100; the goal is held-out score >= 0.55"
+    assert found.lines[0] == "gsm8k is 0.62 [0.59–0.65] at step 100; the goal is held-out score >= 0.55"
     assert found.lines[1] == "the whole 95 % interval meets the goal"
-    assert "+0.32 since step 0 (0.3 [0.272-0.329]): significant" in found.lines[2]
+    assert "+0.32 since step 0 (0.3 [0.272–0.329]): significant" in found.lines[2]
 
 
 def test_the_guides_example_is_missed_with_its_two_questions(make_run: Any, logged: Any) -> None:

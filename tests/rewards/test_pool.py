@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.core.activity import reported_to
 from launcher.core.user_code import CallFailure
 from launcher.rewards import pool as pools
 from launcher.rewards.pool import STARTS, Died, Late, Pool
@@ -117,3 +118,16 @@ def test_the_rest_is_not_asked_where_several_prompts_are_late(
     asked = [one for one in found if not isinstance(one, Late) or not one.reason.startswith("not asked")]
     assert len((tmp_path / "mine.py.n").read_text()) == len(asked)
     assert prompts.count("hang") < 3 or len(asked) == 5  # it is asked about twice
+
+
+def test_what_takes_long_is_reported_with_its_row_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "SLOW_S", 0.1)
+    reported = list[str]()
+    pool = pool_of(tmp_path, "import time\ndef f(solution_str):\n    return 1.0 if solution_str else time.sleep(99)\n")
+    assert pool.ask([[EMPTY | {"response": "now"}]], 30.0) == [[{"score": 1.0, "wrong": "", "parts": {}}]]
+    with reported_to(lambda text, for_s: reported.append(text)):
+        (late,) = pool.ask([[EMPTY]], 1.0, ["a.jsonl:2"])
+    assert late == Late("took longer than 1 s (mine.py:3: return 1.0 if solution_str else time.sleep(99))")
+    first, *others, last = reported
+    assert first == "reward mine.py:3: return 1.0 if solution_str else time.sleep(99), row a.jsonl:2"
+    assert others and last == "", "its seconds go on until it has ended"

@@ -36,22 +36,26 @@ def written(tmp_path: Path) -> Write:
 
 R12 = [
     ("pass", 0.25, ""),
-    ("raise ValueError('no')", None, "ValueError: no (mine.py:5)"),
-    ("while True: pass", None, "took longer than 1 s"),
+    ("raise ValueError('no')", None, "ValueError: no (mine.py:5: exec(solution_str, globals()))"),
+    ("while True: pass", None, "took longer than 1 s (mine.py:5: exec(solution_str, globals()))"),
     ("given = None", None, "gave None; expected a number"),
     ("given = float('nan')", None, "gave nan; expected a finite number"),
     ("given = 1e30", None, "gave 1e+30; expected a number between -1e+06 and 1e+06"),
     ("given = [0.5, 0.5]", None, "gave a list; expected a number"),
     ("given = True", 1.0, ""),  # as verl takes it
     ("os._exit(3)", None, "its process ended with exit code 3"),
-    ("sys.exit(0)", None, "SystemExit: 0 (mine.py:5)"),
+    ("sys.exit(0)", None, "SystemExit: 0 (mine.py:5: exec(solution_str, globals()))"),
     ("os.kill(os.getpid(), 9)", None, "its process was killed by SIGKILL"),
     ("os.fork()", 0.25, ""),  # both come back; one of them is ours
     ("os.fork() or os.setsid()", 0.25, ""),
     ("print('x' * 10_000_000); os.write(2, b'x' * 10_000_000)", 0.25, ""),
     ("os.closerange(3, 65536)", None, "its process was killed by SIGKILL"),  # our channel, too
     ("os.close(0); os.close(1)", 0.25, ""),
-    ("raise type('Rude', (Exception,), {'__str__': lambda self: 1 / 0})", None, "Rude (mine.py:5)"),
+    (
+        "raise type('Rude', (Exception,), {'__str__': lambda self: 1 / 0})",
+        None,
+        "Rude (mine.py:5: exec(solution_str, globals()))",
+    ),
     ("given = {'score': 0.5, 'acc': 1, 'pred': 'x'}", 0.5, ""),
     ("given = {'acc': 1}", None, "gave a dict without score; expected a dict with score"),
 ]
@@ -131,14 +135,16 @@ def test_its_neighbours_can_be_imported_and_rows_hold_what_json_does_not(written
 def test_a_file_that_cannot_be_imported_is_tried_once(written: Write, tmp_path: Path) -> None:
     reward = written(f"open({str(tmp_path / 'tries')!r}, 'a').write('x')\nimport nowhere\ndef compute_score(**k): pass")
     found = score_safely(reward, [Answer("")] * 5)
-    assert set(found.faults) == {"cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2)"}
+    assert set(found.faults) == {
+        "cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2: import nowhere)"
+    }
     assert (tmp_path / "tries").read_text() == "x"
 
 
 def test_memory_is_bounded_where_that_is_asked(written: Write) -> None:
     reward = written(WILD, name="wild", memory_gb=1.0)
     (fault,) = score_safely(reward, [Answer("x = bytearray(4 << 30)")]).faults
-    assert fault == "MemoryError (mine.py:5)"
+    assert fault == "MemoryError (mine.py:5: exec(solution_str, globals()))"
 
 
 # ---- before it starts

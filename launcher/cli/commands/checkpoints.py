@@ -18,8 +18,9 @@ from launcher.cli.commands import verl_checkpoints
 from launcher.cli.output import Cell, CommandAnswer, err, make_table, say, say_table, tell
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
-from launcher.monitor.console import compact, date
+from launcher.monitor.console import date
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs import store
 from launcher.runs.folder import Folder

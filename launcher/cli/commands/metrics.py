@@ -17,9 +17,9 @@ from launcher.cli.plot import sparkline
 from launcher.core.events import Step, writable
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.monitor.console import compact
 from launcher.views import series
 from launcher.views.read import LogOrRun, find
 from launcher.views.series import MetricSeries

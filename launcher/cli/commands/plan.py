@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -83,6 +83,9 @@ def _node(page: Page) -> dict[str, Any]:
 
 
 def _print(page: Page, source: bool) -> None:
+    for line, style in _summary(page):
+        say(line, style)
+    out.print()
     for note in page.notes:
         say(note, "dim")
     if page.run:
@@ -94,9 +97,27 @@ def _print(page: Page, source: bool) -> None:
         say_table(_memory(page.memory))
     if page.processes:
         out.print(_processes(page.processes), soft_wrap=True)
+
+
+def _summary(page: Page) -> Iterator[tuple[str, str]]:
+    """Whether it can start, how long it takes, and how many warnings there are: a line each, with its style."""
     count = {level: sum(result.level == level for result in page.results) for level in LEVELS}
-    counts = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
-    out.print(Text("\n").join([Text(), Text(", ").join(counts)]))
+    of = {result.subject: result.message for result in page.results if result.level == "OK"}
+    memory = of.get("memory", "what memory it takes is not known")
+    if page.ok:
+        yield f"{'fits, and can start' if 'memory' in of else 'can start'}: {memory}", LEVELS["OK"]
+    else:
+        yield f"cannot start: {count['FAIL']} FAIL", LEVELS["FAIL"]
+    if not page.run:
+        return
+    steps = page.steps.steps if page.steps else None
+    time = f", {of['time'].partition(':')[0]}" if "time" in of else "; how long they take is known after such a run"
+    yield f"{_counted(steps, 'step')}{time}" if steps else "how many steps it has is known once the rows are here", ""
+    yield _counted(count["WARN"], "warning"), LEVELS["WARN" if count["WARN"] else "OK"]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def result_table(results: Sequence[CheckResult]) -> Table:

@@ -11,8 +11,8 @@ from rich.text import Text
 from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_problems, say_table
 from launcher.cli.progress import show_data_progress
+from launcher.core.numbers import compact
 from launcher.core.redaction import printable
-from launcher.monitor.console import compact
 from launcher.preflight.checks.reward_trial import KINDS
 from launcher.tools import reward_bench
 from launcher.tools.reward_bench import AnswerKind, BenchReport

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.cells import cell_len
 
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.live_view import colour, picture, watching
@@ -34,28 +35,47 @@ Cluster = Annotated[
 ]
 
 SWEEP = "sweep.json"  # the file in a sweep's folder
-COLUMNS = {
-    "run": 0, "algorithm": 130, "started": 100, "took": 100, "status": 0, "step": 0, "training": 130, "held out": 0,
-    "change": 0, "at first": 160, "best": 160,
-}  # fmt: skip
-"""Of the list of runs, and the width of a terminal from which each is shown."""
+COLUMNS = (
+    "run", "status", "step", "held out", "change", "training", "took", "started", "algorithm", "best", "at first",
+)  # fmt: skip
+"""Of the list of runs, the most telling first: a narrow terminal shows as many of these as there is room for."""
+LEAST, GAP = 60, 2  # columns of a terminal for which the table is made, and between two of its own
 
 
-def list_runs(root: Root = Path("runs")) -> CommandAnswer:
-    found = list(store.every(root))
+def list_runs(
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Only runs with this in their name or algorithm.")] = "",
+    root: Root = Path("runs"),
+    status: Annotated[str, typer.Option("--status", help="Only runs of this status: running, failed, ...")] = "",
+    sort: Annotated[views.Order, typer.Option("--sort", help="What decides the order.")] = "started",
+) -> CommandAnswer:
+    found = views.picked(list(store.every(root)), text, status, sort)
     return CommandAnswer([views.run_node(run) for run in found], lambda: _say_runs(found, root))
 
 
 def _say_runs(found: list[store.Run], root: Path) -> None:
     if not found:
         return say(f"no runs in {root}", "dim")
-    columns = [name for name, width in COLUMNS.items() if not out.is_terminal or width <= out.width]
-    rows = list[list[Cell]]()
-    for run in found:
-        styles = {"run": "bold", "status": colour(run.state)}
-        texts = views.run_row(run)
-        rows.append([(texts[name], styles.get(name, "")) for name in columns])
+    texts = [views.run_row(run) for run in found]
+    columns = fitting_columns(texts, max(out.width, LEAST)) if out.is_terminal else list(texts[0])
+    styles = [{"run": "bold", "status": colour(run.state)} for run in found]
+    rows: list[list[Cell]] = [
+        [(row[name], style.get(name, "")) for name in columns] for row, style in zip(texts, styles, strict=True)
+    ]
     return say_table(make_table(columns, rows))
+
+
+def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
+    """The columns for which there is room, in the table's order; names that leave too little are cut in the middle."""
+    longest, kept, left = max(width * 2 // 5, 20), list[str](), width + GAP
+    for row in rows:
+        name = row["run"]
+        row["run"] = name if len(name) <= longest else f"{name[: longest // 2]}…{name[-((longest - 1) // 2) :]}"
+    for column in COLUMNS:
+        wide = max(cell_len(text) for text in (column, *(row[column] for row in rows))) + GAP
+        if wide <= left and any(row[column] for row in rows):
+            kept.append(column)
+            left -= wide
+    return [column for column in rows[0] if column in kept]
 
 
 def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> CommandAnswer:

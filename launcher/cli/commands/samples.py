@@ -14,10 +14,10 @@ from rich.text import Text
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, make_table, out, say, say_table
 from launcher.core.events import Loaded, Sample
+from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.core.state import TrainingAnswer
-from launcher.monitor.console import compact
 from launcher.views.read import LogOrRun, find
 from launcher.views.samples import (
     ChangedAnswer,

@@ -13,8 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-from launcher.core import checkpoints
-from launcher.core.events import Event, Phase, Started
+from launcher.core import activity, checkpoints
+from launcher.core.events import Event, Phase, Started, Waiting
 from launcher.engines import process
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import TorchSampler
@@ -33,7 +33,9 @@ def request_stop(number: int, _: object) -> None:
 def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
     process.set_up(request_stop)
-    return 0 if train(read_run(folder), folder, start) else 128 + (_signals[0] if _signals else signal.SIGTERM)
+    with activity.reported_to(_report):
+        finished = train(read_run(folder), folder, start)
+    return 0 if finished else 128 + (_signals[0] if _signals else signal.SIGTERM)
 
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
@@ -68,6 +70,11 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     parts.generator.close()
     world.destroy_distributed()
     return finished
+
+
+def _report(text: str, for_s: float) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        process.emit(Waiting(text=text, for_s=for_s))
 
 
 def _discard(event: Event) -> None:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from launcher.config import guard
+from launcher.core import activity
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import error_message
@@ -53,6 +54,7 @@ def check_engine(context: Context) -> Iterable[CheckResult]:
     them."""
     if (context.model_problems or context.folder_problems) and context.run.engine.opens_model:
         return ()
+    activity.report("checking the engine and the machine")
     train, val = context.train, context.val
     facts = RunFacts(
         folder_of(context.run), context.here, context.steps.val_rows, train.sources, val.sources,

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from launcher.config.explain import explain
+from launcher.core import activity
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.preflight.checks.lengths import LengthReport, measure_lengths, sizes
@@ -78,6 +79,7 @@ class Context:
     @cached_property
     def model_problems(self) -> Sequence[Problem]:
         """Of the model; where it has none, of settings that do not fit the folder that a hub's model came to."""
+        activity.report("checking the model")
         if found := self.asked.model.problems():
             return found
         try:
@@ -124,6 +126,7 @@ class Context:
     def _read(self, split: Split) -> SplitRows:
         if self.data is None:
             return SplitRows(complete=False)
+        activity.report("reading the rows" if split == "train" else "reading the held-out rows")
         found, rows, read_bytes = SplitRows(), iter(self.data.read(split, self.run.algorithm.data)), 0
         for row in islice(rows, MAX_ROWS):
             if isinstance(row, RefusedRow):
@@ -140,6 +143,7 @@ class Context:
     def lengths(self) -> LengthReport:
         if self.model_problems:
             return LengthReport([])
+        activity.report("measuring lengths")
         return measure_lengths(self.run, self.train.rows, self.val.rows)
 
     @cached_property

@@ -14,6 +14,7 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
 from launcher.core.events import events_of
 from launcher.core.files import open_file, read_file
+from launcher.core.numbers import compact
 from launcher.core.state import fold
 from launcher.preflight.checks.context import Context, root_of
 from launcher.runs.folder import Folder
@@ -33,7 +34,7 @@ def check(context: Context) -> Iterator[CheckResult]:
     if known and context.steps.steps is not None:
         name, seconds = known
         duration = _duration(seconds * context.steps.steps)
-        yield CheckResult("OK", "time", f"about {duration}: {name} took {seconds:.3g} s a step")
+        yield CheckResult("OK", "time", f"about {duration}: {name} took {compact(seconds)} s a step")
 
 
 def _duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 
+from launcher.core import activity
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import short_repr
 from launcher.models import store
@@ -64,6 +65,7 @@ def _unscorable(context: Context, rows: Sequence[Row]) -> Iterator[CheckResult]:
 
 def _scores(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Whether right answers to the first rows score above others."""
+    activity.report("trying the reward")
     reward, name = run.reward, type(run.reward).__name__
     asked = MAX_ASKED if _has_servers(reward) else 0
     found = list(try_reward(reward, rows, run.data.max_response_length, asked)) or list(_unread(reward, rows))

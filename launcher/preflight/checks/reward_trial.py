@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from launcher.core.check_result import CheckResult, Level
+from launcher.core.numbers import compact
 from launcher.core.problems import short_repr
 from launcher.rewards.code import Code
 from launcher.rewards.combined import Weighted
@@ -27,6 +28,8 @@ from launcher.spec.data import Row, make_answer
 from launcher.spec.reward import Answer, Reward, score_safely
 
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
+MAX_TIMED = 2_000  # further rows of which one may take for ever
+LATE = "took longer"  # than its time limit, in a fault
 QUICK_S = 0.5  # of a reward that takes longer for a few answers nothing else is tried
 
 
@@ -72,11 +75,21 @@ class Scored(NamedTuple):
     seconds: float
 
 
+class TooLate(Exception):
+    """A warning that an answer took longer than the reward's time limit."""
+
+    def __init__(self, reward: str, answer: Answer, fault: str) -> None:
+        got = f"{reward} {fault} for the answer {short_repr(answer.response, 40)}"
+        got = f"{got}; such answers have no score, and each costs this time"
+        self.result = CheckResult("WARN", answer.where or "reward", got)
+
+
 class RewardTrial:
     """Answers to some rows, scored one at a time."""
 
-    def __init__(self, reward: Reward, rows: Sequence[Answer]) -> None:
-        self.reward, self.rows = reward, rows
+    def __init__(self, reward: Reward, rows: Sequence[Answer], *, until_late: bool = False) -> None:
+        """`until_late`: scoring raises `TooLate` where an answer takes longer than the reward's time limit."""
+        self.reward, self.rows, self.until_late = reward, rows, until_late
         self.known = any(reward.reference_response(row) is not None for row in rows)
         """Whether the reward says how a right answer looks; otherwise the usual forms are tried."""
         self.right = [right_forms(reward, row, self.known) for row in rows]
@@ -113,6 +126,8 @@ class RewardTrial:
                 seconds = time.perf_counter() - started
                 self.scored.append(Scored(kind, place, answer, scores.total[0], scores.faults[0], seconds))
                 found[-1].append(scores.total[0])
+                if self.until_late and LATE in self.scored[-1].fault:
+                    raise TooLate(type(self.reward).__name__, answer, self.scored[-1].fault)
                 if time.monotonic() - begin > within_s:
                     return found
         return found
@@ -129,7 +144,7 @@ class RewardTrial:
             neither = math.isnan(one.score) and math.isnan(again)
             if not (neither or math.isclose(one.score, again, rel_tol=1e-3, abs_tol=1e-6)):
                 got = f"{type(self.reward).__name__} scored the answer {short_repr(one.answer.response, 40)}"
-                got = f"{got} {one.score:.4g}, and {again:.4g} when asked again, so chance is learnt"
+                got = f"{got} {compact(one.score)}, and {compact(again)} when asked again, so chance is learnt"
                 fix = "return the same score for the same answer, without random numbers or state"
                 return CheckResult("WARN", "reward", got, fix)
             if time.monotonic() - begin > within_s:
@@ -185,8 +200,9 @@ def _compare(trial: RewardTrial, kind: str) -> CheckResult | None:
     if high > low and not math.isclose(high, low, rel_tol=1e-6, abs_tol=1e-9):
         return None
     level: Level = "FAIL" if trial.known or (kind == "empty" and trial.reward.cheap) else "WARN"
-    got = f"{type(trial.reward).__name__} scores {_right(trial)} {high:.4g} on average and {KINDS[kind].name} {low:.4g}"
-    return CheckResult(level, "reward", f"{got}, so {KINDS[kind].learnt}", _fix(trial))
+    got = f"{type(trial.reward).__name__} scores {_right(trial)} {compact(high)} on average"
+    got = f"{got} and {KINDS[kind].name} {compact(low)}, so {KINDS[kind].learnt}"
+    return CheckResult(level, "reward", got, _fix(trial))
 
 
 def _fix(trial: RewardTrial) -> str:
@@ -206,11 +222,23 @@ def try_reward(reward: Reward, rows: Sequence[Row], limit: int, asked: int = 0) 
     """Why nothing, or something else than what is right, would be learnt from these rows by answers of `limit` tokens.
     Rows that the reward never scores are left out, and those that cost much, but for `asked` rows."""
     reward = deepcopy(reward).on_trial()  # processes that it starts end with the copy
-    if not (given := list(islice(rows_to_try(reward, rows, costly=bool(asked)), asked or MAX_SCORED))):
+    to_try = rows_to_try(reward, rows, costly=bool(asked))
+    if not (given := list(islice(to_try, asked or MAX_SCORED))):
         return
-    trial, begin = RewardTrial(reward, given), time.monotonic()
+    own = not asked and any(isinstance(leaf, Python) for leaf in reward.leaves())
+    try:
+        if own and (slow := _slow(reward, [*given, *islice(to_try, MAX_TIMED)])):
+            yield slow
+        else:
+            yield from _try_all(reward, given, limit, asked=bool(asked))
+    except TooLate as late:
+        yield late.result
+
+
+def _try_all(reward: Reward, given: Sequence[Answer], limit: int, *, asked: bool) -> Iterator[CheckResult]:
+    trial, begin = RewardTrial(reward, given, until_late=True), time.monotonic()
     if not trial.known or not reward.uses_ground_truth:
-        trial = RewardTrial(reward, given[: MAX_GUESSED if reward.uses_ground_truth else 1])
+        trial = RewardTrial(reward, given[: MAX_GUESSED if reward.uses_ground_truth else 1], until_late=True)
     for kind in ("gold", "empty"):
         trial.score(kind)
     suspect = min(reward.weight_by_name().values()) < 0 or not all(map(_is_a_rule, reward.leaves()))
@@ -227,6 +255,29 @@ def try_reward(reward: Reward, rows: Sequence[Row], limit: int, asked: int = 0) 
         if trial.compares:
             yield from _excluded(trial)
             yield from _by_length(trial, limit)
+
+
+def _slow(reward: Reward, rows: Sequence[Answer]) -> CheckResult | None:
+    """Whether it takes too long: for the first two, which are asked at once, for one of the others, or for each."""
+    rows, name = [replace(row, response=row.ground_truth or "") for row in rows], type(reward).__name__
+    faults = score_safely(reward, rows[:2]).faults or [""]
+    late = [(row, fault) for row, fault in zip(rows, faults, strict=False) if LATE in fault]
+    if len(late) == len(faults):
+        fix = next(filter(None, (leaf.fix_of(late[0][1]) for leaf in reward.leaves())), "")
+        return CheckResult("FAIL", "reward", f"{name} scores nothing, {late[0][1]}", fix)
+    if late:
+        raise TooLate(name, *late[0])
+    begin, each_s = time.monotonic(), 0.0
+    for row in rows:
+        RewardTrial(reward, [row], until_late=True).score("", [row.response])
+        taken = time.monotonic() - begin
+        each_s = each_s or taken
+        if taken > 2 * QUICK_S:
+            break
+    if each_s > 2 * QUICK_S:
+        got = f"{name} takes {compact(each_s)} s for one answer, and is not tried further by a plan"
+        return CheckResult("WARN", "reward", got, "use more reward.workers, or a faster function")
+    return None
 
 
 def rows_to_try(reward: Reward, rows: Sequence[Row], *, costly: bool = False) -> Iterator[Answer]:
@@ -250,8 +301,8 @@ def _excluded(trial: RewardTrial) -> Iterator[CheckResult]:
         return
     forms = next(filter(None, trial.right))
     whole, single = forms[0], forms[scores[0].index(max(scores[0]))]
-    got = f"a right answer in the form of all parts, {short_repr(whole, 60)}, scores {scores[0][0]:.4g}"
-    got = f"{got}, and {short_repr(single, 60)} {max(scores[0]):.4g}, so one part works against another"
+    got = f"a right answer in the form of all parts, {short_repr(whole, 60)}, scores {compact(scores[0][0])}"
+    got = f"{got}, and {short_repr(single, 60)} {compact(max(scores[0]))}, so one part works against another"
     names = {name: "math" if isinstance(part, Exact) else name for name, part in reward.parts.items()}
     weights = ",".join(f"{names[name]}:{weight:g}" for name, weight in reward.weight_by_name().items())
     fix = f"use 'reward.parts={{{weights}}}'" if "math" in names.values() else "use parts that read each other's form"
@@ -265,14 +316,14 @@ def _by_length(trial: RewardTrial, limit: int) -> Iterator[CheckResult]:
         return
     words = " ".join(islice(cycle(_WORDS), LONGEST // 5))
     texts = [words[: min(limit, LONGEST) // part] for part in (1, 2, 4, 8, 16)]
-    scores = RewardTrial(reward, trial.rows[:MAX_GUESSED]).score("long", texts, QUICK_S)
+    scores = RewardTrial(reward, trial.rows[:MAX_GUESSED], until_late=True).score("long", texts, QUICK_S)
     if len(scores) < min(len(trial.rows), MAX_GUESSED) or len(scores[-1]) < len(texts):
         return
     means = zip(map(fmean, zip(*scores, strict=True)), texts, strict=True)  # NaN where one answer has no score
     low, text = max(((mean, text) for mean, text in means if not math.isnan(mean)), default=(-math.inf, ""))
     if low > fmean(right):
-        got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {low:.4g} on average"
-        a_right = f"a right one such as {short_repr(next(filter(None, trial.right))[0], 40)} {fmean(right):.4g}"
+        got = f"{type(reward).__name__} scores a wrong answer of {len(text):,} characters {compact(low)} on average"
+        a_right = f"a right one such as {short_repr(next(filter(None, trial.right))[0], 40)} {compact(fmean(right))}"
         got = f"{got} and {a_right}, so length is learnt"
         sized = [name for name, part in _parts(reward).items() if isinstance(part, Length | Overlong)]
         fix = "give length less weight, or a bound, than what is right"
@@ -286,12 +337,12 @@ def _apart_from_others(reward: Reward, answer: Answer) -> Iterator[CheckResult]:
     for name, part in _parts(reward).items():
         if part.uses_ground_truth or not part.cheap:
             continue
-        [scores] = (trial := RewardTrial(part, [answer])).score("various", _VARIOUS, QUICK_S)
+        [scores] = (trial := RewardTrial(part, [answer], until_late=True)).score("various", _VARIOUS, QUICK_S)
         unscored = all(map(math.isnan, scores))
         alike = {*scores} == {scores[0]} and not awaits_others(part, scores[0])
         if len(scores) < len(_VARIOUS) or not (unscored or alike):
             continue
-        what = f"not at all, {trial.scored[0].fault}" if unscored else f"all {scores[0]:.4g}"
+        what = f"not at all, {trial.scored[0].fault}" if unscored else f"all {compact(scores[0])}"
         got = f"{type(part).__name__} scores {len(scores)} different answers, short and long ones, {what}"
         where = f"reward.parts.{name}" if isinstance(reward, Weighted) else "reward"
         fix = "use a pattern that not every answer matches, such as '<answer>.*</answer>'"

@@ -1,12 +1,13 @@
-"""One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR`.
+"""One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR STACK`.
 
 It receives settings through the socket, loads what answers requests of that kind (`worker/KIND.py`), says that it is
-ready, and then answers one request after the other. What it prints is discarded. It dies with the process that started
-it.
+ready, and then answers one request after the other. What it prints is discarded. On SIGUSR1 it writes into STACK, a
+descriptor, where it is. It dies with the process that started it.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import importlib
 import os
@@ -28,6 +29,8 @@ Work = Callable[[Any], Any]
 def main() -> None:
     kind, channel = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     channel.set_inheritable(False)
+    os.set_inheritable(stack := int(sys.argv[3]), False)
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     die_with_parent()
     add_code_dir(os.environ.get(CODE_DIR))
     settings = receive(channel)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from launcher.core import activity
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
@@ -37,7 +38,8 @@ class RemoteVllmGenerator(Generator):
         self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
         self.sent: int | None = None  # optimizer steps of the weights that the samplers have; None without weights
         self._command(**asdict(ModelDescription.from_model(run, sampler, policy.model)))
-        self._check_replies()
+        with activity.reported("vLLM starts"):
+            self._check_replies()
 
     def _command(self, **node: object) -> None:
         if world.RANK == 0:

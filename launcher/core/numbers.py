@@ -1,0 +1,29 @@
+"""Numbers as people read them: every screen, page and message writes them here."""
+
+from __future__ import annotations
+
+import math
+
+NOTHING = 1e-12
+"""What a sum that should be 0 leaves behind is smaller."""
+
+
+def compact(value: float, *, sign: bool = False) -> str:
+    """Three significant digits, from 1,000 on whole: `0.0123`, `2,043`, `1e-06`; with `sign` also that of a gain."""
+    plus = "+" if sign else ""
+    if not math.isfinite(value):
+        return f"{value:{plus}}"
+    if abs(value) < NOTHING:
+        value = 0.0
+    whole = 999.5 <= abs(value) < 1e15
+    return f"{value:{plus},.0f}" if whole else f"{value:{plus}.3g}"
+
+
+def span(low: float, high: float) -> str:
+    """`-0.00334–0.128`"""
+    return f"{compact(low)}–{compact(high)}"
+
+
+def percent(share: float) -> str:
+    """`2,043%` of 20.43"""
+    return f"{compact(100 * share)}%"
