@@ -342,7 +342,7 @@ def test_what_a_reward_does_not_need_may_be_left_out() -> None:
 def test_a_reward_that_takes_too_long_is_named(
     result: str, expected: str, lines: Lines, mine: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_trial, "QUICK_S", 0.25)
+    monkeypatch.setattr(reward_trial, "QUICK_S", 0.25 if "0.6" in result else 10.0)
     words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
     found = [f"{each.level} {each.line}" for each in page(resolve([*GRPO, *words])).results if each.level != "OK"]
     assert expected in "\n".join(found)
