@@ -309,9 +309,9 @@ def printable(text: str, layout: str = "\n") -> str:
     return "".join(c if c.isprintable() or c in layout else f"\\x{ord(c):02x}" for c in safe)
 
 
-def cut_middle(text: str, most: int) -> str:
-    """The beginning and the end of `text`, of about `most` characters together, without secrets."""
+def cut_middle(text: str, most: int, gap: str = " [... {} characters ...] ") -> str:
+    """The beginning and the end of `text`, of `most` characters together, without secrets."""
     if len(text) <= most:
         return text
     text, half = redact(text), max(most // 2, 1)
-    return f"{text[:half]} [... {len(text) - 2 * half} characters ...] {text[-half:]}" if len(text) > most else text
+    return f"{text[:half]}{gap.format(len(text) - 2 * half)}{text[-half:]}" if len(text) > most else text

@@ -243,7 +243,7 @@ def _after_answers(state: RunState, event: Sample | TrainingGroup) -> RunState:
 
 def _shortened(answer: Sample) -> Sample:
     prompt, response, truth = (
-        " ".join(cut_middle(text, SHORT).split()) for text in (answer.prompt, answer.response, answer.ground_truth)
+        " ".join(cut_middle(text, SHORT, "…").split()) for text in (answer.prompt, answer.response, answer.ground_truth)
     )
     return replace(answer, prompt=prompt, response=response, ground_truth=truth)
 
