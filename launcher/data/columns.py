@@ -29,6 +29,8 @@ _PLACEHOLDER = re.compile("\ue000(.*?)\ue001", re.DOTALL)
 """Stands in the example for the text of the column that it names."""
 _TRUTH = "the ground truth of a solution"
 """Names a column that no file has."""
+_OPENING = np.frombuffer(b"[{ \t\n\r\f\v\xe2\xe3\xc2", np.uint8)
+"""First bytes of texts that may be JSON behind blanks."""
 _UNREAD_TYPES = (pa.int64(), pa.float64(), pa.bool_(), pa.null())
 
 Cells = dict[str, pa.Array]
@@ -183,4 +185,8 @@ def _says_something(text: pa.Array) -> bool:
     """Whether every text is there, has more than blanks, and is no JSON."""
     if text.null_count or pc.any(pc.or_(pc.equal(text, ""), pc.utf8_is_space(text))).as_py():
         return False
+    _, offsets, signs = text.buffers()
+    starts = np.frombuffer(offsets, np.int32)[text.offset : text.offset + len(text)]
+    if not np.isin(np.frombuffer(signs, np.uint8)[starts], _OPENING).any():
+        return True
     return not pc.any(pc.match_substring_regex(text, r"^\s*[\[{]")).as_py()

@@ -122,7 +122,8 @@ def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, respons
     response, extra = _text(answer, response, extra), extra or _reasoning(values, response)
     if "history" in values.read and not isinstance(prompt, str):  # whose answers are learned, as where they are turns
         return _row(where, values, (*prompt, Message("assistant", response, extra)), None, None)
-    return replace(_row(where, values, prompt, response, None), response_extra=extra)
+    row = _row(where, values, prompt, response, None)
+    return replace(row, response_extra=extra) if extra else row
 
 
 def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
@@ -225,6 +226,8 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
 
 def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -> Text:
     """A prompt of text with what it is about and with earlier turns; it may have been made of these and hold them."""
+    if values.keys().isdisjoint(("input", "context", "history")) and prompt.strip():
+        return prompt
     passages = [_expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
     more = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
     text = "\n".join([prompt] * bool(prompt.strip()) + more)

@@ -70,16 +70,18 @@ class ReadKeys(dict[str, Any]):
     def _is_settled(self, key: str, given: bool, learned: bool) -> bool:
         """Whether the key says what holds anyway. Raises `UnfitRow`."""
         value, (kind, use) = super().__getitem__(key), meaning_of(key)
+        if kind in ("", "plain", "reasoning", "instead"):
+            return False
         if kind == "refused":
             raise UnfitRow(f"{key} cannot be read yet; {use}")
-        off, got = is_off(value, kind), f"{key} is {short_repr(value)}"
+        off = is_off(value, kind)
         if off and given and kind == "verdict":
             raise UnfitRow(
-                f"{got}: as in data for KTO the answer is one to avoid, and would be learned as a good one;"
-                f" use rows where {key} is true, or rename it where it means something else"
+                f"{key} is {short_repr(value)}: as in data for KTO the answer is one to avoid, and would be learned as"
+                f" a good one; use rows where {key} is true, or rename it where it means something else"
             )
         if off and learned and kind in ("learned", "unlearned"):
-            raise UnfitRow(f"{got}: not all is to be learned; leave out what is not")
+            raise UnfitRow(f"{key} is {short_repr(value)}: not all is to be learned; leave out what is not")
         return off is False
 
 
@@ -110,8 +112,6 @@ def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> KeyUse:
 
 def is_off(value: Any, kind: Kind) -> bool | None:
     """Whether it says that an answer is a bad one, or not to be learned; None where it says neither yes nor no."""
-    if kind not in ("verdict", "learned", "unlearned"):
-        return None
     no, yes = (_YES, _NO) if kind == "unlearned" else (_NO, _YES)
     if isinstance(value, list) and value:
         each = [is_off(one, kind) for one in value]
