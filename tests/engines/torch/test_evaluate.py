@@ -178,6 +178,9 @@ def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
     assert len({event.response for event in validation(model, rows, Named(), SFT(), shown=20).measure(8)[1]} - {
         event.response for event in events
     }) == 0  # fmt: skip
+    model.base.config.max_position_embeddings = 6  # and no longer than there are positions
+    short = [event.response for event in validation(model, rows, Named(), SFT(), shown=20).measure(7)[1]]
+    assert [len(model.tokenizer(text).input_ids) for text in short] == [1, 1]
     model.base.forward = lambda input_ids: None  # type: ignore[method-assign]  # keeps no cache of ours
     assert validation(model, rows, Named(), SFT(), shown=20).read == []
 

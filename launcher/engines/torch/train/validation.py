@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from launcher.core.events import Event, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
@@ -61,9 +61,9 @@ class Validation:
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts = Tally(), list[str]()
 
-    def _first_answered(self, count: int) -> list[int]:
-        places = range(len(self.rows.rows))
-        return list(islice((each for each in places if self._prompt(each) and 1 in self._tokens(each).mask), count))
+    def _first_answered(self, most: int) -> list[int]:
+        rows = range(len(self.rows.rows))
+        return [place for place in rows if self._prompt(place) and 1 in self._tokens(place).mask][:most]
 
     def measure(self, step: int) -> tuple[dict[str, float], list[Event]]:
         """verl's metrics of a validation, over all processes, and events of single prompts: some of the answers, and
@@ -77,15 +77,15 @@ class Validation:
     def _readable(self, step: int) -> list[Event]:
         """Greedy answers beside the reference answers. All processes compute the same, as weights may be sharded."""
         most, keys = self.generator.max_new, random_streams.stream_keys(self.seed, -step - 1, self.read, 1)
-        longest = max(sum(self._tokens(place).mask) for place in self.read)
-        self.generator.max_new = min(most, READ_TOKENS, 2 * max(longest, 1))
+        prompts, longest = list(map(self._prompt, self.read)), max(sum(self._tokens(place).mask) for place in self.read)
+        known = getattr(self.generator.model.base.config.get_text_config(), "max_position_embeddings", None) or math.inf
+        self.generator.max_new = int(min(most, READ_TOKENS, 2 * longest, known - max(map(len, prompts))))
         try:
             with self.generator.current_weights():
-                found = self.generator.answer(make_requests(list(map(self._prompt, self.read)), keys, 0.0))
+                found = self.generator.answer(make_requests(prompts, keys, 0.0))
         finally:
             self.generator.max_new = most
-        answers = map(self._with_reference, self.read, self.generator.texts(found))
-        return [_sample(step, answer, None) for answer in answers]
+        return [_sample(step, one, None) for one in map(self._with_reference, self.read, self.generator.texts(found))]
 
     def _with_reference(self, place: int, text: str) -> Answer:
         """`text` as an answer, with the row's own as its ground truth; of a conversation its first turn with a loss."""
