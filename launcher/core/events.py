@@ -91,20 +91,18 @@ class Step(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Sample(Event):
-    """One answer to a held-out prompt, as it was given at `step`."""
+    """One answer to a held-out prompt, as it was given at `step`; without a reward, `ground_truth` is the reference."""
 
     step: Int
     data_source: str
     prompt: str
     response: str
     ground_truth: str
-    """What is expected; of a row that no reward scores its reference answer."""
     score: float | None
     """NaN where the reward gave none, None where there is nothing to score."""
 
     @property
     def value(self) -> float:
-        """The score; NaN where there is none."""
         return math.nan if self.score is None else self.score
 
     @property
@@ -114,9 +112,8 @@ class Sample(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingGroup(Event):
-    """The answers to one prompt of a training step, and what the step learnt from each; long texts are cut. Scores are
-    NaN where the reward gave none, and advantages are means over an answer's tokens. `group` counts those of the step
-    that are logged from 1, and `parts` are those of a combined reward."""
+    """The answers to one prompt of a training step; long texts are cut. Scores are NaN where the reward gave none,
+    advantages are means over an answer's tokens, and `group` counts those of the step that are logged from 1."""
 
     step: Int
     group: Int
