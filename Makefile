@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled
+	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,13 @@ lint: $(VENV)/ready-dev  ## style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy launcher benchmarks
+
+dist: $(VENV)/ready-dev  ## a wheel in dist/, which pip, pipx and uv tool install anywhere
+	$(VENV)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@ls dist/*.whl
+
+model-folders: $(VENV)/ready-dev  ## 34 shapes of public models' folders: plan, SFT, checkpoint and export have the tokens of tokenizer.json
+	$(VENV)/bin/python benchmarks/model_folders.py
 
 chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must end with the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)

@@ -42,6 +42,13 @@ def test_wheel_in_a_clean_environment(tmp_path):
     ran = subprocess.run(diff, cwd=tmp_path, text=True, capture_output=True, check=False)
     origins = {row["setting"]: row.get("a_from") for row in json.loads(ran.stdout)["differs"]}
     assert (ran.returncode, origins["data.max_prompt_length"]) == (1, "recipes/sft.sh:8")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "ab>", "response": "ba"}\n' * 2)
+    train = ["algorithm=sft", "model=tiny", f"data={rows}", "data.train_batch_size=2", "trainer.total_training_steps=1"]
+    ran = subprocess.run([inside / "bin" / "rlrun", "train", *train], cwd=tmp_path, text=True, capture_output=True,
+                         env={"PYTHONPATH": str(inside), "HOME": str(tmp_path)})  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [*tmp_path.glob("runs/rlrun/*/checkpoints/step_000001/policy/model.safetensors")]
     assert (inside / "launcher" / "recipes" / "quickstart.sh").is_file()
     assert (inside / "launcher" / "conf" / "run.yaml").is_file()
     assert (inside / "launcher" / "reports" / "report.html.j2").is_file()

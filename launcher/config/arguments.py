@@ -130,7 +130,15 @@ def read_arguments(
             waiting.extendleft(replace(word, text=text) for text in reversed(meant))
         else:
             _take(override, word, arguments, known)
+    _choose_model(arguments, files.get("model", {}))
     return arguments
+
+
+def _choose_model(arguments: Arguments, files: Mapping[str, Path]) -> None:
+    """`model.path=ID` alone, or with model=hf, means what `model=ID` does."""
+    chosen, path = arguments.choices.get("model"), arguments.texts.get("model.path", "").strip("'\"")
+    if path and (chosen is None or text_of(chosen) == "hf") and "hf" in files:
+        arguments.choices["model"] = parse(slips.known_choice("model", "model.path", path, files) or "model=hf")
 
 
 def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> Override | None:

@@ -54,7 +54,8 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     if not is_place and not _HUB_ID.fullmatch(value):
         return []
     choice, setting = _VALUE_NAMES[group]
-    return _known_choice(group, setting, value, files) or [choice, argument(setting, value)]
+    known = known_choice(group, setting, value, files)
+    return [known] if known else [choice, argument(setting, value)]
 
 
 def _is_place(value: str) -> bool:
@@ -81,13 +82,13 @@ def _function_of(value: str) -> list[str]:
     return ["reward=remote", argument("reward.url", value)] if _ADDRESS.match(value) else []
 
 
-def _known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> list[str]:
-    """The choice of ours that has this very id: it knows more of it than the id alone."""
+def known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> str:
+    """The choice of ours that has this very id, as it knows more of it than the id alone; empty where there is none."""
     name, key = without_style(value.rpartition("/")[2]), setting.partition(".")[2]
     for choice, path in files.items():
         if without_style(choice) == name and (leaf := leaves(path).get(key)) and leaf.value == value:
-            return [f"{group}={choice}"]
-    return []
+            return f"{group}={choice}"
+    return ""
 
 
 # ---- slips

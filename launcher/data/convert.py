@@ -16,6 +16,7 @@ from launcher.data import parquet_layout
 from launcher.data.columns import convert_columns, table_of
 from launcher.data.files import Files
 from launcher.data.formats import TEMPLATE_FIELDS
+from launcher.data.parquet_layout import TRUTH
 from launcher.data.reader import read_chunks
 from launcher.data.refused import RefusedLog
 from launcher.data.rows import RawRow, UnfitRow
@@ -78,7 +79,7 @@ class Converter:
             if isinstance(chunk, RefusedRow):
                 self.log.keep(chunk)
                 continue
-            table = None if self.templated else convert_columns(table_of(chunk), self.files, self.kind)
+            table = None if self.templated or self.typed else convert_columns(table_of(chunk), self.files, self.kind)
             if table is not None:
                 yield table, pa.nulls(table.num_rows, self.extra)
                 continue
@@ -93,12 +94,21 @@ class Converter:
         row = raw if isinstance(raw, RefusedRow) else self.files.row(raw, self.kind)
         if isinstance(raw, RawRow) and isinstance(row, Row):
             try:
-                return _Row(raw, parquet_layout.values_of(row, self.kind), dict(row.extra_info))
+                return _Row(raw, parquet_layout.values_of(row, self.kind), {**row.extra_info, **self._typed_truth(row)})
             except UnfitRow as unfit:
                 row = raw.refused(str(unfit))
         assert isinstance(row, RefusedRow)
         self.log.keep(row)
         return None
+
+    def _typed_truth(self, row: Row) -> dict[str, Any]:
+        """The ground truth where it, or that of a row before, is no text."""
+        truth = row.ground_truth if row.typed_truth is None and self.typed else row.typed_truth
+        return {} if truth is None or "reward_model" not in parquet_layout.COLUMNS[self.kind] else {TRUTH: truth}
+
+    @property
+    def typed(self) -> bool:
+        return self.extra.get_field_index(TRUTH) >= 0
 
     def _fitting(self, rows: list[_Row]) -> list[_Row]:
         """The rows whose extra_info fits the column's type. Raises `Wider` where they need a wider one."""

@@ -29,7 +29,6 @@ the like, a `label` or `kto_tag` that is false or 0, what is not to be learned.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,6 +40,7 @@ from launcher.data.keys import ReadKeys, is_of_template, meaning_of, refuse_unle
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
+from launcher.spec.reward import truth_text
 
 Values = Mapping[str, Any]
 
@@ -281,13 +281,14 @@ def _with_system(values: Values, prompt: Text) -> Text:
 
 def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
     """The row with what all kinds have in common; `answer` is the truth where no other is given."""
-    truth, style = answer or None, ""
+    truth, style, given = answer or None, "", values.get("ground_truth")
     rule = _object("reward_model", values)
     if rule is not None:
-        truth = _truth("reward_model.ground_truth", rule.get("ground_truth"))
+        given = rule.get("ground_truth")
+        truth = _truth("reward_model.ground_truth", given)
         style = _label("style", rule, "reward_model.")
-    elif values.get("ground_truth") is not None:
-        truth = _truth("ground_truth", values["ground_truth"])
+    elif given is not None:
+        truth = _truth("ground_truth", given)
     return Row(
         where=where,
         prompt=prompt,
@@ -297,6 +298,7 @@ def _row(where: str, values: Values, prompt: Text, response: str | None, answer:
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
         style=style,
+        typed_truth=None if isinstance(given, str) else given,
     )
 
 
@@ -470,14 +472,13 @@ def _content(path: str, value: Any) -> str:
 
 
 def _truth(path: str, value: Any) -> str | None:
-    """A number becomes the text that an answer would write."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a number")
-    if not math.isfinite(value):
-        raise UnfitRow(f"{path} is {value}; expected a finite number")
-    return str(value)
+    """As a text, JSON where it is another value."""
+    try:
+        return truth_text(value)
+    except TypeError:
+        raise UnfitRow(f"{path} is {type_name(value)}, or holds one; use what JSON has") from None
+    except ValueError:
+        raise UnfitRow(f"{path} is {value}; expected finite numbers") from None
 
 
 def _object(name: str, values: Values) -> dict[str, Any] | None:

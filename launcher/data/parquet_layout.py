@@ -31,6 +31,8 @@ from launcher.spec.data import Message, Row, Text
 CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _RULE = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
 _TYPES = {"prompt": CHAT, "messages": CHAT, "reward_model": _RULE}
+TRUTH = "reward_model.ground_truth"
+"""Among a row's values of extra_info, its ground truth where that is no text: the column takes its type."""
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "prompts": ("data_source", "prompt", "ability", "reward_model"),
     "answers": ("data_source", "messages", "ability"),
@@ -128,6 +130,11 @@ def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
     count = columns.num_rows
     own = {field.name: extras.field(place) for place, field in enumerate(extras.type)}
     given = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
+    typed = own.pop(TRUTH, None)
+    if typed is not None:
+        style = columns["reward_model"].combine_chunks().field("style")
+        rule = pa.StructArray.from_arrays([style, typed], ["style", "ground_truth"])
+        columns = columns.set_column(columns.column_names.index("reward_model"), "reward_model", rule)
     info = given | {name: values for name, values in own.items() if name not in given}
     extra = pa.StructArray.from_arrays(list(info.values()), list(info))
     return columns.append_column("extra_info", extra)

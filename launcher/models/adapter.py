@@ -33,8 +33,31 @@ def problems(folder: Path, base: Path | None = None) -> list[Problem]:
         return found
     base = base or base_folder(folder)
     matrices = next(_matrix_problems(folder, node, base), None) if node.get("peft_type") == "LORA" else None
-    found = [*_kind_problems(node), *([matrices] if matrices else [])]
+    tied = tied_problems(node.get("target_modules"), base)
+    found = [*_kind_problems(node), *([matrices] if matrices else []), *tied]
     return found if base and base != base_folder(folder) else [*found, *_base_problems(folder, node)]
+
+
+def tied_problems(targets: str | Sequence[str] | None, base: Path | None, tied: bool = False) -> list[Problem]:
+    """Adapters of an embedding that is the output layer, too: merged into the one matrix they would change both.
+    `tied` is what is known without the folder of the weights."""
+    rows, tied = _rows_of_tokens(base, tied) if base else (["model.embed_tokens"], tied)
+    if targets in (None, "all-linear") or not tied:
+        return []
+    try:
+        named = [name for name in dict.fromkeys([*rows, "lm_head"]) if _is_target(name, targets or ())]
+    except ValueError:  # named elsewhere
+        return []
+    got = f"{', '.join(named)} is of one matrix that is embedding and output layer (tied), so adapters of it cannot be"
+    return [Problem("", f"{got} merged", "leave it out of target_modules", "not-supported")] if named else []
+
+
+def _rows_of_tokens(base: Path, tied: bool) -> tuple[list[str], bool]:
+    """The matrices with a row for each token, and whether one of them has two roles."""
+    node, shapes = config.read(base) or {}, weights.shapes(base) or {}
+    outside = {name: of for name, of in shapes.items() if not re.search(r"\.\d+\.", name)}  # of the layers
+    rows = [name.removesuffix(".weight") for name, of in outside.items() if of[:1] == (node.get("vocab_size"),)]
+    return rows, tied or bool(node.get("tie_word_embeddings")) or len(rows) == 1
 
 
 def _entry_problems(node: Mapping[str, Any]) -> Iterator[Problem]:

@@ -60,6 +60,14 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any] | None:
     return node if isinstance(node, dict) else None
 
 
+def own_tokenizer(folder: Path) -> str:
+    """The class that tokenizer_config.json names and that lies in a Python file; empty where there is none."""
+    named = (read(folder, "tokenizer_config.json") or {}).get("auto_map")
+    named = named.get("AutoTokenizer") if isinstance(named, dict) else named
+    names = named if isinstance(named, list) else [named]
+    return next((name for name in names if isinstance(name, str)), "")
+
+
 def _text(path: Path) -> bytes:
     return read_file(path, LONGEST_TOKENIZER if path.name == "tokenizer_config.json" else LONGEST)
 

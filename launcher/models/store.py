@@ -2,6 +2,7 @@
 
 $RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision when it was downloaded
                                         /<owner>/<name>@<revision>  one that was asked for
+                                        /<name>                     put there by hand, as <owner>/<name> may be, too
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.hubs import huggingface, manifest
+from launcher.hubs import huggingface, manifest, names
 from launcher.hubs.choice import FromHub
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import OnProgress
@@ -47,8 +48,12 @@ def find(repo: str, revision: str | None = None) -> Path | None:
     """The folder of a model that is here: in the store, or where the Hugging Face client keeps what it downloaded.
     Raises `Problems` for a name that no hub could have."""
     stored = folder_of(repo, revision)
-    if manifest.complete(stored) and not weights.folder_faults(stored):
-        return stored
+    for folder in (stored, *([] if revision else [root() / Path(repo).name])):
+        made = manifest.complete(folder)
+        put_there = not revision and (folder / "config.json").is_file() and not (folder / names.OURS).exists()
+        is_whole = put_there or (made is not None and (folder == stored or made.repo == repo))
+        if is_whole and not weights.folder_faults(folder):
+            return folder
     cached = huggingface.cached(repo, revision)
     return cached if cached and not weights.folder_faults(cached) else None
 

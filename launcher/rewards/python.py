@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -158,11 +158,11 @@ class Python(DetailedReward):
         """The function's result for each answer."""
         takes_lists = self._accepted is not None and "solution_strs" in self._accepted[0]
         if takes_lists and len(answers) > 1:
-            given = [[asdict(answer) for answer in answers]]
+            given = [[answer.node for answer in answers]]
             (found,) = self._pool.ask(given, self.timeout_s, [f"{answers[0].where} and {len(answers) - 1} more"])
             if not isinstance(found, CallFailure):
                 return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
-        each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s, prompts(answers))
+        each = self._pool.ask([[answer.node] for answer in answers], self.timeout_s, prompts(answers))
         return [_faulty(found.reason) if isinstance(found, CallFailure)
                 else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
 

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -134,7 +134,7 @@ class Remote(DetailedReward):
 
     def body(self, batch: Sequence[Answer]) -> bytes:
         """Of a request."""
-        sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
+        sent = [{name: value for name, value in answer.node.items() if name in self.send} for answer in batch]
         return json.dumps({"answers": sent}, default=str).encode()
 
     def all_headers(self) -> dict[str, str]:

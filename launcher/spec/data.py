@@ -78,6 +78,7 @@ class Row:
     response: str | None = None
     rejected: str | None = None
     ground_truth: str | None = None
+    """A text; of another value its JSON, and `typed_truth` is the value."""
     data_source: str = NO_SOURCE
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Row:
     response_extra: Mapping[str, Any] = field(default_factory=dict)
     """What a `Message` has as `extra`, of `response`."""
     rejected_extra: Mapping[str, Any] = field(default_factory=dict)
+    typed_truth: Any = None
     unread: tuple[str, ...] = field(default=(), compare=False)
     """Keys of the row, and of its turns, that nothing has read."""
 
@@ -99,7 +101,9 @@ def prompt_node(prompt: Text) -> Any:
 def make_answer(row: Row, text: str = "") -> Answer:
     """`text` as an answer to the row's prompt, with the fields that a reward may use."""
     prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
-    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt, row.style, row.where)
+    return Answer(
+        text, row.ground_truth, row.data_source, row.extra_info, prompt, row.style, row.where, row.typed_truth
+    )
 
 
 def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:

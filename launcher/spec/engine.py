@@ -122,6 +122,8 @@ class Engine(ABC):
     """Whether prompt and answer of a demonstration have a limit each. Where not, their sum has one."""
     writes_by_turn: ClassVar[bool] = False
     """Whether it writes the turns of a demonstration one by one, each as if it were the only one."""
+    picks_tokenizer: ClassVar[bool] = False
+    """Whether it takes the tokenizer by its class (AutoTokenizer), which may split otherwise than tokenizer.json."""
     names: ClassVar[OtherNames | None] = None
     """Names of settings that it takes beside ours."""
     equal_micro_batches: ClassVar[bool] = False

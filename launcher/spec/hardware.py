@@ -68,7 +68,8 @@ class Hardware:
         """Bytes of one GPU, from `memory_gb` or the GPU's name; None where it is unknown."""
         if self.memory_gb is not None:
             return int(self.memory_gb * LEAST * GIB)
-        known = GPUS_GIB.get(self.device.lower())
+        named = re.search(r"(?<!\d)(\d{2,3}) ?gi?b\b", self.device, re.IGNORECASE)  # A100-SXM4-80GB
+        known = GPUS_GIB.get(self.device.lower(), LEAST * int(named[1]) if named else None)
         return None if known is None else int(known * GIB)
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsFloat
@@ -24,6 +25,12 @@ MODEL_STYLE = "model"
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
 
 
+def truth_text(value: Any) -> str | None:
+    """A ground truth as the text that rules compare with and pages show. Raises `TypeError` or `ValueError` of what
+    JSON does not have."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
 @dataclass(frozen=True)
 class Answer:
     """One finished answer, with its prompt and the row's fields."""
@@ -38,6 +45,16 @@ class Answer:
     """The row's reward_model.style: `model`, or that of a rule; empty where the row has none."""
     where: str = ""
     """The row's place: `train.jsonl:1204`."""
+    typed_truth: Any = None
+    """The ground truth where it is no text but a number, true or false, a list or an object: `ground_truth` is its
+    JSON."""
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """Its fields as data, as a function or a service is given them: the ground truth has the type of the row's."""
+        found = asdict(self)
+        typed = found.pop("typed_truth")
+        return found if typed is None else {**found, "ground_truth": typed}
 
     @property
     def asks_model(self) -> bool:

@@ -19,7 +19,7 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 ROUTES: Mapping[str, str] = {source: rule for rule, sources in _SOURCES.items() for source in sources}
 """data_source -> choice of the group reward. The case of letters does not count."""
-BEGINNINGS: Mapping[str, str] = {"aime": "math"}
+BEGINNINGS: Mapping[str, str] = {"aime": "math", "searchr1_": "search"}
 """Prefixes of source names -> choice of the group reward."""
 
 _FOLDED = {source.casefold(): rule for source, rule in ROUTES.items()}

@@ -33,7 +33,7 @@ from launcher.text.encoder import (
 )
 from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
-from launcher.text.tokenizer import load_tokenizer
+from launcher.text.tokenizer import load_tokenizer, tokenizer_by_class
 from launcher.text.turns import is_call, reasoning_in
 
 _EMPTY_THOUGHT = re.compile(r"\s*(?:<(\w+)>)?\s*</(?:\1|\w*think\w*)>")
@@ -45,9 +45,9 @@ TEXTS = ("config.json", "generation_config.json")
 
 
 class Measure:
-    def __init__(self, model: Model, data: Dataset, exact: bool) -> None:
+    def __init__(self, model: Model, data: Dataset) -> None:
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40, max_length=None)
-        self.encoder = _BoundedEncoder(load_tokenizer(model, fast=not exact), endless)
+        self.encoder = _BoundedEncoder(load_tokenizer(model), endless)
         self.cutting = Encoder(self.encoder.tokenizer, data) if data.truncation in CUTS else None
         backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
         backend.no_truncation()
@@ -68,6 +68,13 @@ class Measure:
     def differs_by_turn(self, rows: Sequence[Row]) -> str:
         """See `process.TextProcess.differs_by_turn`."""
         return next((row.where for row in rows if not _same_in_parts(self.encoder, row)), "")
+
+    def split_otherwise(self, rows: Sequence[Row]) -> str:
+        """See `process.TextProcess.split_otherwise`."""
+        assert isinstance(self.model, Pretrained)
+        theirs, ours = tokenizer_by_class(weights_of(self.model.path)), self.encoder.tokenizer
+        texts = [PROBE, *(text for part in _texts(rows).values() for text in part)]
+        return next((text for text in texts if theirs(text).input_ids != ours(text).input_ids), "")
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         found = [*unknown(self.encoder, rows), *changed(self.encoder, rows)]
@@ -261,8 +268,7 @@ class Ends:
     def results(self) -> Iterator[CheckResult]:
         eos = self.tokenizer.eos_token_id
         if eos is None:
-            named = next((self.name(ids[0]) for ids in self.by_file.values() if ids[0] in self.tokens), "<eos>")
-            fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as {named!r}"
+            fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as '<eos>'"
             yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
             return
         for name in TEXTS:

@@ -57,7 +57,7 @@ class TextProcess:
     """Counts tokens and looks at tokenizer and chat template. Each method raises `Problems` where these fail."""
 
     def __init__(self, model: Model, data: Dataset, exact: bool = False) -> None:
-        """`exact` takes transformers' own choice of tokenizer, which loads torch; otherwise tokenizer.json is read."""
+        """`exact` is of any model, whose tokenizer may load torch; otherwise there is a tokenizer.json."""
         self.model, self.data, self.exact = model, data, exact
         self._channel: Connection[Any, Any] | None = None
         self._process: BaseProcess | None = None
@@ -82,6 +82,11 @@ class TextProcess:
         """Where the first conversation stands whose turns, written one by one, are not what the chat template writes
         of it as a whole; empty where there is none."""
         return str(self._ask("differs_by_turn", list(rows)))
+
+    def split_otherwise(self, rows: Sequence[Row]) -> str:
+        """The first text of the rows that AutoTokenizer splits otherwise than tokenizer.json; empty where none is. It
+        loads torch."""
+        return str(self._ask("split_otherwise", list(rows)))
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         """What is wrong with the tokenizer, or with the chat template as far as these rows show."""
@@ -217,7 +222,7 @@ def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bo
 
             if not exact:  # which loads torch
                 _allow(_load_s(model))
-            return Measure(model, data, exact)
+            return Measure(model, data)
         finally:
             _allow(WHOLE_S)
             gc.freeze()

@@ -1,53 +1,62 @@
-"""A model's tokenizer alone. It loads no torch, unless `load_tokenizer` has to ask which class a model's is."""
+"""A model's tokenizer alone: of every model that has a tokenizer.json, its tokens are those of that file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from launcher.core.checkpoints import MANIFEST
 from launcher.core.problems import Problem, Problems
 from launcher.core.user_code import CallFailure, try_call
+from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
 from launcher.text.bounds import TOKENIZER
 
 
-def load_tokenizer(model: Model, *, fast: bool = False) -> PreTrainedTokenizerFast:
-    """The model's tokenizer alone; `fast` takes a folder's tokenizer.json as it is, without torch: a second instead of
-    four. Raises `Problems` where it cannot be loaded."""
+def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
+    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
     if isinstance(model, Scratch):
         return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
-    if fast and (file := Path(path) / TOKENIZER).is_file():
-        return _loaded(str(file), lambda: PreTrainedTokenizerFast.from_pretrained(path))
     own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
-    return _loaded(path, lambda: tokenizer_class(Path(path)).from_pretrained(path, **own))
-
-
-def _loaded(path: str, load: Callable[[], Any]) -> PreTrainedTokenizerFast:
-    """What `load` returns. Its files may hold anything, and a library raises whatever comes of it."""
-    found = try_call(load)
+    found = try_call(lambda: read_tokenizer(path, **own))  # files may hold anything, and any error may come of it
     if isinstance(found, CallFailure):
         got = f"the tokenizer of {path!r} cannot be loaded: {found.reason}"
         raise Problems(Problem("model.path", got, "use a complete copy of its tokenizer's files", "bad-file"))
     return found
 
 
-def tokenizer_class(folder: Path) -> Any:
-    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
-    ours = (folder.parent / MANIFEST).is_file() and (folder / TOKENIZER).is_file()
-    if ours:
-        return PreTrainedTokenizerFast
+def read_tokenizer(path: str, **own: Any) -> PreTrainedTokenizerFast:
+    """The tokenizer in tokenizer.json as it is, which loads no torch: the class that AutoTokenizer takes may build
+    another one of its vocabulary. Only of a folder without that file, or whose code may run, AutoTokenizer's. Ends that
+    only the model's configuration names are the tokenizer's."""
+    folder = Path(path)
+    if not (folder / TOKENIZER).is_file() or (own.get("trust_remote_code") and config.own_tokenizer(folder)):
+        return tokenizer_by_class(path, **own)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    configs = [config.read(folder, name) or {} for name in ("generation_config.json", "config.json")]
+    known = {number: token for token, number in tokenizer.get_vocab().items()}
+    for name in ("eos_token", "bos_token", "pad_token"):
+        ids = [number for node in configs for number in _listed(node.get(f"{name}_id")) if number in known]
+        if getattr(tokenizer, name) is None and ids:
+            setattr(tokenizer, name, known[ids[0]])
+    return tokenizer
+
+
+def tokenizer_by_class(path: str, **own: Any) -> PreTrainedTokenizerFast:
+    """Of the class that transformers chooses, which may build another tokenizer than tokenizer.json's."""
     from transformers import AutoTokenizer  # noqa: PLC0415  late: it knows every model, and loads torch
 
-    return AutoTokenizer
+    return AutoTokenizer.from_pretrained(path, **own)
+
+
+def _listed(ids: Any) -> list[int]:
+    return [number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int]
 
 
 def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:

@@ -142,6 +142,14 @@ def test_a_wrong_word_makes_one_line(word: str, line: str, here: Path) -> None:
     assert problems([word]) == [line.replace("{here}", str(here))]
 
 
+@pytest.mark.parametrize("words", [
+    ["model.path=Qwen/Qwen3-0.6B"], ["model=hf", "model.path=Qwen/Qwen3-0.6B"], ["model=Qwen/Qwen3-0.6B"],
+])  # fmt: skip
+def test_a_model_is_known_in_every_spelling(words: list[str]) -> None:
+    known = resolve(["algorithm=sft", "data=reverse", "model=qwen3-0.6b"])
+    assert resolve(["algorithm=sft", "data=reverse", *words]).model == known.model
+
+
 SEVERAL = [
     (["algorithm=sft", "algorithm=grpo"],
      ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; keep one of the two"]),

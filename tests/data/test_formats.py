@@ -39,7 +39,7 @@ def row(**values: Any) -> Row:
         ({"messages": [USER | {"content": PARTS}, BOT], "prompt": "x"}, row(prompt=(ASKED, SAID))),
         ({"messages": None, **ANSWERED}, row(prompt="1+1?", response="2")),
         ({"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
-         row(prompt="1+1?", response="it is 2", ground_truth="2", data_source="sums")),
+         row(prompt="1+1?", response="it is 2", ground_truth="2", typed_truth=2, data_source="sums")),
     ],
 )  # fmt: skip
 def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
@@ -56,7 +56,10 @@ def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
          row(prompt="1+1?", ground_truth="2")),
         ({"question": "1+1?", "answer": "so 2", "reward_model": {"style": "model"}}, row(prompt="1+1?", style="model")),
         ({"question": "1+1?", "answer": "2", "reward_model": None}, row(prompt="1+1?", ground_truth="2")),
-        ({"prompt": "1+1?", "ground_truth": 2.5}, row(prompt="1+1?", ground_truth="2.5")),
+        ({"prompt": "1+1?", "ground_truth": 2.5}, row(prompt="1+1?", ground_truth="2.5", typed_truth=2.5)),
+        *(({"prompt": "1+1?", "reward_model": {"ground_truth": truth}},
+           row(prompt="1+1?", ground_truth=text, typed_truth=truth))
+          for truth, text in ((True, "true"), (["2", "zwei"], '["2", "zwei"]'), ({"target": 2}, '{"target": 2}'))),
         # up to the last assistant turn
         ({"messages": [USER, WRONG, USER, BOT, USER]},
          row(prompt=(ASKED, Message("assistant", "3"), ASKED), ground_truth="2")),
@@ -150,11 +153,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"promt": "p"}, "prompt is missing; it has promt; did you mean prompt?"),
         ({"prompt": []}, "prompt is empty; expected a list of messages"),
         ({"messages": [BOT]}, "nothing stands before messages[0]; add a turn with content"),
-        ({"prompt": "p", "reward_model": {"ground_truth": ["2"]}},
-         "reward_model.ground_truth is list; it must be text or a number"),
-        ({"prompt": "p", "reward_model": {"ground_truth": True}},
-         "reward_model.ground_truth is bool; it must be text or a number"),
-        ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; expected a finite number"),
+        ({"prompt": "p", "reward_model": {"ground_truth": [b"2"]}},
+         "reward_model.ground_truth is list, or holds one; use what JSON has"),
+        ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; expected finite numbers"),
         ({"prompt": "p", "reward_model": "2"}, "reward_model is text; it must be an object"),
         ({"prompt": "p", "extra_info": []}, "extra_info is list; it must be an object"),
         ({"prompt": "p", "data_source": 1}, "data_source is int; it must be text"),

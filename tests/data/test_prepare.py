@@ -20,7 +20,7 @@ from launcher.core.problems import Problems
 from launcher.data import prepare as prepare_module
 from launcher.data.files import Files
 from launcher.data.prepare import VERSION, every, prepare, prepared, read_from, store
-from launcher.spec.data import DataProgress, Message, Row
+from launcher.spec.data import DataProgress, Message, Row, make_answer
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
 
@@ -228,6 +228,26 @@ def test_what_a_chat_template_reads_survives(tmp_path: Path) -> None:
     only.write_text(json.dumps(plain) + "\n")
     made = prepare(Files(train_files=(str(only),)), "answers", "plain", nothing)
     assert "template_fields" not in pq.read_schema(made / "train.parquet").names
+
+
+@pytest.mark.parametrize("truths", [
+    [1, 2, 30], [0.5, 2.0], [True, False], [["a"], ["b", "c"]], [{"target": 1, "numbers": [1, 2]}] * 2, ["1", "b"],
+])  # fmt: skip
+def test_a_ground_truth_keeps_its_type(tmp_path: Path, truths: list[Any]) -> None:
+    file = tmp_path / "truths.jsonl"
+    lines = [{"prompt": f"{place}?", "ground_truth": truth} for place, truth in enumerate(truths)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = Files(train_files=(str(file),))
+    again = read_from(files, prepare(files, "prompts", "truths", nothing))
+    found = [make_answer(row).node["ground_truth"] for row in again.read("train", "prompts") if isinstance(row, Row)]
+    assert (found, [*map(type, found)]) == (truths, [*map(type, truths)])
+
+
+def test_ground_truths_of_two_types_do_not_fit_into_one_column(tmp_path: Path) -> None:
+    file = tmp_path / "truths.jsonl"
+    file.write_text("".join(json.dumps({"prompt": "1?", "ground_truth": truth}) + "\n" for truth in ([1], "b")))
+    with pytest.raises(Problems, match="has other types than in the rows before"):
+        prepare(Files(train_files=(str(file),)), "prompts", "truths", nothing)
 
 
 def test_fields_that_parquet_gives_all_turns_are_missing_where_they_are_null(tmp_path: Path) -> None:

@@ -102,6 +102,20 @@ def test_what_any_tool_downloaded_counts(hub: Any, tmp_path: Path) -> None:
     assert store.find("o/m") is None  # it is not whole
 
 
+@pytest.mark.parametrize("place", ["m", "o/m"])
+def test_a_model_that_somebody_put_into_the_store_counts(place: str, hub: Any, tmp_path: Path) -> None:
+    """As /models/NAME of a machine that people share."""
+    folder = tmp_path / "store" / place
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_bytes(CONFIG)
+    assert store.find("o/m") is None  # it has no weights
+    (folder / "model.safetensors").write_bytes(b"w")
+    assert store.find("o/m") == folder
+    assert store.find("o/m", "v1") is None  # of a revision that is not known
+    (folder / ".rlrun").mkdir()  # a download that has not come to its end
+    assert store.find("o/m") is None
+
+
 def test_a_store_that_lost_a_file_is_fetched_again(hub: Any, download: Any) -> None:
     hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"weights"})
     folder = download()

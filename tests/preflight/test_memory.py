@@ -27,6 +27,30 @@ def peak(run: RunSpec) -> int:
     return found.peak_bytes
 
 
+VERL = ["engine=verl", "data=gsm8k", "reward=auto", "hardware=h100x8"]
+B7 = 7_615_616_512  # weights of Qwen2.5-7B
+
+
+@pytest.mark.parametrize(("words", "phase", "part", "expected"), [
+    (("algorithm=grpo",), "update", "weights", None), (("algorithm=grpo",), "rollout", "optimizer", B7),  # 8 bytes / 8
+    (("algorithm=grpo", "sampler.gpu_memory_utilization=0.25"), "rollout", "sampler", int(80 * 0.99 * GIB) // 4),
+    (("algorithm=ppo",), "update", "critic", 12 * B7 // 8), (("algorithm=grpo",), "update", "gradients", B7 // 2),
+    (("algorithm=grpo", "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True"), "rollout", "optimizer", 0),
+    (("algorithm=grpo", "model.lora_rank=8"), "update", "reference", 0),
+])  # fmt: skip
+def test_memory_with_verl(words: tuple[str, ...], phase: str, part: str, expected: int | None) -> None:
+    run = run_of(*VERL, "model.path=Qwen/Qwen2.5-7B-Instruct", *words)
+    found = run.engine.memory(run)
+    assert found
+    (parts,) = (of.parts for of in found.phases if of.name == phase)
+    assert parts.get(part, 0) == expected if expected is not None else parts[part] > B7 // 2
+
+
+@pytest.mark.parametrize(("device", "gib"), [("A100-SXM4-80GB", 79.2), ("NVIDIA H100 80GB HBM3", 79.2), ("cuda", None)])
+def test_the_memory_of_a_card_by_its_name(device: str, gib: float | None) -> None:
+    assert Hardware(device=device, n_gpus_per_node=1).memory_bytes == (None if gib is None else int(gib * GIB))
+
+
 @pytest.mark.parametrize(
     ("share", "level"),
     [

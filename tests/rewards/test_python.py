@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import textwrap
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from launcher.engines.verl.score import scored
 from launcher.rewards.python import Python
 from launcher.spec.reward import Answer, score_safely
 
@@ -72,6 +74,14 @@ def test_r12(written: Write) -> None:
         assert math.isnan(total) if score is None else total == score, code
     again = score_safely(reward, [Answer("pass")])
     assert list(again.total) == [0.25]
+
+
+@pytest.mark.parametrize("truth", [3, 0.5, True, ["3", 4], {"target": [1]}])
+def test_the_function_is_given_the_type_of_the_row(written: Write, truth: Any) -> None:
+    reward = written(f"def compute_score(solution_str, ground_truth): return repr(ground_truth) == {repr(truth)!r}")
+    assert reward.score([Answer("x", json.dumps(truth), typed_truth=truth)]) == [1.0]
+    asked = {"response": "x", "ground_truth": truth, "data_source": "", "extra_info": None}
+    assert scored(reward, asked)["score"] == 1.0  # as verl's bridge asks for it
 
 
 def test_several_processes_keep_the_order(written: Write) -> None:

@@ -21,12 +21,13 @@ from launcher.core.check_result import CheckResult
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
-from launcher.engines.verl import saved, words
+from launcher.engines.verl import memory, saved, words
 from launcher.engines.verl.passed_on import PROJECT, VerlNames
 from launcher.engines.verl.sampler import VerlSampler
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Engine, Plan, Process, RunFacts
+from launcher.spec.memory import Memory
 from launcher.spec.run import Optim, RunSpec
 
 TAKEN = {
@@ -66,6 +67,7 @@ class Verl(Engine):
     splits_length = False
     writes_by_turn = True
     equal_micro_batches = True
+    picks_tokenizer = True
     names = VerlNames()
 
     @property
@@ -124,6 +126,9 @@ class Verl(Engine):
         if words.module(run) == words.SFT_ON_RAY and run.cluster.remote_address:
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
+
+    def memory(self, run: RunSpec) -> Memory | None:
+        return memory.memory(run, self)
 
     def without_template(self) -> Literal["fails", "another"]:
         given = any(key_of(word).endswith("model.custom_chat_template") for word in self.extra)

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.names.table import table
+from launcher.core.bounded_parse import parse_json
 from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.files import read_file
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, shortened
 from launcher.engines.verl import ask, rows, saved, words
@@ -23,6 +25,8 @@ from launcher.engines.verl.config.defaults import VERSION
 from launcher.engines.verl.rules import judge
 from launcher.engines.verl.rules.facts import LaunchFacts
 from launcher.engines.verl.rules.settings import ACTOR, ROLLOUT, at
+from launcher.models.config import read
+from launcher.models.pretrained import Pretrained
 from launcher.rewards.python import Python
 from launcher.spec.data import make_answer
 from launcher.spec.engine import RunFacts
@@ -78,6 +82,7 @@ def _without_verl(engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEn
         known = _launch_facts(engine, run, facts, found, composed.config)
         results += _judged(composed.config, known, bool(engine.env.get(words.PLUGINS)))
         results += from_problems(_missing_paths(engine.extra), "FAIL" if facts.here else "WARN")
+        results += from_problems(_critic(composed.config) if run.has_critic else ())
     return results
 
 
@@ -157,6 +162,28 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
         return None, unaccepted
     answer = make_answer(facts.example, "1")
     return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
+
+
+def _critic(config: dict[str, object]) -> Iterator[Problem]:
+    """A critic whose tokens are not the policy's, as far as both folders are here."""
+    where = "critic.model.path"
+    models = [Pretrained(path=str(at(config, key))).here for key in ("actor_rollout_ref.model.path", where)]
+    if models[0] == models[1] or any(model.on_hub for model in models):
+        return
+    try:
+        nodes = [parse_json(read_file(model.folder / "tokenizer.json")) for model in models]
+        tokens = [
+            (node["model"]["vocab"], [(of["id"], of["content"]) for of in node["added_tokens"]]) for node in nodes
+        ]
+    except (OSError, ValueError, KeyError, TypeError):  # the model's own check says so
+        return
+    most = max(len(tokens[0][0]) - 1, *(number for number, _ in tokens[0][1]))
+    size = (read(models[1].folder) or {}).get("vocab_size")
+    got = f"its vocab_size is {size}, and the policy's tokens have ids up to {most}"
+    if tokens[0] != tokens[1]:
+        got = "its tokenizer has other tokens than the policy's"
+    if tokens[0] != tokens[1] or (isinstance(size, int) and size <= most):
+        yield Problem(where, got, "use a critic with the policy's tokenizer and vocabulary", "not-supported")
 
 
 def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:

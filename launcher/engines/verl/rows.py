@@ -164,6 +164,7 @@ def _nodes(data: Dataset, split: Split, kind: Kind) -> Iterator[dict[str, Any]]:
     for row in data.read(split, kind):
         if isinstance(row, Row):
             node = {"prompt": prompt_node(row.prompt), "data_source": row.data_source, "response": row.response}
-            truth = {"reward_model": {"style": row.style or "rule", "ground_truth": row.ground_truth}}
+            given = row.ground_truth if row.typed_truth is None else row.typed_truth
+            truth = {"reward_model": {"style": row.style or "rule", "ground_truth": given}}
             node |= truth if row.ground_truth is not None else {}
             yield {name: value for name, value in node.items() if value is not None}

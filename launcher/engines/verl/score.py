@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.reward import Answer, Reward, score_safely, truth_text
 from launcher.spec.stored import read_run
 
 NO_SCORE = 0.0
@@ -30,8 +30,8 @@ def scored(reward: Reward, asked: dict[str, object]) -> dict[str, float]:
     it, always with the same names."""
     extra, truth = asked["extra_info"], asked["ground_truth"]
     answer = Answer(
-        str(asked["response"]), None if truth is None else str(truth), str(asked["data_source"]),
-        extra if isinstance(extra, dict) else {},
+        str(asked["response"]), truth_text(truth), str(asked["data_source"]), extra if isinstance(extra, dict) else {},
+        typed_truth=None if isinstance(truth, str) else truth,
     )  # fmt: skip
     found = score_safely(reward, [answer])
     total = found.total[0]

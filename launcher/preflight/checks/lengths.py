@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problems
+from launcher.core.problems import Problems, short_repr
 from launcher.data.formats import template_fields
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
@@ -53,6 +53,7 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
             facts = text.facts([*train[:FIRST], *val[:FIRST]])
             if not text.templated():
                 facts += _without_template(run, every)
+            facts += _other_class(run, text, [*train[:FIRST], *val[:FIRST]])
             by_turn = run.engine.writes_by_turn and run.algorithm.data == "answers" and text.templated()
             differs_by_turn = text.differs_by_turn([*train[:FIRST], *val[:FIRST]]) if by_turn else None
         except Problems as problems:
@@ -62,6 +63,14 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         except Problems as problems:
             return LengthReport(from_problems(problems.problems), text=facts, differs_by_turn=differs_by_turn)
     return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts, differs_by_turn)
+
+
+def _other_class(run: RunSpec, text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Of an engine that takes a tokenizer by its class: whether that splits as tokenizer.json does."""
+    if run.engine.picks_tokenizer and (other := text.split_otherwise(rows)):
+        message = f"its tokenizer_config.json names a class that splits {short_repr(other, 40)} otherwise than"
+        fix = "use a folder whose tokenizer_class fits its tokenizer.json, such as PreTrainedTokenizerFast"
+        yield CheckResult("WARN", "model.path", f"{message} {TOKENIZER}; this engine takes it", fix)
 
 
 def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:

@@ -14,6 +14,7 @@ from launcher.models.dry_load import dry_load
 from launcher.models.pretrained import Pretrained, base_folder, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
 from launcher.rewards.model import RewardModel
+from launcher.spec.model import Model
 from launcher.spec.run import RunSpec
 
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -35,9 +36,10 @@ def _policy(context: Context) -> Iterator[CheckResult]:
     name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
         yield from _not_downloaded(model, name, context.missing_level)
-        yield from _targets(context.run, _MATRICES if shape else None)
+        yield from _tied(model, None) or _targets(context.run, _MATRICES if shape else None)
         return
     known: tuple[str, ...] | None = _MATRICES if shape else None
+    folder = None
     if isinstance(model, Pretrained):
         try:
             folder = Path(weights_of(model.path))
@@ -46,7 +48,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
             return
         yield from _weights(model, folder)
         known = _named(folder)
-    yield from _targets(context.run, known)
+    yield from _tied(model, folder) or _targets(context.run, known)
     positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
 
@@ -122,6 +124,13 @@ def _targets(run: RunSpec, layers: tuple[str, ...] | None) -> Iterator[CheckResu
     absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
     if absent:
         yield CheckResult("FAIL", where, f"the model has no layer {', '.join(absent)}", fix)
+
+
+def _tied(model: Model, folder: Path | None) -> list[CheckResult]:
+    """Adapters that are asked for of an embedding which is the output layer, too."""
+    tied, base = bool(model.shape and model.shape.tie_word_embeddings), folder and (base_folder(folder) or folder)
+    found = adapter.tied_problems(model.peft_targets, base, tied) if model.lora_rank else []
+    return from_problems(problem.within("model.target_modules") for problem in found)
 
 
 def _count(parameters: int) -> str:

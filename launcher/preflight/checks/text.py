@@ -32,7 +32,7 @@ def check(context: Context) -> Iterator[CheckResult]:
 
 def _other_files(model: Pretrained, folder: Path) -> Iterator[CheckResult]:
     """Of a folder without tokenizer.json: whether transformers can make a tokenizer of what it has."""
-    own = _own_code(folder)
+    own = config.own_tokenizer(folder)
     if own and model.trust_remote_code:
         return
     if any(all((folder / name).is_file() for name in names) for names in _CONVERTED) and not own:
@@ -46,14 +46,6 @@ def _other_files(model: Pretrained, folder: Path) -> Iterator[CheckResult]:
         yield from _pieces(folder / PIECES, beside)
     elif not (folder / LAYOUTS[1]).is_file():  # an adapter has its base's
         yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer", beside)
-
-
-def _own_code(folder: Path) -> str:
-    """The class that tokenizer_config.json names and that lies in a Python file; empty where there is none."""
-    named = (config.read(folder, "tokenizer_config.json") or {}).get("auto_map")
-    named = named.get("AutoTokenizer") if isinstance(named, dict) else named
-    names = named if isinstance(named, list) else [named]
-    return next((name for name in names if isinstance(name, str)), "")
 
 
 def _pieces(file: Path, beside: str) -> Iterator[CheckResult]:

@@ -18,12 +18,9 @@ from torch import Tensor
 from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
+from launcher.models import texts
 from launcher.models.weights import INDEX
 
-BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
-"""Endings of what belongs to a model beside its weights."""
-_OWN = ("LICENSE", "NOTICE")
-_NOT = ("config.json", INDEX, "trainer_state.json", "merge.json", "training_args.json")
 ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
 
 
@@ -93,16 +90,7 @@ def write_weights(
 
 def copy_neighbours(source: Path, folder: Path, *, only_tokenizer: bool = False) -> None:
     """Copy a model's tokenizer, templates, code and licence; no config, no weights and no index of them."""
-    names = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "chat_template", "generation_config")
-    for path in [*source.iterdir(), *(source / "additional_chat_templates").glob("*.jinja")]:
-        belongs = path.suffix in BESIDE or path.name.startswith(_OWN)
-        if not path.is_file() or path.name in _NOT or path.name.startswith(".") or not belongs:
-            continue
-        if only_tokenizer and not (path.name.startswith(names) or path.suffix in (".jinja", ".tiktoken")):
-            continue
-        target = folder / path.relative_to(source)
-        target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, target)
+    texts.write(folder, texts.read_texts(source, only_tokenizer=only_tokenizer))
 
 
 def write_json(path: Path, node: Mapping[str, Any]) -> None:

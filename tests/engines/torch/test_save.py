@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -159,6 +160,39 @@ def test_a_model_that_brings_its_own_code_is_taken_up_again(
     assert all(torch.equal(a, b) for a, b in zip(weights(again), weights(first), strict=True))
     with pytest.raises(Problems, match="cannot be loaded"):
         load_model(Pretrained(path=str(origin)), 0, CPU)  # nobody allowed it
+
+
+UNSAVED = {"temperature": 0.9, "top_p": 0.6, "max_length": 4096}
+
+
+@pytest.mark.parametrize("more", [
+    {"generation_config.json": {"eos_token_id": 1, "pad_token_id": 0, **UNSAVED}},  # transformers will not save it
+    {"config.json": UNSAVED},
+    {"generation_config.json": None, "tokenizer_config.json": {"note": "kept", "tokenizer_class": "GPT2Tokenizer"}},
+])  # fmt: skip
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_came_with_a_model_is_saved_as_it_came(
+    more: dict[str, dict[str, Any] | None], rank: int, tmp_path: Path, policy_of: PolicyOf
+) -> None:
+    first, origin = load_model(LLAMA, 0, CPU), tmp_path / "origin"
+    first.module.save_pretrained(origin)
+    first.tokenizer.save_pretrained(origin)
+    for name, entries in more.items():
+        text = json.dumps(json.loads((origin / name).read_text()) | (entries or {}))  # laid out as nobody else would
+        (origin / name).write_text(text) if entries is not None else (origin / name).unlink()
+    texts = {path.name: path.read_bytes() for path in origin.glob("*.json")}
+    if rank:
+        del texts["config.json"]  # peft's is another
+    spec = Pretrained(path=str(origin), lora_rank=rank)
+    policy = saved(policy_of(load_model(spec, 0, CPU)), tmp_path / "checkpoints") / "policy"
+    assert {name: (policy / name).read_bytes() for name in texts} == texts
+    again = saved(policy_of(load_model(spec, 0, CPU, policy)), tmp_path / "again") / "policy"
+    assert {name: (again / name).read_bytes() for name in texts} == texts
+    stopped = load_model(spec, 0, CPU)
+    stopped.stop_at([5])
+    policy = saved(policy_of(stopped), tmp_path / "stopped") / "policy"
+    named = json.loads((policy / "generation_config.json").read_text())
+    assert named == json.loads(texts.get("generation_config.json", json.dumps(named))) | {"eos_token_id": [1, 5]}
 
 
 def test_no_pickle_anywhere(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:

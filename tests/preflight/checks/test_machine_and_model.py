@@ -151,6 +151,24 @@ def test_adapters_for_layers_of_a_folder(folder: Path) -> None:
     assert found("['(q_proj']").startswith("FAIL model.target_modules: (q_proj is no regular expression: ")
 
 
+@pytest.mark.parametrize(("words", "tied", "refused"), [
+    ("[embed_tokens,q_proj]", True, "model.embed_tokens"), ("[lm_head]", True, "lm_head"),
+    (r"['.*(embed_tokens|q_proj)']", True, "model.embed_tokens"), ("[q_proj]", True, ""), ("all-linear", True, ""),
+    ("[embed_tokens,lm_head]", False, ""),
+])  # fmt: skip
+def test_adapters_of_an_embedding_that_is_the_output_layer(folder: Path, words: str, tied: bool, refused: str) -> None:
+    weight = np.ones((3, 2), np.float32)
+    tensors = {"model.embed_tokens.weight": weight, "model.layers.0.q_proj.weight": weight[:2]}
+    save_file(tensors | ({} if tied else {"lm_head.weight": weight}), folder / "model.safetensors")
+    found = of_model(folder, "model.lora_rank=4", f"model.target_modules={words}")[0]
+    assert found == (
+        f"FAIL model.target_modules: {refused} is of one matrix that is embedding and output layer (tied), so adapters "
+        "of it cannot be merged; leave it out of target_modules"
+        if refused
+        else "OK model: model"
+    )
+
+
 # ---- time
 
 

@@ -108,6 +108,7 @@ def test_templates_that_are_well(folder: Path, template: str) -> None:
     ({"tokens": ["<|im_end|>"], "template": turns(CONTENT, end="<|im_end|>")}, "chats", "<|im_end|> (6) or <eos> (1)"),
     ({"template": turns(CONTENT, head="{{ turn.role }}: ", end="\n")}, "chats", "<eos> (1)"),
     ({"tokens": ["<stop>"], "config": {"eos_token_id": [1, 6]}}, "chats", "<eos> (1) or <stop> (6)"),
+    ({"tokenizer": {"eos_token": None}, "config": {"eos_token_id": 1}}, "chats", "<eos> (1)"),
 ])  # fmt: skip
 def test_the_tokens_that_end_an_answer_are_named(folder: Path, given: dict[str, Any], kind: str, expected: str) -> None:
     found = lines_of_model(folder, given, kind)
@@ -147,8 +148,8 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
 
 @pytest.mark.parametrize(("given", "kind", "expected"), [
     ({"alphabet": "ABC"}, "chats", "FAIL model.path: 100% of the text of the prompts has no token"),
-    ({"tokenizer": {"eos_token": None}}, "chats", "such as '<eos>'"),
-    ({"tokenizer": {"eos_token": None}, "template": False}, "chats", "set eos_token in"),
+    ({"tokenizer": {"eos_token": None}, "config": {"eos_token_id": None}}, "chats", "such as '<eos>'"),
+    ({"tokenizer": {"eos_token": None}, "config": {"eos_token_id": 97}, "template": False}, "chats", "set eos_token"),
     ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
     ({"config": {"eos_token_id": 2**64}}, "chats", f"config.json has eos_token_id {2**64:,}, and the tokenizer has"),
     ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),

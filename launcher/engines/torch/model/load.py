@@ -14,10 +14,11 @@ from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.network import CausalLM, CriticNetwork
 from launcher.engines.torch.model.whole import load_whole
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models import texts
+from launcher.models.pretrained import Pretrained, base_folder, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
-from launcher.text.tokenizer import character_tokenizer, tokenizer_class
+from launcher.text.tokenizer import character_tokenizer, read_tokenizer
 
 ADAPTER = "adapter_config.json"  # peft's name
 VALUE_HEAD = "value_head.safetensors"
@@ -30,10 +31,12 @@ def load_model(
     """The model of the settings, or the one saved in the folder `weights`."""
     dtype = getattr(torch, model.dtype)
     adapter = weights if weights and (weights / ADAPTER).is_file() else None
-    if isinstance(model, Scratch) and (weights is None or adapter):
+    source = _source(model, None if adapter else weights)
+    if source is None:
+        assert isinstance(model, Scratch)
         module, tokenizer = _from_scratch(model, seed, dtype)
     else:
-        module, tokenizer = _from_folder(model, None if adapter else weights, dtype)
+        module, tokenizer = _from_folder(source, model, dtype)
     _prepare(module, model)
     if tokenizer.eos_token_id is None:
         got = "its tokenizer names no eos_token, so no answer could end"
@@ -41,15 +44,16 @@ def load_model(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     module = module.to(device)
+    published = texts.read_saved(Path(source), base_folder(Path(source))) if source else {}
     if not (adapt and model.lora_rank):
-        return CausalLM(module, tokenizer, mixed)
+        return CausalLM(module, tokenizer, mixed, published=published)
     from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-    path = weights_of(model.path) if isinstance(model, Pretrained) else None
+    path = source if isinstance(model, Pretrained) else None
     if path and (Path(path) / ADAPTER).is_file():  # merged just now, so no folder holds them
         path = None
     made = adapters.add_adapters(module, model, seed, path, adapter)
-    return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
+    return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None, published=published)
 
 
 def load_critic(
@@ -68,6 +72,13 @@ def load_critic(
     made = CriticNetwork(decoder.to(device), mixed)
     made.head.load_state_dict(load_file(weights / VALUE_HEAD))
     return made
+
+
+def _source(model: Model, weights: Path | None) -> str | None:
+    """The folder, or the name on a hub, that weights come from; None where they are new."""
+    if weights or not isinstance(model, Pretrained):
+        return str(weights) if weights else None
+    return weights_of(model.path)
 
 
 def _prepare(module: PreTrainedModel, model: Model) -> None:
@@ -91,14 +102,12 @@ def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, P
     return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
 
 
-def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    path, more = str(weights), dict[str, Any]()
+def _from_folder(path: str, model: Model, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    more = dict[str, Any]()
     if isinstance(model, Pretrained):
-        more["trust_remote_code"] = model.trust_remote_code
-        if weights is None:
-            path, more["revision"] = weights_of(model.path), model.revision or "main"
+        more = {"trust_remote_code": model.trust_remote_code, "revision": model.revision or "main"}
     try:
-        tokenizer = tokenizer_class(Path(path)).from_pretrained(path, **more)
+        tokenizer = read_tokenizer(path, **more)
         if (Path(path) / ADAPTER).is_file():
             from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 

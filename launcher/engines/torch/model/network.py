@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from launcher.engines.torch.model import head
 from launcher.engines.torch.model.attention import NAME, NO_MASK
 from launcher.engines.torch.model.head import TokenScores
 from launcher.engines.torch.model.packing import Packed, pack
+from launcher.models import texts
 from launcher.spec.algorithm import Batch
 
 log = logging.getLogger(__name__)
@@ -88,10 +90,11 @@ class CausalLM(Network):
 
     def __init__(
         self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False, *,
-        base: PreTrainedModel | None = None, keep_base: bool = False,
+        base: PreTrainedModel | None = None, keep_base: bool = False, published: Mapping[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
         self.module, self.tokenizer, self.has_adapters = module, tokenizer, base is not None
+        self.published = published or {}  # the small files of its folder
         self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
         self.has_linear_head = _has_linear_head(self.base)
         self.vocabulary = max(tokenizer.get_vocab().values()) + 1
@@ -110,6 +113,13 @@ class CausalLM(Network):
         """End answers at these tokens, too; saved with the model, so that others also stop there."""
         config = self.base.generation_config
         config.eos_token_id = sorted({*self.eos, *ids})
+
+    def write_texts(self, folder: Path) -> None:
+        """Beside its weights: what came with the model as it came, and else what transformers makes of it."""
+        if texts.TOKENIZER not in self.published:
+            self.tokenizer.save_pretrained(folder)
+        self.base.generation_config.save_pretrained(folder)
+        texts.write_saved(folder, self.published)
 
     def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> TokenScores:
         """[B, T] log-probability of each predicted token, and entropy if requested; 0 elsewhere."""

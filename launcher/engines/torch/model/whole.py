@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from transformers import GenerationConfig
 
 from launcher.core.problems import Problems
 from launcher.engines.torch.model import dry_load
@@ -22,4 +25,16 @@ def load_whole(auto: Any, path: str, where: str, **more: Any) -> Any:
     files = weights.read_by_a_loader(folder) if here else ()
     if found := fit.problems(report, config.read(folder) or {}, where, files):
         raise Problems(found)
+    _leave_out_sampling(module)
     return module
+
+
+def _leave_out_sampling(module: Any) -> None:
+    """Of settings for sampling the tokens that end an answer alone: others are read from files by whoever samples with
+    them, and transformers refuses to save some that it loads."""
+    ends = ("eos_token_id", "bos_token_id", "pad_token_id")
+    known = GenerationConfig().to_dict().keys() - {"use_cache", "transformers_version", *ends}
+    for name in known & vars(module.config).keys() - {field.name for field in fields(module.config)}:
+        delattr(module.config, name)
+    if module.can_generate():
+        module.generation_config = GenerationConfig(**{name: getattr(module.generation_config, name) for name in ends})

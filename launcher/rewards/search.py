@@ -1,0 +1,58 @@
+"""Short answers to questions (Search-R1, arXiv:2503.09516): the last <answer> equals one of several right ones, as of
+the ground truth {"target": ["Paris", "City of Paris"]}; a list or a text will do."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.core.settings import settings
+from launcher.spec.reward import Answer, Reward
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+MOST_TAGS = 10  # with more of them a right answer counts a quarter
+
+
+@settings
+class Search(Reward):
+    """1.0 when the last `<answer>` equals a right answer, without case, punctuation and articles; otherwise 0.0."""
+
+    span = 1.0
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [self._right(answer) * (0.25 if answer.response.count("answer>") > 2 * MOST_TAGS else 1.0)
+                for answer in answers]  # fmt: skip
+
+    def _right(self, answer: Answer) -> bool:
+        given = self.extract_answer(answer.response)
+        return given != "" and given in {_plain(text) for text in _targets(answer)}
+
+    def unscorable_reason(self, answer: Answer) -> str:
+        return "" if _targets(answer) else "has no ground truth with a target, which reward Search compares with"
+
+    def reference_response(self, answer: Answer) -> str | None:
+        right = _targets(answer)
+        return self.format_response(right[0]) if right else None
+
+    def format_response(self, text: str) -> str:
+        return f"<answer> {text} </answer>"
+
+    def extract_answer(self, response: str) -> str:
+        found = _ANSWER.findall(response)
+        return _plain(found[-1]) if found else ""
+
+
+def _targets(answer: Answer) -> list[str]:
+    """The texts that are right."""
+    truth: Any = answer.ground_truth if answer.typed_truth is None else answer.typed_truth
+    truth = truth.get("target") if isinstance(truth, dict) else truth
+    listed = truth if isinstance(truth, list) else [truth]
+    return [str(text) for text in listed if isinstance(text, str | int | float) and str(text).strip()]
+
+
+def _plain(text: str) -> str:
+    """Lower case, without punctuation, articles and further blanks."""
+    kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
