@@ -88,7 +88,7 @@ def test_its_events_and_its_console_tell_the_whole_story(sft: tuple[Any, Path]) 
     check_printed(ran.stdout.splitlines(), run)
     assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
     held_out, learnt, moved, last = console(run)[-4:]
-    interval = r"[\d.]+ \[[\d.]+-[\d.]+\]"
+    interval = r"[\d.]+ \[[\d.]+–[\d.]+\]"
     assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)
     assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
     assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
