@@ -181,10 +181,11 @@ def test_a_slow_function_is_not_asked_again(
     counts = []
     for seconds in (60.0, 0.0):  # within which scoring is quick
         monkeypatch.setattr(reward_trial, "QUICK_S", seconds)
+        monkeypatch.setattr(reward_trial, "SLOW_S", 60.0)
         (tmp_path / "asked").write_text("")
         assert warned(*words) == []
         counts.append(len((tmp_path / "asked").read_text()))
-    assert counts[0] > counts[1] == 4  # two rows: the right answer, and an empty one
+    assert counts[0] > counts[1] == 8  # two rows: the truth twice, as that may take long, the right answer, none
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ def test_what_a_reward_does_not_need_may_be_left_out() -> None:
 def test_a_reward_that_takes_too_long_is_named(
     result: str, expected: str, lines: Lines, mine: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_trial, "QUICK_S", 0.25 if "0.6" in result else 10.0)
+    monkeypatch.setattr(reward_trial, "SLOW_S", 0.5 if "0.6" in result else 60.0)
     words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
     found = [f"{each.level} {each.line}" for each in page(resolve([*GRPO, *words])).results if each.level != "OK"]
     assert expected in "\n".join(found)

@@ -30,6 +30,7 @@ from launcher.spec.reward import Answer, Reward, score_safely
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
 MAX_TIMED = 2_000  # further rows of which one may take for ever
 LATE = "took longer"  # than its time limit, in a fault
+SLOW_S = 1.0  # a function that takes longer for one answer is not tried further
 QUICK_S = 0.5  # of a reward that takes longer for a few answers nothing else is tried
 
 
@@ -272,9 +273,9 @@ def _slow(reward: Reward, rows: Sequence[Answer]) -> CheckResult | None:
         RewardTrial(reward, [row], until_late=True).score("", [row.response])
         taken = time.monotonic() - begin
         each_s = each_s or taken
-        if taken > 2 * QUICK_S:
+        if taken > SLOW_S:
             break
-    if each_s > 2 * QUICK_S:
+    if each_s > SLOW_S:
         got = f"{name} takes {compact(each_s)} s for one answer, and is not tried further by a plan"
         return CheckResult("WARN", "reward", got, "use more reward.workers, or a faster function")
     return None
