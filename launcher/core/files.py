@@ -155,10 +155,12 @@ def _skip_line(file: BufferedReader) -> tuple[int, bool]:
 
 
 class NewLines:
-    """The lines appended to a file after byte `offset`, each once it is whole."""
+    """The lines appended to a file after byte `offset`, each once it is whole; all of one that is put in its place, or
+    is begun anew."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self._offset = path, offset
+        self._inode = 0
 
     def read(self, *, last: bool = False) -> Iterator[str]:
         """Those since the last call, one at a time; `last`: also a line that is not ended. Nothing where there is no
@@ -166,6 +168,10 @@ class NewLines:
         if not self.path.is_file():  # not written yet; never a pipe, which would block
             return
         with self.path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_size < self._offset or self._inode not in (0, now.st_ino):
+                self._offset = 0
+            self._inode = now.st_ino
             file.seek(self._offset)
             for line, size, ended in read_lines(file):
                 if not (last or ended):

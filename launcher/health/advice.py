@@ -26,20 +26,24 @@ _BLANK = re.compile(r" (?![^{]*\})")  # not in an expression
 _SETTING = re.compile(r"[a-z][\w.]*=[^\s,]+")
 
 
-def with_one_rate(alerts: Sequence[Alert], run_rate: float, known: float = math.inf) -> list[Alert]:
+def with_one_rate(
+    alerts: Sequence[Alert], run_rate: float, known: float = math.inf, most_slower: float = MOST_SLOWER
+) -> list[Alert]:
     """Alerts whose fixes name one learning rate: the smallest of them and of `known`. Rates above `run_rate`, the run's
     own, are left: they are for a run that learns nothing."""
-    least = smallest_rate((alert.fix for alert in alerts), run_rate, known)
+    least = smallest_rate((alert.fix for alert in alerts), run_rate, known, most_slower)
     return [
         replace(alert, text=with_rate(alert.text, run_rate, least), fix=with_rate(alert.fix, run_rate, least))
         for alert in alerts
     ]
 
 
-def smallest_rate(fixes: Iterable[str], run_rate: float, known: float = math.inf) -> float:
+def smallest_rate(
+    fixes: Iterable[str], run_rate: float, known: float = math.inf, most_slower: float = MOST_SLOWER
+) -> float:
     """The smallest learning rate that they name below `run_rate`, or `known`; one that is smaller than any rule advises
     for `run_rate` was advised within a warm-up, and counts as that of the rule that lowers it most."""
-    least = min(run_rate / MOST_SLOWER, LARGEST_LR)
+    least = min(run_rate / most_slower, LARGEST_LR)
     rates = (float(found[2]) for fix in fixes for found in _RATE.finditer(fix))
     return min(known, min((max(rate, least) for rate in rates if rate < run_rate), default=math.inf))
 

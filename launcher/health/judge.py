@@ -107,6 +107,13 @@ class Judge:
         fresh = self._take(event)
         return [self.alert_of(active) for active in self.active if self._fires(active, fresh)]
 
+    def finish(self) -> list[Alert]:
+        """The alerts of rules that are judged at the end."""
+        at_end = [active for active in self.active if active.rule.at_end and self._holds(active)]
+        for active in at_end:
+            active.since, active.reported = self._step, True
+        return [self.alert_of(active) for active in at_end if not self._is_covered(active)]
+
     def standing(self) -> list[ActiveRule]:
         """The rules that hold now, and have held for long enough."""
         return [active for active in self.active if active.held and self._holds(active) and self._held_enough(active)]
@@ -181,7 +188,7 @@ class Judge:
         )  # fmt: skip
 
     def _fires(self, active: ActiveRule, fresh: set[str]) -> bool:
-        if active.reported or not fresh:
+        if active.reported or active.rule.at_end or not fresh:
             return False
         if active.holds is None or active.of_run or not fresh.isdisjoint(active.metrics):
             active.holds = self._holds(active)

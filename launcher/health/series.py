@@ -16,6 +16,7 @@ from operator import gt, lt
 from statistics import fmean, median
 from typing import NamedTuple
 
+LARGEST = 1e150  # of a value: squares of larger ones are beyond what a float holds
 START = 64  # first values that are kept
 RECENT = 256  # last values that are kept
 NOISE = 200  # last values that the noise is measured on
@@ -96,6 +97,7 @@ class Series:
             self.nonfinite_in_a_row += 1
             return
         self.nonfinite_value, self.nonfinite_in_a_row = None, 0
+        value = max(min(value, LARGEST), -LARGEST)
         self.size += 1
         self.sum += value
         if self.latest:
@@ -182,8 +184,7 @@ class Series:
 
     def mean(self, count: int = 3) -> float:
         self._need(count)
-        values = self.lately(count)
-        return sum(values) / len(values)
+        return fmean(self.lately(count))  # exact: ten times 0.005 is 0.005
 
     def average(self, count: int) -> float:
         """Mean of the last values, also of fewer."""
@@ -354,7 +355,7 @@ class Series:
 
     def distance(self, other: Series, third: Series) -> float:
         """The larger of what the first two differ by, and the absolute third; of what is known."""
-        found = [abs(self.last() - other.last())] if self.size and other.size else []
+        found = [round(abs(self.last() - other.last()), 9)] if self.size and other.size else []
         found += [abs(third.last())] if third.size else []
         if not found:
             raise UnknownValue

@@ -26,6 +26,8 @@ from launcher.logs.tracebacks import LogErrors
 _REPEATED = re.compile(r"\s{0,4}\[repeated [0-9]{1,9}x across cluster\].{0,200}$")
 _NOTHING = re.compile(rb"(?!\[|\xe2[\x94\x95]|Killed|Segm|Abort|Bus )[^:=|{}#]*").fullmatch
 """Whether a line has none of the marks that all forms have one of: these, and some at its beginning."""
+_CARD = re.compile(r"device memory used/total \(GB\): [0-9.]{1,20}/([0-9]{1,9}(?:\.[0-9]{1,9})?)", re.IGNORECASE)
+"""What verl prints of the GPU while it loads a model."""
 _OF_TABLES = b"tep", b"poch", b"</t"
 """What a header has, or a heading, or a row of HTML, also without such a mark."""
 
@@ -56,7 +58,7 @@ class LogParser:
             BesideSteps(reading), NamedSteps(reading), self._tables, Headings(reading), self._blocks,
         )  # fmt: skip
         self._plain = PlainSteps(reading)
-        self._wrapper = Wrapper()
+        self._wrapper, self._card = Wrapper(), False
 
     @property
     def error(self) -> Alert | None:
@@ -109,6 +111,9 @@ class LogParser:
         if "[repeated " in text:
             text = _REPEATED.sub("", text)
         self._errors.watch(text, quoted)
+        if "emory" in text and not self._card and (card := _CARD.search(text)):
+            self._card = True
+            yield from reading.step(reading.last or 0, {"perf/gpu_memory_total_gb": float(card[1])})
         steps = reading.steps
         rest = yield from self._take(self._forms, text)
         if rest and not reading.sure:

@@ -28,6 +28,8 @@ class HealthRule:
     hold: Annotated[int | str, AfterValidator(_check_hold)] = 1
     """Steps in a row for which the condition must hold, or an expression of it; a new value of `metric` counts as
     one."""
+    at_end: bool = False
+    """Judged once, at the end of a log or run, and not before."""
     metric: str
     """The metric that is shown, by its name under `metrics`."""
     value: str = ""

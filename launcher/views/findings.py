@@ -13,7 +13,7 @@ from launcher.core.metrics import metric
 from launcher.core.numbers import compact
 from launcher.core.problems import Problems
 from launcher.core.state import LEVELS
-from launcher.health.advice import with_one_rate
+from launcher.health.advice import MOST_SLOWER, with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
 from launcher.logs import endings
@@ -75,7 +75,10 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
         found.append(Alert(step=max(last, 0), level="critical", rule="waits", text=text, fix=fix))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
-    alerts = sorted(with_one_rate(found, rate), key=lambda alert: -LEVELS.index(alert.level))
+    if run is None:
+        found += judge.finish()
+    most_slower = math.inf if rules else MOST_SLOWER  # a guide names rates, whatever the run's own is
+    alerts = sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
     return Findings(alerts, max(last, 0))
 
 

@@ -55,4 +55,4 @@ def judged(rules: HealthRules, values: Values, program: str = "rlrun") -> list[A
     for step, row in enumerate(zip(*values.values(), strict=True), start=1):
         metrics = {name: value for name, value in zip(values, row, strict=True) if value is not None}
         alerts += judge.see(Step(step=step, metrics=metrics))
-    return alerts
+    return alerts + judge.finish()

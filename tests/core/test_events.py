@@ -365,3 +365,15 @@ def test_the_scores_of_held_out_prompts_by_their_source(count: int, kept: int) -
     assert [(each.step, each.data_source) for each in found] == ([(3, "a"), (3, "b")] if kept else [])
     assert sum(len(each.scores) for each in found) == kept
     assert not kept or tuple(found[1].scores[:2]) == (1.0, 3.0)
+
+
+def test_a_file_that_is_begun_anew_or_replaced_is_read_from_its_beginning(tmp_path):
+    path, other = tmp_path / "a.log", tmp_path / "b.log"
+    path.write_text("one\ntwo\nthree\n")
+    lines = NewLines(path)
+    found = list(lines.read())
+    path.write_text("four\n")
+    found += lines.read()
+    other.write_text("five\nsix\nseven\n")
+    other.replace(path)
+    assert [*found, *lines.read()] == ["one", "two", "three", "four", "five", "six", "seven"]
