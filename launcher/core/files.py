@@ -21,6 +21,7 @@ from launcher.core.redaction import redact
 PACKAGE = Path(__file__).parents[1]
 WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
 LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has a tenth
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -116,6 +117,11 @@ class AppendOnlyFile:
         except OSError as error:
             self.refused = error
             self._waiting = self._waiting[-self._most :] if self._most else self._waiting
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk, or a quota on it, had no room at the last try."""
+        return self.refused is not None and self.refused.errno in NO_ROOM
 
     def sync(self) -> None:
         """What was appended survives a power cut from here on; where that is refused, `refused` says why."""

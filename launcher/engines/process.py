@@ -21,6 +21,10 @@ from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
 from launcher.core.user_code import Raised
 
+FULL_S = 0.2  # between two tries to write to a full disk
+_asked = threading.Event()
+"""A signal has asked the process to stop."""
+
 
 @cache
 def event_log() -> AppendOnlyFile:
@@ -33,15 +37,25 @@ def event_log() -> AppendOnlyFile:
 
 
 def emit(event: Event) -> None:
-    event_log().append(MARK + to_line(event))
+    """Report an event. While the disk is full the process waits: what it would compute could not be kept. A request to
+    stop ends the waiting."""
+    log = event_log()
+    log.append(MARK + to_line(event))
+    while log.disk_full and not _asked.wait(FULL_S):
+        log.flush()
 
 
 def set_up(ask: Callable[[int, object], None]) -> None:
     """Install signal handlers, the event log and the watch of the parent process; `ask` is called with each signal that
     requests a stop."""
     _dump_stacks_on_signal()
+
+    def end_waiting(number: int, frame: object) -> None:
+        _asked.set()
+        ask(number, frame)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, ask)
+        signal.signal(number, end_waiting)
     event_log()
     _watch_parent()
     sys.excepthook = emit_crash

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.files import fsync_path
+from launcher.core.files import NO_ROOM, fsync_path
 from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
@@ -25,7 +25,7 @@ GB = 1e9
 PATIENCE_S = 10.0  # for a disk that does not answer, as of a server that is gone
 FULL_BYTES, LITTLE_BYTES = 256 << 20, int(10 * GB)  # less than a small checkpoint; less than some checkpoints
 PREFIX = ".rlrun-doctor-"
-NO_ROOM, NO_FOLDER = (errno.ENOSPC, errno.EDQUOT), (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+NO_FOLDER = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 
 @dataclass(frozen=True)
