@@ -14,7 +14,7 @@ from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.reward_trial import KINDS, RewardTrial, awaits_others, judge_trial
 from launcher.spec.algorithm import Kind as Taken
-from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
+from launcher.spec.data import OnDataProgress, RefusedRow, Row, make_answer, needs_rollout
 from launcher.spec.reward import score_safely
 from launcher.spec.run import RunSpec
 
@@ -49,6 +49,8 @@ class BenchReport:
     latency_p95_s: float
     faults: tuple[str, ...]
     """`file:line: kind: reason` of answers without a score, at most SHOWN."""
+    refused: tuple[str, ...]
+    """`file:line: reason` of the rows before the last scored one that a run would refuse, at most SHOWN."""
     wrong: tuple[str, ...]
     """Why it should not be learnt from."""
 
@@ -72,9 +74,11 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     if lines := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(lines)
     run = replace(run, data=run.data.prepared(_taken_as(run), watch))
-    rows = list(islice(_rows(run), count))
+    refused = list[RefusedRow]()
+    rows = list(islice(_rows(run, refused), count))
     if not rows:
-        raise Problems(Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
+        named = [Problem(row.where, row.reason, code="bad-row") for row in refused[:SHOWN]]
+        raise Problems(named or Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
     reward, name = run.engine.reward(run), type(run.reward).__name__
     score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
     trial = RewardTrial(reward, [make_answer(row) for row in rows])
@@ -87,7 +91,8 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     wrong += [chance.message] if chance else _judge(trial)
     return BenchReport(
         name, len(rows), tuple(_kind(trial, kind) for kind in KINDS), trial.known, chance is None, median(seconds),
-        seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]), tuple(wrong),
+        seconds[math.ceil(len(seconds) * 0.95) - 1], tuple(faults[:SHOWN]),
+        tuple(f"{row.where}: {row.reason}" for row in refused[:SHOWN]), tuple(wrong),
     )  # fmt: skip
 
 
@@ -104,10 +109,13 @@ def _taken_as(run: RunSpec) -> Taken:
     return run.algorithm.data if run.algorithm.sampled else "prompts"
 
 
-def _rows(run: RunSpec) -> Iterator[Row]:
+def _rows(run: RunSpec, refused: list[RefusedRow]) -> Iterator[Row]:
+    """The rows with a prompt; those that cannot be used are added to `refused`."""
     kind = _taken_as(run)
     for row in run.data.read("train", kind):
-        if isinstance(row, Row) and needs_rollout(row, "train", kind):
+        if isinstance(row, RefusedRow):
+            refused.append(row)
+        elif needs_rollout(row, "train", kind):
             yield row
 
 

@@ -63,3 +63,13 @@ def test_a_plan_refuses_a_source_that_nobody_scores(home: Path) -> None:
     ran = rlrun("plan", "algorithm=grpo", "model=tiny", "sampler.n=2", *BENCH[2:], "reward=auto")
     assert ran.exit_code == 2 and "\x1b" not in ran.stdout
     assert "data_source 'gsm-8k\\x1b[31m' has no reward; " in " ".join(ran.stdout.split())
+
+
+def test_rows_that_a_run_would_refuse_are_named(home: Path) -> None:
+    (home / "rows.jsonl").write_text(f'{{"question": 5}}\n{json.dumps(GOLD)}\n')
+    ran = rlrun(*BENCH, "reward=gsm8k")
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("refused")]
+    assert "rows.jsonl:1: question" in line
+    (home / "rows.jsonl").write_text('{"question": 5}\n')
+    ran = rlrun(*BENCH, "reward=gsm8k")
+    assert ran.exit_code == 2 and "rows.jsonl:1: question" in ran.stderr

@@ -50,6 +50,8 @@ def _say(report: BenchReport) -> None:
     say(f"scored twice        {'equal' if report.deterministic else 'not equal'}")
     for line in report.faults:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
+    for line in report.refused:
+        out.print(Text.assemble(("refused  ", "yellow"), printable(line)), soft_wrap=True)
     say_problems(report.wrong, out)
     if report.ok:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
