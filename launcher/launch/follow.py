@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
+from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, Waiting, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile
+from launcher.core.machine import free_disk_bytes
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.health.run_judge import RunJudge
 from launcher.monitor.console import console_lines, next_command, screen_lines
@@ -25,6 +26,8 @@ from launcher.spec.run import RunSpec
 POLL_S = 0.05
 CRASHED_S = 30.0  # for a process that has reported a crash to exit; some never do
 STACKS_S = 1.0  # for the processes to return their stacks
+ROOM = 2**16  # bytes that some events need
+NO_ROOM = "room on the disk of the run's folder, which is full; delete something there, and it goes on"
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,18 @@ class Follower:
         keep(self.folder, self.state)
 
 
+def is_full(folder: Path) -> bool:
+    """Whether its disk has no room for some events."""
+    try:
+        return free_disk_bytes(folder) < ROOM
+    except OSError:  # a network drive that does not answer now
+        return False
+
+
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
-    acted = False
+    acted = full = False
 
     def hear() -> list[Event]:
         """What the cluster and the processes reported since the last call."""
@@ -100,6 +111,9 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
     while (code := job.exit_code()) is None:
         heard, used = hear(), job.usage()
         now = time.monotonic()
+        if full != is_full(follower.folder.path):
+            full = not full
+            follower.tell([Waiting(text=NO_ROOM if full else "")])
         if heard:
             stalled_s = watch.hear(heard, now)
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]

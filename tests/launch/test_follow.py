@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Stalled, Usage, WentOn, events_of
+from launcher.core.events import Stalled, Usage, Waiting, WentOn, events_of
 from launcher.engines.torch import Torch
-from launcher.launch.follow import Follower, follow
+from launcher.launch.follow import NO_ROOM, Follower, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
@@ -60,3 +60,13 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     assert not [event for event in told if isinstance(event, WentOn)]
     assert state.stalled and state.usage[0].cpu_percent == 100.0
     assert (tmp_path / "console.log").read_text().count("\n") == 1, "and what is used is no line for a person"
+
+
+def test_a_full_disk_is_named_at_once_and_as_long_as_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, job = Folder(tmp_path), Silent(6)
+    monkeypatch.setattr("launcher.launch.follow.is_full", lambda folder: job.looks in (2, 3))
+    with closing(Follower(RUN, folder, [], 1)) as follower:
+        assert follow(job, Torch().reader(), follower, StallDetector(2.0, 0.0, [], 0.0), StopRequest(job, folder)) == 0
+        assert not follower.state.waits_for
+    texts = [event.text for event in events_of(folder.events) if isinstance(event, Waiting)]
+    assert texts == [NO_ROOM, ""]
