@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, Waiting, WentOn, events_of, scan
+from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile
-from launcher.core.machine import free_disk_bytes
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.health.run_judge import RunJudge
+from launcher.launch.disk_watch import DiskWatch
 from launcher.monitor.console import console_lines, next_command, screen_lines
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
@@ -26,8 +26,6 @@ from launcher.spec.run import RunSpec
 POLL_S = 0.05
 CRASHED_S = 30.0  # for a process that has reported a crash to exit; some never do
 STACKS_S = 1.0  # for the processes to return their stacks
-ROOM = 2**16  # bytes that some events need
-NO_ROOM = "room on the disk of the run's folder, which is full; delete something there, and it goes on"
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,8 @@ class Follower:
         self.crash: Crashed | None = None
         self.critical: Alert | None = None
         """The first critical finding of this attempt."""
+        self.disk_full = False
+        """Whether this attempt was ended because it found no room on its disk."""
         self.tell([*self.health.replay(events_of(folder.events))])
 
     def begin(self, attempt: int) -> None:
@@ -91,18 +91,10 @@ class Follower:
         keep(self.folder, self.state)
 
 
-def is_full(folder: Path) -> bool:
-    """Whether its disk has no room for some events."""
-    try:
-        return free_disk_bytes(folder) < ROOM
-    except OSError:  # a network drive that does not answer now
-        return False
-
-
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
-    acted = full = False
+    acted, disk = False, DiskWatch(follower.folder)
 
     def hear() -> list[Event]:
         """What the cluster and the processes reported since the last call."""
@@ -111,9 +103,7 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
     while (code := job.exit_code()) is None:
         heard, used = hear(), job.usage()
         now = time.monotonic()
-        if full != is_full(follower.folder.path):
-            full = not full
-            follower.tell([Waiting(text=NO_ROOM if full else "")])
+        follower.tell(disk.look(now))
         if heard:
             stalled_s = watch.hear(heard, now)
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
@@ -126,6 +116,9 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             crashed_at = crashed_at or now
             if now - crashed_at > CRASHED_S:
                 job.kill()
+        if disk.is_over(now):
+            follower.disk_full = True
+            job.kill()
         asked.look()
         if follower.critical and not acted:
             acted, what_follows = True, follower.run.health.on_critical
@@ -134,5 +127,6 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             elif what_follows == "stop":
                 job.kill()
         time.sleep(POLL_S)
+    disk.close()
     follower.tell(hear())
     return code

@@ -28,6 +28,7 @@ from launcher.spec.engine import Engine
 from launcher.spec.run import RunSpec
 
 LONGEST_PAUSE_S = 60.0
+MAKE_ROOM = "delete something there, then rlrun train --resume goes on"
 SHOWN = 2  # findings in the last line of a run
 
 
@@ -219,6 +220,8 @@ class Supervisor:
             code = follow(job, run.engine.reader(), follower, watch, asked)
             if code == 0:
                 return self._finished(follower)
+            if follower.disk_full:
+                return Ending("failed", f"the disk of {self.folder.path} is full; {self._saved()}; {MAKE_ROOM}", 1)
             if follower.critical and not asked and run.health.on_critical != "warn":
                 return self._ended_by(follower.critical)
             kills = machine.oom_kill_count() - kills

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Stalled, Usage, Waiting, WentOn, events_of
+from launcher.core.events import Stalled, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
-from launcher.launch.follow import NO_ROOM, Follower, follow
+from launcher.launch import disk_watch
+from launcher.launch.disk_watch import FULL_S, NO_ROOM, RESERVE, DiskWatch
+from launcher.launch.follow import Follower, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
@@ -62,11 +64,17 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     assert (tmp_path / "console.log").read_text().count("\n") == 1, "and what is used is no line for a person"
 
 
-def test_a_full_disk_is_named_at_once_and_as_long_as_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, job = Folder(tmp_path), Silent(6)
-    monkeypatch.setattr("launcher.launch.follow.is_full", lambda folder: job.looks in (2, 3))
-    with closing(Follower(RUN, folder, [], 1)) as follower:
-        assert follow(job, Torch().reader(), follower, StallDetector(2.0, 0.0, [], 0.0), StopRequest(job, folder)) == 0
-        assert not follower.state.waits_for
-    texts = [event.text for event in events_of(folder.events) if isinstance(event, Waiting)]
-    assert texts == [NO_ROOM, ""]
+def test_a_full_disk_is_named_at_once_and_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"bytes": 2**30}
+    monkeypatch.setattr(disk_watch, "free_disk_bytes", lambda path: free["bytes"])
+    watch, reserve = DiskWatch(Folder(tmp_path)), tmp_path / "reserve"
+    assert watch.look(0.0) == [] and reserve.stat().st_size == RESERVE
+    free["bytes"] = 0
+    assert [event.text for event in watch.look(1.0)] == [NO_ROOM]
+    assert watch.look(1.0 + FULL_S) == [] and reserve.exists() and not watch.gave_up
+    free["bytes"] = 2**30
+    assert [event.text for event in watch.look(40.0)] == [""], "it goes on"
+    free["bytes"] = 0
+    assert len(watch.look(50.0)) == 1
+    assert watch.look(51.0 + FULL_S) == [] and watch.gave_up and not reserve.exists()
+    assert not watch.is_over(51.0 + FULL_S) and watch.is_over(53.0 + FULL_S)
