@@ -165,3 +165,11 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
 def test_check_refuses_what_training_would(rows: list[Any], words: list[str], printed: str) -> None:
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert printed in rlrun("check", "sums.jsonl", *words, code=1).stdout
+
+
+def test_rows_are_read_by_the_keys_that_settings_name_and_what_nothing_reads_is_said(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"ask": "q", "reply": "a", "tone": "dry", "id": 3}\n')
+    words = ["data.prompt_key=ask", "data.response_key=reply"]
+    found = CliRunner().invoke(app, ["data", "check", str(tmp_path / "r.jsonl"), *words, "--json"])
+    notes = json.loads(found.stdout)["notes"]
+    assert found.exit_code == 0 and "nothing reads tone (1 of 1 rows" in notes[0] and notes[1].endswith("data: id")

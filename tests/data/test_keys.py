@@ -66,3 +66,23 @@ def test_a_key_of_a_table_of_data_changes_nothing(tmp_path: Path, key: str, valu
         row, bare = read_row(tmp_path, {**values, key: value}, kind), read_row(tmp_path, values, kind)
         assert isinstance(row, Row) and isinstance(bare, Row)
         assert texts_of(row) == texts_of(bare) and not warnings_of(row)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("a.jsonl.zst", "x", "unpack it: zstd -d "),
+        ("a.jsonl.xz", "x", "unpack it: xz -d "),
+        ("a.zip", "x", "unpack it: unzip "),
+        (
+            "a.json",
+            '{"data": [{"prompt": "q", "response": "a"}]}',
+            "data holds the rows: write one on each line, jq -c",
+        ),
+        ("a.json", '{\n "version": 1,\n "data": [\n  {"prompt": "q"}]}', "write one on each line: jq -c '.data[]' "),
+    ],
+)
+def test_what_holds_rows_otherwise_has_a_remedy(tmp_path: Path, name: str, content: str, fix: str) -> None:
+    (tmp_path / name).write_text(content)
+    (found,) = Files(train_files=(str(tmp_path / name),)).read("train", "answers")
+    assert isinstance(found, RefusedRow) and fix in found.reason

@@ -412,3 +412,25 @@ def test_a_conversation_without_an_answer_is_refused_and_a_refused_row_is_kept_w
     assert reason(encoder(chat_tokenizer()).demonstration(0, row(talk("user: a")))) == "answer has no tokens"
     found = encoder(character_tokenizer("ab>")).prompt(0, row(""))
     assert isinstance(found, RefusedRow) and found.raw == repr(row(""))
+
+
+@pytest.mark.parametrize(("prompt", "answer", "kept"), [(7, 2, 10), (3, 6, 10), (3, 7, 0), (12, 1, 0)])
+def test_one_length_holds_for_prompt_and_answer_together(prompt: int, answer: int, kept: int) -> None:
+    """An answer has an end of one token, too."""
+    asked, limits = row("a" * prompt, "b" * answer), {"max_prompt_length": 10, "max_response_length": 10}
+    found = encoder(character_tokenizer("ab"), max_length=10, **limits).demonstration(0, asked)
+    if kept:
+        assert len(good(found).ids) == kept
+    else:
+        assert isinstance(found, RefusedRow) and "data.max_length is 10" in found.reason
+    cut = good(encoder(character_tokenizer("ab"), max_length=10, truncation="right", **limits).demonstration(0, asked))
+    assert len(cut.ids) == 10 and 1 in cut.mask
+
+
+@pytest.mark.parametrize(("chosen", "rejected", "limit"), [("abcdefgh", "abcdxxxx", 4), ("\u65e5", "\u672c", 9)])
+def test_pairs_of_equal_tokens_are_refused(chosen: str, rejected: str, limit: int) -> None:
+    pair, tokenizer = Row("f:7", "q", chosen, rejected=rejected), character_tokenizer("abcdefghxq")
+    run = encoder(tokenizer, max_response_length=limit, truncation="right")
+    refused, counted = run.pair(0, pair), count_tokens(encoder(tokenizer), [pair], "pairs", run)
+    assert isinstance(refused, RefusedRow) and counted == [refused.reason]
+    assert "equal tokens" in refused.reason
