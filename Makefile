@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
+	clean downloads secrets launches hostile ruined newcomer faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, t
 
 ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seeds, and 12 healthy ones: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
+
+newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, with 3 seeds: commands, seconds, right answers
+	$(VENV)/bin/python benchmarks/newcomer.py --seeds 3
 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
 	$(VENV)/bin/python benchmarks/ruined.py --faults

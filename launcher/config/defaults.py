@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -25,6 +26,8 @@ from launcher.spec.model import Model
 from launcher.spec.run import usual_critic_lr, usual_lr
 from launcher.spec.sampler import Sampler
 
+HELD_OUT = 0.1
+"""Share of the rows that are held out where the data has no others."""
 GROUP = 8
 """Answers to a prompt, where the algorithm compares them."""
 MEMORY = "fitted to the memory of each process"
@@ -33,7 +36,9 @@ REASONS = {
     "sampler.n": "fitted to the algorithm", "optim.lr": "fitted to algorithm and model",
     "critic.optim.lr": "fitted to the model", "data.max_prompt_length": "fitted to model or data.max_length",
     "data.max_response_length": "fitted to model or data.max_length",
-    "data.train_batch_size": "fitted to rows and processes",
+    "data.train_batch_size": "fitted to rows and processes", "data.val_share": "fitted to the rows",
+    "trainer.total_epochs": "fitted to rows and model", "trainer.test_freq": "fitted to the steps",
+    "trainer.save_freq": "fitted to the steps", "model.alphabet": "fitted to the rows",
     "data.val_batch_size": MEMORY, "trainer.micro_batch_size_per_gpu": MEMORY, "sampler.max_num_seqs": MEMORY,
     "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": FASTER, "engine.strategy": MEMORY,
 }  # fmt: skip
@@ -56,6 +61,9 @@ def derive(node: dict[str, Any]) -> frozenset[str]:
         _fit_batch(node, hardware.processes)
     if algorithm and isinstance(data := node.get("data"), dict) and type(data.get("max_length")) is int:
         _share_length(node, data["max_length"], algorithm.sampled)
+    rows: Dataset | None = _built(node, "data", Chosen[Dataset])
+    if rows and not node["data"].get("val_files") and replace(rows, val_share=HELD_OUT).held_out is None:
+        _put(node, "data", "val_share", HELD_OUT)
     if model and (positions := _positions(model)):
         _fit_lengths(node, positions)
     return frozenset({*flat(node)} - before)

@@ -74,13 +74,13 @@ def _table_of_lines(block: Block) -> pa.Table | None:
     return table if len(table) == len(ends) else None
 
 
-def convert_columns(table: pa.Table | None, files: Files, kind: Kind) -> pa.Table | None:
+def convert_columns(table: pa.Table | None, files: Files, kind: Kind, name: str) -> pa.Table | None:
     """The columns to write, without extra_info; None where the rows have to be converted one by one."""
     if table is None or not len(table) or kind == "mixed" or files.format in ("hh", "math") or not _is_sound(table):
         return None
     try:
         cells = _text_cells(table, files)
-        values = _example_values(cells, files, kind)
+        values = _example_values(cells, files, kind, name)
     except UnfitRow:
         return None
     used = [cells[name] for name in _placeholders(values)]
@@ -106,7 +106,7 @@ def _text_cells(table: pa.Table, files: Files) -> Cells:
     return cells
 
 
-def _example_values(cells: Cells, files: Files, kind: Kind) -> dict[str, Any]:
+def _example_values(cells: Cells, files: Files, kind: Kind, name: str) -> dict[str, Any]:
     """What becomes of a row with a placeholder for each text. Adds the ground truths of solutions to `cells`; raises
     `UnfitRow` where one has none, and where the row cannot be used."""
     example: dict[str, Any] = {name: f"\ue000{name}\ue001" for name in cells}
@@ -118,7 +118,7 @@ def _example_values(cells: Cells, files: Files, kind: Kind) -> dict[str, Any]:
         source = files.data_source or example.get("data_source") or SOURCES[files.format]
         example = solved_question(example["question"], instruction, example["answer"], f"\ue000{_TRUTH}\ue001")
         files = replace(files, format="auto", instruction="", data_source=source)
-    row = files.row(RawRow("", example, None), kind)
+    row = files.row(RawRow(f"{name}:1", example, None), kind)
     if isinstance(row, RefusedRow) or row.extra_info:
         raise UnfitRow("its rows are not alike")
     return parquet_layout.values_of(row, kind)

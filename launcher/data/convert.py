@@ -79,7 +79,8 @@ class Converter:
             if isinstance(chunk, RefusedRow):
                 self.log.keep(chunk)
                 continue
-            table = None if self.templated or self.typed else convert_columns(table_of(chunk), self.files, self.kind)
+            by_row = self.templated or self.typed
+            table = None if by_row else convert_columns(table_of(chunk), self.files, self.kind, name)
             if table is not None:
                 yield table, pa.nulls(table.num_rows, self.extra)
                 continue

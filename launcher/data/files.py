@@ -11,7 +11,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from launcher.core.files import open_file
@@ -22,9 +24,9 @@ from launcher.data.formats import to_row
 from launcher.data.keys import OF_TURNS, ReadKeys
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.reader import FORMS, ending_problem, read_rows
-from launcher.data.rows import RawRow, UnfitRow, without_nulls
+from launcher.data.rows import RawRow, UnfitRow, store, without_nulls
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
+from launcher.spec.data import ENDINGS, NO_SOURCE, SPLITS, Dataset, RefusedRow, Row, Split
 
 OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
 _ASKED = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
@@ -42,7 +44,7 @@ class Files(Dataset):
     train_files: Names = ()
     """Files or patterns of training rows, read in this order."""
     val_files: Names = ()
-    """Files or patterns of held-out rows; without them there is no validation."""
+    """Files or patterns of held-out rows; without them `val_share` of the training rows are held out."""
     prompt_key: Annotated[str | None, OF_AUTO] = None
     """Field of the prompt in rows of format `auto`; by default messages, prompt, question, conversations or
     instruction, whichever a row has."""
@@ -70,7 +72,7 @@ class Files(Dataset):
 
     @property
     def held_out(self) -> int | None:
-        return None if self.val_files else 0
+        return None if self.val_files or self.val_share else 0
 
     def with_absolute_paths(self) -> Self:
         def absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,7 +102,8 @@ class Files(Dataset):
 
         Raises `Problems` when a file cannot be read.
         """
-        chosen = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
+        chosen: tuple[Any, ...] = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
+        chosen += (self.val_share,) if self.val_share else ()
         whole = hashlib.sha256(repr(chosen).encode())
         for split in SPLITS:
             whole.update(f"{split}_files".encode())
@@ -146,6 +149,8 @@ class Files(Dataset):
         row = to_row(found.where, row_values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         if isinstance(row, str):
             return found.refused(row)
+        if row.data_source == NO_SOURCE:
+            row = replace(row, data_source=source_of(row.where.rpartition(":")[0]))
         if row_values is read:
             return row
         left = (key for key in row.unread if key.startswith(OF_TURNS) or (key in read and key not in read.read))
@@ -156,6 +161,21 @@ def _word_keys(values: dict[str, Any]) -> list[str]:
     """The keys of texts that are no numbers of rows, as far as they can be typed."""
     texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
     return [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"} and not _NUMBERS.search(key)]
+
+
+_PART_AND_ENDINGS = re.compile(
+    r"([-_.]\d+(-of-\d+(-[0-9a-f]+)?)?)?(\.(jsonl|json|ndjson|csv|tsv|parquet|gz))*$", re.IGNORECASE
+)
+
+
+@cache
+def source_of(file: str) -> str:
+    """What the rows of a file come from, where they do not say: the file's name without its endings and the number of
+    its part, or the dataset of a hub that it belongs to."""
+    if (path := Path(file)).is_relative_to(raw := store() / "raw"):  # raw/HUB/OWNER/NAME/COMMIT/...
+        return "/".join(path.relative_to(raw).parts[1:3])
+    name = _PART_AND_ENDINGS.sub("", path.name)
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "rows"
 
 
 def expand(pattern: str) -> list[str]:

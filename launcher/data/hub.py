@@ -14,6 +14,7 @@ from launcher.core.settings import settings
 from launcher.data import prepare
 from launcher.data.files import Files
 from launcher.data.reader import FORMS
+from launcher.data.rows import store
 from launcher.hubs.choice import OF_AUTO, HubOrder
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
@@ -90,7 +91,7 @@ class Hub(Files):
         chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
         if not chosen["train"]:
             raise Problems(self._none(listed))
-        raw = prepare.store() / "raw" / listed.source / listed.repo / listed.commit[:40]
+        raw = store() / "raw" / listed.source / listed.repo / listed.commit[:40]
         wanted = list({file.path: file for files in chosen.values() for file in files}.values())
         started = time.monotonic()
 

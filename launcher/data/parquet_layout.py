@@ -14,13 +14,14 @@ Arrow takes half a second to load: `columns`, `convert` and this file are import
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launcher.data.formats import TEMPLATE_FIELDS, template_fields
@@ -191,3 +192,17 @@ def join_files(paths: Sequence[Path], target: Path) -> None:
                 for name in absent:
                     table = table.append_column(name, pa.nulls(table.num_rows, schema.field(name).type))
                 writer.write_table(table.select(schema.names).cast(schema))
+
+
+def move_rows(source: Path, target: Path, numbers: Collection[int]) -> None:
+    """Write the rows with these numbers, which count from 1, to `target`, and `source` anew with all others."""
+    rest, start = source.with_suffix(".rest"), 1
+    schema = pq.read_schema(source)
+    with pq.ParquetWriter(target, schema) as moved, pq.ParquetWriter(rest, schema) as kept:
+        for batch in pq.ParquetFile(source).iter_batches():
+            chosen = pa.array([number in numbers for number in range(start, start + len(batch))], pa.bool_())
+            moved.write_batch(batch.filter(chosen))
+            kept.write_batch(batch.filter(pc.invert(chosen)))
+            start += len(batch)
+    source.unlink()  # which may be a link to the user's own file
+    rest.rename(source)

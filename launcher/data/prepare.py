@@ -25,10 +25,11 @@ from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
+from launcher.data.rows import store
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
-VERSION = 3
+VERSION = 4
 """Version of the prepared format: a new one prepares everything again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
@@ -59,10 +60,6 @@ class PreparedData:
     made_at: float
     version: int
     """Version of the format."""
-
-
-def store() -> Path:
-    return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
 
 
 def prepared(folder: Path) -> PreparedData | None:

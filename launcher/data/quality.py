@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Row, Text
+from launcher.spec.data import Row, asked
 
 BINS = 16
 
@@ -38,9 +38,9 @@ class Seen:
         file, _, line = row.where.rpartition(":")
         if not self.starts or self.starts[-1][1] != file:
             self.starts.append((len(self.lines), file))
-        asked = _key(row.prompt)
-        self.prompts.append(hash(asked))
-        self.rows.append(hash((asked, row.response, row.rejected) if kind != "prompts" else asked))
+        self.prompts.append(hash(asked(row)))
+        same = (asked(row), _last_answer(row), row.rejected) if kind != "prompts" else asked(row)
+        self.rows.append(hash(same))
         self.lines.append(int(line) if line.isdecimal() else 0)
         self.sources[row.data_source] += 1
         self.without_truth += row.ground_truth is None
@@ -50,8 +50,8 @@ class Seen:
         return f"{file}:{self.lines[place]}"
 
 
-def _key(prompt: Text) -> tuple[tuple[str, str], ...]:
-    return (("user", prompt),) if isinstance(prompt, str) else tuple((turn.role, turn.content) for turn in prompt)
+def _last_answer(row: Row) -> str | None:
+    return row.prompt[-1].content if row.response is None and isinstance(row.prompt, tuple) else row.response
 
 
 def repeated(seen: Seen) -> Iterator[Twice]:

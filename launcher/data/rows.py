@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.core.problems import error_message, short_repr, shortened
@@ -49,6 +51,11 @@ def too_long(what: str, size: int) -> str:
 def type_name(value: object) -> str:
     """What a person who writes JSON calls the type of `value`."""
     return _TYPES.get(type(value), type(value).__name__)
+
+
+def store() -> Path:
+    """The folder of all data that was downloaded or prepared."""
+    return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
 
 
 # ---- a line of JSON

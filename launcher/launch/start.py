@@ -204,8 +204,8 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
         return None
     kind, batch, rows = run.algorithm.data, run.data.train_batch_size, 0
     with RefusedLog(folder.refused) as log:
-        rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
-        for _ in log.sift(run.data.read("val", kind)):
+        rows = sum(1 for _ in log.sift(run.data.rows("train", kind)))
+        for _ in log.sift(run.data.rows("val", kind)):
             pass
     found = log.problems("error")
     if rows < batch and not found:

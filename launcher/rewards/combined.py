@@ -15,7 +15,6 @@ from pydantic import Field
 from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import Chosen, settings
 from launcher.rewards.remote import Remote
-from launcher.spec.data import NO_SOURCE
 from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely, with_model
 from launcher.spec.routes import ROUTES, route
 
@@ -136,7 +135,8 @@ class Weighted(Combined):
 
 @settings
 class Auto(Combined):
-    """For each row the rule of its data_source, as in verl's default; rows that name none are compared exactly."""
+    """For each row the rule of its data_source, as in verl's default; a row that names none is of its
+    file's name."""
 
     routes: dict[str, str] = field(default_factory=dict)
     """data_source -> part, in addition to the table in launcher/spec/routes.py, and before it."""
@@ -177,7 +177,7 @@ class Auto(Combined):
         return self.parts[name].reference_response(answer) if name in self.parts else None
 
     def _rule(self, answer: Answer) -> str | None:
-        return route(answer.data_source, self.routes) or ("exact" if answer.data_source == NO_SOURCE else None)
+        return route(answer.data_source, self.routes)
 
 
 @settings

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field
 
 from launcher.core.problems import Problem
-from launcher.core.settings import AtLeastOne, ReadOnlyWith, settings
+from launcher.core.settings import AtLeastOne, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.reward import Answer
 
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = get_args(Split)
+NO_SOURCE = "unknown"
+"""`data_source` of a row that names none, until its file names it."""
 ROLES = ("system", "user", "assistant", "tool")
 _TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
 ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
@@ -60,8 +66,8 @@ class Message:
 
 
 Text = str | tuple[Message, ...]
-NO_SOURCE = "unknown"
-"""`data_source` of a row that names none."""
+FEW_ROWS, MOST_HELD_OUT, LOOKED_AT = 20, 256, 20_000
+"""Rows below which `val_share` holds out none; that it holds out at most; the first rows, which it takes them of."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,18 @@ class Row:
     """Keys of the row, and of its turns, that nothing has read."""
 
 
+def prompt_turns(row: Row) -> list[tuple[str, str]]:
+    """Roles and contents of the prompt; a text is the user's."""
+    return [("user", row.prompt)] if isinstance(row.prompt, str) else [(turn.role, turn.content) for turn in row.prompt]
+
+
+def asked(row: Row) -> tuple[tuple[str, str], ...]:
+    """What is to be answered, also where the answer stands as the last turn: rows of one question have it in common."""
+    turns = prompt_turns(row)
+    answered = len(turns) > 1 and turns[-1][0] == "assistant"
+    return tuple((role, text.strip()) for role, text in turns[: len(turns) - answered])
+
+
 def prompt_node(prompt: Text) -> Any:
     """The prompt in JSON: a text, or turns with role and content."""
     return prompt if isinstance(prompt, str) else [turn.node for turn in prompt]
@@ -112,6 +130,11 @@ def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:
     if split == "val":
         return row.ground_truth is not None
     return kind in ("prompts", "mixed") and row.rejected is None
+
+
+def is_measured(row: Row, kind: Kind) -> bool:
+    """Whether validation scores the row, or takes its loss."""
+    return kind == "answers" or row.rejected is not None or needs_rollout(row, "val", kind)
 
 
 @dataclass(frozen=True)
@@ -178,6 +201,10 @@ class Dataset(ABC):
     (`chat_template_kwargs`) come before them."""
     loss_on: Annotated[Literal["all", "last"], IMITATED] = "all"
     """Of a conversation: learn all assistant turns, or the last alone."""
+    val_share: Share = 0.0
+    """Share of the training rows that are held out where the data has no held-out rows of its own; at most 256 rows, of
+    the first 20,000. Which ones depends on their prompts alone, and rows of one prompt stay together. Where it is not
+    given, 0.1; of fewer than 20 rows none are held out, and 0 trains on all."""
     shuffle: bool = True
     """Draw a new order for every epoch, from the seed."""
     on_bad_row: Literal["error", "skip"] = "error"
@@ -186,6 +213,30 @@ class Dataset(ABC):
     @abstractmethod
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
+
+    def rows(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
+        """As `read`, with `val_share` of the training rows as held-out ones where there are no others."""
+        if not self.val_share or next(iter(self.read("val", kind)), None):
+            yield from self.read(split, kind)
+            return
+        held_out = self._held_out_prompts(kind)
+        for row in self.read("train", kind):
+            if isinstance(row, RefusedRow):
+                if split == "train":
+                    yield row
+            elif (asked(row) in held_out) == (split == "val"):
+                yield row
+
+    def _held_out_prompts(self, kind: Kind) -> set[tuple[tuple[str, str], ...]]:
+        """Prompts of about `val_share` of the rows: those whose hashes are smallest."""
+        first = [row for row in islice(self.read("train", kind), LOOKED_AT) if isinstance(row, Row)]
+        counts = Counter(asked(row) for row in first if is_measured(row, kind) and len(first) >= FEW_ROWS)
+        wanted, found = min(round(self.val_share * len(first)), MOST_HELD_OUT), set[tuple[tuple[str, str], ...]]()
+        for prompt in sorted(counts, key=lambda each: blake2b(json.dumps(each).encode()).digest()):
+            if counts[prompt] <= wanted:
+                found.add(prompt)
+                wanted -= counts[prompt]
+        return found if len(found) < len(counts) else set()
 
     @property
     def held_out(self) -> int | None:

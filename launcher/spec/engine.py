@@ -124,6 +124,8 @@ class Engine(ABC):
     """Whether it writes the turns of a demonstration one by one, each as if it were the only one."""
     picks_tokenizer: ClassVar[bool] = False
     """Whether it takes the tokenizer by its class (AutoTokenizer), which may split otherwise than tokenizer.json."""
+    validates_whole_batches: ClassVar[bool] = False
+    """Whether fewer held-out demonstrations than a batch has have no loss."""
     names: ClassVar[OtherNames | None] = None
     """Names of settings that it takes beside ours."""
     equal_micro_batches: ClassVar[bool] = False

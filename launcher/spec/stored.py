@@ -25,7 +25,7 @@ from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 SPEC, PREPARED = "spec.yaml", "prepared.json"
-OF_DATA = ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length")
+OF_DATA = ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length", "val_share")
 """Settings that may be fitted, or amended, after the data was prepared."""
 
 

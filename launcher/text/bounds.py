@@ -8,7 +8,7 @@ RENDER_BYTES = 2**30
 """Memory that a template may take for one row."""
 TOKENIZER = "tokenizer.json"
 """The file that holds all of a tokenizer but its special tokens and its chat template."""
-MOSTLY = 0.5
+MOSTLY, SOME = 0.5, 0.01
 """Share of a text without tokens of its own from which on too little is left to learn from."""
 Count = tuple[int, int, int] | str
 """Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""

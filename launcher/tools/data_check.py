@@ -72,7 +72,7 @@ def check(
     findings, unread = _Findings(out / "findings.jsonl"), UnreadKeys()
     with RefusedLog(out / "refused.jsonl") as log, _Tokens(data, kind, model) as tokens:
         for split in SPLITS:
-            sifted = log.sift(data.read(split, kind))
+            sifted = log.sift(data.rows(split, kind))
             while rows := list(islice(sifted, _CHUNK)):
                 for row in rows:
                     seen[split].add(row, kind)

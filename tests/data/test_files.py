@@ -6,15 +6,19 @@ import errno
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from launcher.core.problems import Problems
-from launcher.data.files import Files
+from launcher.data.files import Files, source_of
 from launcher.data.refused import SHOWN, RefusedLog
-from launcher.spec.data import RefusedRow
+from launcher.data.rows import RawRow
+from launcher.spec.data import SPLITS, RefusedRow, Row, asked
 
 ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"
 
@@ -193,3 +197,61 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
         "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; use skip",
     ]
     assert len(Path("refused.jsonl").read_text().splitlines()) == 100
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("rows", "share", "held_out"),
+    [(300, 0.1, 30), (300, 0.0, 0), (300, 0.5, 150), (19, 0.5, 0), (4000, 0.5, 256)],
+)
+def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int, ending: str, tmp_path: Path) -> None:
+    name = tmp_path / f"sums-0001.{ending}"
+    given = [{"prompt": f"{n % (rows - rows // 20)}+1", "response": str(n), "ground_truth": "1"} for n in range(rows)]
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(given), name)
+    elif ending == "csv":
+        texts = (f"{row['prompt']},{row['response']},1" for row in given)
+        name.write_text("prompt,response,ground_truth\n" + "\n".join(texts))
+    else:
+        name.write_text("".join(json.dumps(row) + "\n" for row in given))
+    data = Files(train_files=(str(name),), val_share=share)
+    by_kind = set[tuple[object, ...]]()
+    for kind in ("answers", "prompts"):
+        train, val = ([row for row in data.rows(split, kind) if isinstance(row, Row)] for split in ("train", "val"))
+        assert len(train) + len(val) == rows and abs(len(val) - held_out) <= 1
+        assert not {row.prompt for row in train} & {row.prompt for row in val}  # rows of one prompt stay together
+        assert {row.data_source for row in train} == {"sums"}
+        by_kind.add(tuple(row.where for row in val))
+    assert len(by_kind) == 1  # whatever they are used for
+    own = replace(data, val_files=data.train_files)
+    assert [len(list(own.rows(split, "answers"))) for split in ("train", "val")] == [rows, rows]
+
+
+def test_what_nothing_can_be_measured_of_is_not_held_out(tmp_path: Path) -> None:
+    name = tmp_path / "asked.jsonl"
+    name.write_text("".join(f'{{"prompt": "{n}"}}\n' for n in range(100)) + "bad\n")
+    data = Files(train_files=(str(name),), val_share=0.5)
+    assert [len(list(data.rows(split, "prompts"))) for split in ("train", "val")] == [101, 0]
+
+
+def test_a_conversation_is_held_out_with_others_of_its_question(tmp_path: Path) -> None:
+    name = tmp_path / "chats.jsonl"
+    turns = [[{"role": "user", "content": f"q{n // 4}"}, {"role": "assistant", "content": f"a{n}"}] for n in range(80)]
+    name.write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
+    data = Files(train_files=(str(name),), val_share=0.2)
+    train, val = ([asked(row) for row in data.rows(split, "answers") if isinstance(row, Row)] for split in SPLITS)
+    assert len(val) == 16 and not {*train} & {*val}
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("own.csv", "own"), ("a/my data (1).jsonl.gz", "my-data-1"), ("train-00000-of-00003-ab12.parquet", "train"),
+     ("math500.CSV", "math500"), (".jsonl", "rows"), ("raw/huggingface/ada/sums/0f/data/train.parquet", "ada/sums")],
+)  # fmt: skip
+def test_a_source_has_the_name_of_its_file(
+    name: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLRUN_DATA", str(tmp_path))
+    assert source_of(str(tmp_path / name)) == source
+    row = Files().row(RawRow(f"{tmp_path / name}:1", {"prompt": "p", "data_source": "its own"}, None), "prompts")
+    assert isinstance(row, Row) and row.data_source == "its own"

@@ -72,6 +72,54 @@ def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_pa
         assert page.origins["data.train_batch_size"].where == "fitted to rows and processes"
 
 
+ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": str(n + 1)} for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "expected"),
+    [
+        # 270 rows make 8 batches of 32: a model that starts from nothing needs many updates
+        ([], 300, {"data.val_share": 0.1, "trainer.total_epochs": 125, "trainer.test_freq": 200,
+                   "trainer.save_freq": 200}),
+        (["trainer.total_epochs=1", "trainer.test_freq=-1"], 300,
+         {"trainer.total_epochs": 1, "trainer.test_freq": -1, "trainer.save_freq": -1}),
+        (["trainer.total_training_steps=30"], 300, {"trainer.total_epochs": 1, "trainer.test_freq": 6}),
+        (["algorithm=grpo"], 300, {"trainer.total_epochs": 10, "data.val_share": 0.1}),
+        (["data.val_share=0"], 300, {"data.val_share": 0.0, "trainer.test_freq": -1, "trainer.save_freq": -1}),
+        ([], 19, {"data.val_share": 0.0, "trainer.test_freq": -1}),
+        ([], 20, {"data.val_share": 0.1}),
+        (["data.val_share=0.5"], 30, {"data.val_share": 0.5}),
+    ],
+)  # fmt: skip
+def test_small_data_is_learned_long_enough_and_some_of_it_is_held_out(
+    words: list[str], rows: int, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[:rows]))
+    algorithm = [] if "algorithm=grpo" in words else ["algorithm=sft"]
+    page = plan([*algorithm, "model=tiny", "data=own.jsonl", *words])
+    run: Any = page.run
+    assert page.ok and set("What is?") < set(run.model.alphabet)
+    assert {name: getattr(getattr(run, name.split(".")[0]), name.split(".")[1]) for name in expected} == expected
+    (line,) = (result.message for result in page.results if result.subject == "held out")
+    share = run.data.val_share
+    assert line.startswith(f"{round(share * rows)} of {rows} rows" if share else "nothing")
+    if not share:
+        assert "data.val_files=FILE" in line
+
+
+def test_characters_without_a_token_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    page = plan(["algorithm=sft", "model=tiny", "data=own.jsonl", "model.alphabet=abcdefghijklmnopqrstuvwxyz"])
+    (found,) = (result for result in page.results if result.subject == "model.alphabet")
+    assert found.level == "FAIL"
+    letters = "".join(sorted({*"What is + 1?0123456789"} - {"W"}))
+    page = plan(["algorithm=sft", "model=tiny", "data=own.jsonl", f"model.alphabet='{letters}'"])
+    (found,) = (result for result in page.results if result.subject == "model.alphabet")
+    assert found.level == "WARN" and "of the characters of the prompts" in found.message
+
+
 def test_memory_that_is_not_enough_shards_rounds_and_recomputes() -> None:
     run: Any = run_of(["algorithm=grpo", *GPUS])
     assert (run.engine.strategy, run.engine.mixed_precision) == ("fsdp2", True)

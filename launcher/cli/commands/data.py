@@ -156,7 +156,7 @@ def show(
     """Print the first rows as a run reads them."""
     found = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
-        rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
+        rows = list(islice(found.data.prepared(found.kind, watch).rows(split, found.kind), count))
     return CommandAnswer([_node(row) for row in rows], lambda: _say_rows(rows, f"{found.name} has no {split} rows"))
 
 

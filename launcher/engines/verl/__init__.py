@@ -66,6 +66,7 @@ class Verl(Engine):
     splits_prompts = False
     splits_length = False
     writes_by_turn = True
+    validates_whole_batches = True
     equal_micro_batches = True
     picks_tokenizer = True
     names = VerlNames()

@@ -19,7 +19,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.overrides import key_of
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
-from launcher.data.parquet_layout import count_rows, fields_of, join_files, unlike_files
+from launcher.data.parquet_layout import count_rows, fields_of, join_files, move_rows, unlike_files
 from launcher.data.prepare import prepare
 from launcher.engines.verl.words import WORK
 from launcher.spec.algorithm import Kind
@@ -61,6 +61,8 @@ def provide(run: RunSpec, folder: Path) -> RowCounts:
         names = {split: [str(path)] if (path := made / f"{split}.parquet").is_file() else [] for split in SPLITS}
     for split in SPLITS:
         _place(names[split], work / f"{split}.parquet")
+    if data.val_share and not names["val"]:
+        _hold_out(run, kind, work)
     counts = RowCounts(*(count_rows(work / f"{split}.parquet") for split in SPLITS))
     if counts.train < run.data.train_batch_size:
         got = f"got {run.data.train_batch_size}, and the data has {counts.train} rows"
@@ -151,6 +153,17 @@ def _place(names: Sequence[str], target: Path) -> None:
         join_files([Path(name) for name in names], target)
 
 
+def _hold_out(run: RunSpec, kind: Kind, work: Path) -> None:
+    """Move the rows that `data.val_share` holds out to a file of their own. Raises `Problems` where these are none."""
+    train, val = (work / f"{split}.parquet" for split in SPLITS)
+    data = Files(train_files=(str(train),), val_share=run.data.val_share)
+    held_out = {int(row.where.rpartition(":")[2]) for row in data.rows("val", kind)}
+    if not held_out:
+        got = f"got {run.data.val_share}, which holds out none of {count_rows(train)} rows"
+        raise Problems(Problem("data.val_share", got, "use 0, or data.val_files", "not-enough"))
+    move_rows(train, val, held_out)
+
+
 def _written(data: Dataset, kind: Kind, work: Path) -> Files:
     """The rows of a dataset that makes them itself, in files."""
     for split in SPLITS:
@@ -161,7 +174,7 @@ def _written(data: Dataset, kind: Kind, work: Path) -> Files:
 
 
 def _nodes(data: Dataset, split: Split, kind: Kind) -> Iterator[dict[str, Any]]:
-    for row in data.read(split, kind):
+    for row in data.rows(split, kind):
         if isinstance(row, Row):
             node = {"prompt": prompt_node(row.prompt), "data_source": row.data_source, "response": row.response}
             given = row.ground_truth if row.typed_truth is None else row.typed_truth

@@ -123,11 +123,16 @@ class Context:
     def val(self) -> SplitRows:
         return self._read("val")
 
+    @property
+    def file_rows(self) -> list[Row]:
+        """Of the training files: those that are held out of them, too."""
+        return [*self.train.rows, *(self.val.rows if self.run.data.val_share else [])]
+
     def _read(self, split: Split) -> SplitRows:
         if self.data is None:
             return SplitRows(complete=False)
         activity.report("reading the rows" if split == "train" else "reading the held-out rows")
-        found, rows, read_bytes = SplitRows(), iter(self.data.read(split, self.run.algorithm.data)), 0
+        found, rows, read_bytes = SplitRows(), iter(self.data.rows(split, self.run.algorithm.data)), 0
         for row in islice(rows, MAX_ROWS):
             if isinstance(row, RefusedRow):
                 found.refused.append(row)

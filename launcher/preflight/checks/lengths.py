@@ -15,7 +15,7 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.bounds import EQUAL, MOSTLY, TOKENIZER, Count
+from launcher.text.bounds import EQUAL, MOSTLY, SOME, TOKENIZER, Count
 from launcher.text.process import TextProcess, several_sequences
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
@@ -86,20 +86,24 @@ def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport
 
 
 def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
-    """Whether most characters of the rows are not in the model's alphabet."""
+    """Whether characters of the rows are not in the model's alphabet."""
     turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
     asked = "".join(text for texts in turns for text in texts)
     answered = "".join(text for row in rows for text in (row.response, row.rejected) if text)
     for what, text in (("prompts", asked), ("answers", answered)):
         missing = sum(letter not in model.alphabet for letter in text)
-        if missing > MOSTLY * len(text):
+        if missing > SOME * len(text):
             share = f"{missing / len(text):.0%} of the characters of the {what} are not in model.alphabet"
-            whole = model.alphabet + "".join(sorted({*asked, *answered} - {*model.alphabet}))
-            typed = whole.isprintable() and len(whole) < 300 and not {*whole} & {*"\"\\$'"}
-            word = f'model.alphabet="{whole}"'
-            fix = f"use {shlex.quote(word)}" if typed else "add them to model.alphabet"
-            yield CheckResult("FAIL", "model.alphabet", f"{share} and become <unk>", f"{fix}, or another model")
+            level: Level = "FAIL" if missing > MOSTLY * len(text) else "WARN"
+            yield CheckResult(level, "model.alphabet", f"{share} and become <unk>", _wider({*asked, *answered}, model))
             return
+
+
+def _wider(letters: set[str], model: Scratch) -> str:
+    whole = model.alphabet + "".join(sorted(letters - {*model.alphabet}))
+    typed = whole.isprintable() and len(whole) < 300 and not {*whole} & {*"\"\\$'"}
+    word = f'model.alphabet="{whole}"'
+    return f"{f'use {shlex.quote(word)}' if typed else 'add them to model.alphabet'}, or another model"
 
 
 def _without_template(run: RunSpec, rows: Sequence[Row]) -> Iterator[CheckResult]:

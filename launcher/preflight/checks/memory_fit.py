@@ -56,7 +56,7 @@ FROZEN = Switch(
     (("model.lora_rank", 32), ("model.dtype", "bfloat16"), ("engine.mixed_precision", False)), 45.0,
     "adapters learn on frozen weights of bfloat16: give optim.lr about ten times the rate", same=False,
 )  # fmt: skip
-UNTESTED = Switch((("data.val_files", ()),), 20.0, "nothing is validated", same=False)
+UNTESTED = Switch((("data.val_files", ()), ("data.val_share", 0.0)), 20.0, "nothing is validated", same=False)
 UNSHARED = [Switch(((f"sampler.{name}", None),), 1.05, "vLLM takes its usual part of the memory", same=False)
             for name in ("gpu_memory_utilization", "kv_cache_gb")]  # fmt: skip
 SMALLER = "the same result, in smaller parts"

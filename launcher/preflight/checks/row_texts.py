@@ -47,7 +47,7 @@ class Sign(NamedTuple):
 
 def check(context: Context) -> Iterator[CheckResult]:
     """Nothing where there are too few rows to tell."""
-    kind, rows = context.run.algorithm.data, context.train.rows[:FIRST] if context.data else []
+    kind, rows = context.run.algorithm.data, context.file_rows[:FIRST] if context.data else []
     if len(rows) < FEW:
         return
     for sign in SIGNS if kind != "prompts" else PROMPT_SIGNS:
@@ -57,7 +57,7 @@ def check(context: Context) -> Iterator[CheckResult]:
             what = sign.message.format(short_repr(shown, 40))
             message = f"{what} ({len(found):,} of {len(rows):,} rows, the first is {row.where})"
             yield CheckResult("WARN", "data", message, sign.fix)
-    yield from _repeated(context.train.rows, "" if context.train.complete else "the first ")
+    yield from _repeated(context.file_rows, "" if context.train.complete else "the first ")
 
 
 def _repeated(rows: Sequence[Row], scope: str) -> Iterator[CheckResult]:

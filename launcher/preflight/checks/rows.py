@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import short_repr, suggest
 from launcher.data.encodings import probable_encoding, to_utf8
-from launcher.data.files import Files
+from launcher.data.files import Files, source_of
 from launcher.data.hub import Hub
 from launcher.data.keys import UnreadKeys
 from launcher.data.quality import Seen, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import RefusedRow, Split, needs_rollout
+from launcher.spec.data import FEW_ROWS, RefusedRow, Split, is_measured, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
 FEW = 8  # rows that may be alike
@@ -38,10 +38,11 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     yield _sources(context.train)
     yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
-    yield from _all_alike(context.train)
+    yield from _all_alike(context)
     yield from _leaks(context)
     yield from _best_metric(context)
     yield from context.lengths.results
+    yield from _held_out(context)
 
 
 def _not_prepared(context: Context) -> CheckResult:
@@ -70,16 +71,16 @@ def _kind(context: Context) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", "data", message, "use algorithm=dpo, data=gsm8k or data=math, or a reward model")
 
 
-def _all_alike(train: SplitRows) -> Iterator[CheckResult]:
+def _all_alike(context: Context) -> Iterator[CheckResult]:
     """Prompts, answers or right answers that are the same in every row: mostly those of another column."""
-    rows = train.rows
+    rows = context.file_rows
     fields = (("prompts", "prompt", "data.prompt_key"), ("answers", "response", "data.response_key"),
               ("right answers", "ground_truth", "data.response_key"))  # fmt: skip
     for what, name, setting in fields if len(rows) >= FEW else ():
         first = getattr(rows[0], name)
         if first and all(getattr(row, name) == first for row in rows):
             text = first if isinstance(first, str) else first[-1].content
-            message = f"the {what} are the same in every row{'' if train.complete else ' that was read'}"
+            message = f"the {what} are the same in every row{'' if context.train.complete else ' that was read'}"
             fix = f"name the column that holds them ({setting}), or use rows that differ"
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
@@ -141,9 +142,25 @@ def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
 def _sources(train: SplitRows) -> CheckResult:
     counted = Counter(row.data_source for row in train.rows)
     sources = ", ".join(f"{name} {count:,}" for name, count in counted.most_common(5))
+    first = train.rows[0].where.rpartition(":")[0]
     more = f" and {len(counted) - 5} more sources" if len(counted) > 5 else ""
     rows = f"{len(train.rows):,} rows{'' if train.complete else ' and more'}"
-    return CheckResult("OK", "data", f"{rows}: {sources}{more}" if set(counted) != {"unknown"} else rows)
+    return CheckResult("OK", "data", rows if set(counted) == {source_of(first)} else f"{rows}: {sources}{more}")
+
+
+def _held_out(context: Context) -> Iterator[CheckResult]:
+    """What is held out of files that have no others, or why nothing is."""
+    train, val, kind = context.train, context.val, context.run.algorithm.data
+    if not isinstance(context.data, Files) or context.data.val_files:
+        return
+    if val.rows:
+        every = f"{len(train.rows) + len(val.rows):,}{'' if train.complete else ' and more'}"
+        yield CheckResult("OK", "held out", f"{len(val.rows):,} of {every} rows (data.val_share)")
+    elif not any(is_measured(row, kind) for row in train.rows):
+        yield CheckResult("OK", "held out", "nothing: no row has a ground truth that an answer is compared with")
+    else:
+        few = f": {len(train.rows)} rows are few" if train.complete and len(train.rows) < FEW_ROWS else ""
+        yield CheckResult("OK", "held out", f"nothing{few}; data.val_files=FILE or data.val_share=0.1 validates")
 
 
 def _best_metric(context: Context) -> Iterator[CheckResult]:

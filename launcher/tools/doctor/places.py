@@ -16,7 +16,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.files import NO_ROOM, fsync_path
 from launcher.core.problems import Problems, error_message
-from launcher.data import prepare
+from launcher.data.rows import store as data_store
 from launcher.hubs import huggingface
 from launcher.models import store
 from launcher.tools.doctor.network import call_with_timeout
@@ -43,7 +43,7 @@ def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
     """The folders that a run in `root` writes to, and problems of their names."""
     named: list[tuple[str, Callable[[], Path], str, int]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)", LITTLE_BYTES),
-        ("data store", prepare.store, "RLRUN_DATA=DIR", LITTLE_BYTES),
+        ("data store", data_store, "RLRUN_DATA=DIR", LITTLE_BYTES),
         ("model store", store.root, "RLRUN_MODELS=DIR", LITTLE_BYTES),
         ("hub cache", huggingface.cache, "HF_HOME=DIR", LITTLE_BYTES),
         ("temporary", lambda: Path(tempfile.gettempdir()), "TMPDIR=DIR", int(GB)),

@@ -48,7 +48,7 @@ class Rows:
 def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
     """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
     found, before = Rows(), log.refused
-    for row in log.sift(encoder.data.read(split, kind)):
+    for row in log.sift(encoder.data.rows(split, kind)):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
         reason = why_unscorable(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
         made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
