@@ -121,12 +121,17 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             job.kill()
         asked.look()
         if follower.critical and not acted:
-            acted, what_follows = True, follower.run.health.on_critical
-            if what_follows == "pause":  # a checkpoint, then the end of the processes
-                job.stop(signal.SIGTERM)
-            elif what_follows == "stop":
-                job.kill()
+            acted = True
+            _act(follower.run.health.on_critical, job)
         time.sleep(POLL_S)
     disk.close()
     follower.tell(hear())
     return code
+
+
+def _act(on_critical: str, job: Job) -> None:
+    """What follows from a critical finding."""
+    if on_critical == "pause":  # a checkpoint, then the end of the processes
+        job.stop(signal.SIGTERM)
+    elif on_critical == "stop":
+        job.kill()
