@@ -24,7 +24,7 @@ TURN = "<|{{ turn.role }}|>{{ turn.content }}"
 
 def measured(folder: Path, given: Mapping[str, Any], **data: Any) -> measure.Measure:
     launch_model.Model(**given).save(folder)
-    return measure.Measure(Pretrained(path=str(folder)), Files(**data), exact=False)
+    return measure.Measure(Pretrained(path=str(folder)), Files(**data))
 
 
 def row_of(node: Mapping[str, Any], number: int) -> Row:
