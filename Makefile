@@ -135,6 +135,12 @@ newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
 	$(VENV)/bin/python benchmarks/ruined.py --faults
 
+ends-right: $(VENV)/ready-dev  ## train runs that cannot learn and runs that do, 3 seeds each: the line at the end of each
+	$(VENV)/bin/python benchmarks/verdicts_at_end.py --seeds 3
+
+seed-noise: $(VENV)/ready-dev  ## simulate runs of equal and of different settings: how often compare calls a setting better or worse
+	$(VENV)/bin/python benchmarks/seed_noise.py
+
 first-week: $(VENV)/ready-dev  ## plan and run what people type in a first week: other launches, names of other programs, five mistakes at once
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/launches.py --cases tests/cases/first_week
 	PYTHONPATH=$(CURDIR)/benchmarks $(VENV)/bin/python tests/cases/names.py

@@ -50,14 +50,14 @@ RUINED: Mapping[str, tuple[str, str]] = {
     "sft: lr 1e-9": (f"{SHORT} optim.lr=1e-9", "did not move"),
     "sft: numbers overflow": (f"{SHORT} optim.lr=1e38 trainer.max_bad_steps=1000", "not finite"),
     "sft: rate of full training for adapters": (f"{SHORT} model.lora_rank=4 optim.lr=1e-7", "did not move"),
-    "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", "worse than before training"),
+    "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", "harmed: held-out score"),
     "grpo: lr 1e-10": (f"algorithm=grpo {RL} optim.lr=1e-10", "did not move"),
     "grpo: a model that knows nothing": (f"algorithm=grpo {RL} model=tiny model.path=", "had the same score"),
     "grpo: a reward that turns to 0 for all": (
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=turns_to_0",
         "score of its own answers fell",
     ),
-    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", "worse than before training"),
+    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", "harmed: held-out loss"),
     "grpo: three of four answers have no score": (
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=missing",
         "could be scored",
@@ -142,7 +142,9 @@ def train(folder: Path, name: str, words: str) -> Outcome:
     if not ended:
         return Outcome(refused=done.stderr.strip() or "no events")
     alerts = [event for event in events if isinstance(event, Alert)]
-    return Outcome(alerts, f"{ended[-1].how}: {ended[-1].why}".rstrip(": "), ended[-1].following)
+    how, why, verdict = ended[-1].how, ended[-1].why, ended[-1].verdict
+    end = f"{how}: {verdict.line if verdict else ''}; {why}" if why else how
+    return Outcome(alerts, end, ended[-1].following)
 
 
 def fault_of_ruined(outcome: Outcome, folder: Path, name: str, words: str | None) -> str:

@@ -39,7 +39,7 @@ BELOW = {
     "engines.verl": (
         "core clusters.ray config.names spec data logs models rewards engines engines.verl.config engines.verl.rules"
     ),
-    "reports": "core spec monitor runs views config",
+    "reports": "core spec health monitor runs views config",
     "config.reference": "core spec config.names config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"

@@ -21,9 +21,10 @@ from launcher.core.metrics import label, watched
 from launcher.core.numbers import compact
 from launcher.core.redaction import printable
 from launcher.core.state import RunState, Sink
-from launcher.monitor.console import LinePrinter, clock, date, results_of, waiting
+from launcher.monitor.console import LinePrinter, clock, date, results_of, unsaid, waiting
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
+OUTCOMES = {"learned": "green", "not learned": "yellow", "harmed": "red"}
 COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
 
 
@@ -147,11 +148,14 @@ def _news(state: RunState, now: float) -> list[RenderableType]:
     if state.usage:
         lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
     lines += [Text.assemble((f"{name}  ", "dim"), printable(text)) for name, text in results_of(state).items()]
+    kind = state.verdict.kind if state.verdict else ""
     parts = (
         ("stalled" if state.stalled else "waiting", "yellow", waiting(state, now)),
         ("checkpoint", "", state.checkpoint),
         ("restarts", "yellow", str(state.restarts or "")),
-        ("alert", "yellow", state.alert), (state.status, colour(state), "" if state.status == "running" else state.why),
+        ("alert", "yellow", state.alert),
+        (state.status, colour(state), "" if state.status == "running" else unsaid(state)),
+        ("outcome", OUTCOMES.get(kind, ""), state.verdict.line if state.verdict else ""),
     )  # fmt: skip
     for name, style, text in parts:
         if text:

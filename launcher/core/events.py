@@ -142,6 +142,8 @@ class HeldOutScores(Event):
     prompts: tuple[str, ...]
     """`prompt_digest` of each."""
     scores: tuple[float, ...]
+    metric: Literal["score", "loss"] = "score"
+    """`loss`: what each row adds to `val/loss`, which is the mean of them."""
 
     def __post_init__(self) -> None:
         if len(self.prompts) != len(self.scores):
@@ -224,12 +226,32 @@ class Crashed(Event):
         return self.cause != "error"
 
 
+VerdictKind = Literal["learned", "not learned", "harmed", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """Whether a run learned, by its held-out rows."""
+
+    kind: VerdictKind
+    text: str
+    """From where to where, or why not, with its numbers."""
+    fix: str = ""
+    """The argument that helps."""
+
+    @property
+    def line(self) -> str:
+        more = f"; use {self.fix}" if self.fix and self.fix not in self.text else ""
+        return f"{self.kind}: {self.text}{more}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
     how: How
     why: str = ""
     following: tuple[str, ...] = ()
     """Which command of rlrun helps where something is wrong, and its arguments besides the run."""
+    verdict: RunVerdict | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,13 +329,15 @@ def prompt_digest(prompt: str, ground_truth: str) -> str:
     return hashlib.sha256(f"{prompt}\0{ground_truth}".encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
-def held_out_scores(step: int, scores: Sequence[tuple[str, str, float]]) -> list[HeldOutScores]:
+def held_out_scores(
+    step: int, scores: Sequence[tuple[str, str, float]], metric: Literal["score", "loss"] = "score"
+) -> list[HeldOutScores]:
     """An event for each data source, of its name, digest and mean score of each prompt; none of too many prompts."""
     by_source = dict[str, list[tuple[str, float]]]()
     for source, digest, score in scores if len(scores) <= MOST_PROMPTS else ():
         by_source.setdefault(source, []).append((digest, score))
     return [
-        HeldOutScores(step=step, data_source=source, prompts=prompts, scores=means)
+        HeldOutScores(step=step, data_source=source, prompts=prompts, scores=means, metric=metric)
         for source, found in by_source.items()
         for prompts, means in [zip(*found, strict=True)]
     ]
@@ -344,7 +368,7 @@ class LoggedEvent:
         return to_line(self.event, seq=self.seq, attempt=self.attempt)
 
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=vars)
 
 
 def to_line(event: Event, **place: int) -> str:

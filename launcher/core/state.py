@@ -21,6 +21,7 @@ from launcher.core.events import (
     Phase,
     Restarted,
     Resumed,
+    RunVerdict,
     Sample,
     Saved,
     Stalled,
@@ -118,6 +119,8 @@ class RunState:
     answers: tuple[Sample, ...] = ()
     """The best and the worst of the newest ones, shortened: to held-out prompts, or of the training group whose scores
     differ most."""
+    paused_s: float = 0.0
+    """Until a person resumed it."""
     checkpoint: str = ""
     alert: str = ""
     """The latest of the most serious since the run was started again."""
@@ -128,7 +131,8 @@ class RunState:
     """Why nothing goes on; empty as soon as something does."""
     why: str = ""
     following: tuple[str, ...] = ()
-    """That of `Ended`."""
+    verdict: RunVerdict | None = None
+    """Those of `Ended`."""
     usage: Mapping[int, Usage] = field(default_factory=dict)
     """By rank, what each process used when it was looked at last; nothing once they have ended."""
 
@@ -154,7 +158,7 @@ class RunState:
     def elapsed_s(self) -> float:
         if self.started_at is None or self.last_at is None:
             return 0.0
-        return max(self.last_at - self.started_at, 0.0)
+        return max(self.last_at - self.started_at - self.paused_s, 0.0)
 
 
 class Sink(Protocol):
@@ -179,6 +183,8 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
 
 def after(state: RunState, event: Event) -> RunState:
     """The state once `event` has happened."""
+    if isinstance(event, Resumed) and state.last_at is not None:
+        state = replace(state, paused_s=state.paused_s + max(event.at - state.last_at, 0.0))
     state = replace(state, last_at=max(event.at, state.last_at or 0.0))
     match event:
         case Loaded(steps=steps):
@@ -220,14 +226,14 @@ def _after_turn(state: RunState, event: Event) -> RunState:
             return replace(_going_on(state), status="running", restarts=state.restarts + 1, alert_level="info")
         case Resumed(steps=steps):
             steps = steps or state.steps
-            return replace(_going_on(state), status="running", steps=steps, alert_level="info")
+            return replace(_going_on(state), status="running", steps=steps, alert_level="info", verdict=None)
         case Stalled(why=why, for_s=for_s):
             return replace(state, stalled=why, waits_since=event.at - for_s)
         case WentOn():
             return replace(state, stalled="")
-        case Ended(how=how, why=why, following=following):
+        case Ended(how=how, why=why, following=following, verdict=verdict):
             why = why or state.why
-            return replace(_going_on(state), status=how, phase="", why=why, following=following)
+            return replace(_going_on(state), status=how, phase="", why=why, following=following, verdict=verdict)
     return state
 
 

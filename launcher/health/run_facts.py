@@ -322,17 +322,35 @@ class OwnRun(JudgedRun):
             return f"optim.lr_warmup_steps={self.steps // 10}"
         if run.optim.clip_grad < 1e-4:
             return "optim.clip_grad=1"
-        beta, kl = setting(run, "algorithm.beta"), setting(run, "algorithm.kl_loss_coef")
-        if isinstance(beta, float) and beta < 1e-3:
-            return "algorithm.beta=0.1"
-        if isinstance(kl, float) and kl > 1:
-            return "algorithm.kl_loss_coef=0.04"
+        if self._restraint:
+            return f"{self._restraint[0]}={self._restraint[1]}"
         return f"optim.lr={max(10 * run.optim.lr, run.usual_lr):.3g}"
 
+    @property
+    def _restraint(self) -> tuple[str, str] | None:
+        """The setting that holds the policy near the model it began with, and a usual value."""
+        beta, kl = setting(self.run, "algorithm.beta"), setting(self.run, "algorithm.kl_loss_coef")
+        if isinstance(beta, float) and beta < 1e-3:
+            return "algorithm.beta", "0.1"
+        return ("algorithm.kl_loss_coef", "0.04") if isinstance(kl, float) and kl > 1 else None
+
+    def restraint(self) -> str:
+        found = self._restraint
+        return f"{found[0]}={setting(self.run, found[0]):g}" if found else ""
+
+    def held_back(self) -> bool:
+        return self._restraint is not None
+
+    def alike(self) -> str:
+        return "the answers to a prompt" if self.grouped() and not self.constant() else "all answers"
+
     def other_answers(self) -> str:
-        """What makes the answers to a prompt differ."""
-        sampler = self.run.sampler
-        return "sampler.temperature=1" if sampler.temperature < 0.3 else f"sampler.n={max(2 * sampler.n, 8)}"
+        """What makes the answers to a prompt differ, where several are compared."""
+        sampler, data = self.run.sampler, "easier data, or a reward that tells answers apart"
+        if not self.grouped():
+            return data
+        argument = "sampler.temperature=1" if sampler.temperature < 0.3 else f"sampler.n={max(2 * sampler.n, 8)}"
+        return f"{argument}, with {data}"
 
     def rate_above_0(self) -> str:
         return "optim.lr_warmup_steps=0" if self.run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"

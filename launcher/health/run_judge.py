@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
+from launcher.core.events import Alert, Event, Loaded, RunVerdict, Step, Usage, WeightsMoved
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
+from launcher.core.state import RunState
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.judge import Judge, JudgedRun
 from launcher.health.profiles import profile_names, read_profile_file, read_rules, rules_of
 from launcher.health.run_facts import OwnRun
+from launcher.health.series import UnknownValue
+from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 
+SHOWN = 2  # findings in the last line of a run
+OF_VERDICT = {"worse-than-before", "past-its-best"}
+"""Rules that look, while a run goes on, for what its verdict says of its validations at the end."""
+OF_NO_CHANGE = {"nothing-learnt", "answers-unchanged"}
+"""Rules whose noise may hide what a test of single rows finds."""
 RULES = conf_dir() / "health" / "run" / "rules.yaml"
 
 
@@ -36,11 +45,13 @@ class RunJudge:
         self._own = own.rules.keys()
         self._judge = Judge(_rules_for(run, self._facts, own, profile), facts=self._facts)
         self._usage: dict[int, Usage] = {}
+        self._results = HeldOutResults()
         self._rate = math.inf  # the smallest learning rate that was advised
 
     def hear(self, event: Event) -> list[Alert]:
         """The alerts that an event gives rise to."""
         facts = self._facts
+        self._results.see(event)
         match event:
             case Usage():
                 self._usage[event.rank] = event
@@ -69,7 +80,22 @@ class RunJudge:
                 logged.add((event.step, event.text))
         return [alert for alert in given if (alert.step, alert.text) not in logged]
 
-    def verdict(self) -> list[Alert]:
+    def verdict(self, state: RunState) -> RunVerdict:
+        """What the run came to."""
+        facts, training = self._facts, None
+        with suppress(UnknownValue):
+            score = facts.series["score"]
+            training = (score.fifths().start, score.fifths().end, score.gained())
+        tokens = self.run.model.shape.vocab_size if self.run.model.shape else 0
+        known = EndFacts(self.reasons(), training, tokens, facts.slower_5(), facts.faster())
+        return judge_end(state, self._results, known)
+
+    def reasons(self, *, learned: bool = False) -> list[Alert]:
+        """What the last line of a run names besides its verdict."""
+        not_named = OF_VERDICT | OF_NO_CHANGE if learned else OF_VERDICT
+        return [each for each in self.standing() if each.rule not in not_named][:SHOWN]
+
+    def standing(self) -> list[Alert]:
         """What is wrong at the end; nothing for a run that learnt something."""
         if not self._facts.steps:
             fix = "trainer.total_training_steps=100"

@@ -21,6 +21,7 @@ from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
+from launcher.health.run_judge import RunJudge
 from launcher.launch import code_copy, provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import fetched, localized
@@ -232,9 +233,9 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
         raise provenance.unreadable(folder.prepared, error) from error
 
 
-def recorded_spec(folder: Folder) -> RunSpec:
-    """The run as it was asked for, from its folder. Raises `Problems` where it cannot be read."""
-    return _asked(folder, [])
+def judge_of(folder: Folder) -> RunJudge:
+    """By the run as it was asked for, from its folder. Raises `Problems` where it cannot be read."""
+    return RunJudge(_asked(folder, []))
 
 
 def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:

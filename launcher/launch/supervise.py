@@ -29,7 +29,6 @@ from launcher.spec.run import RunSpec
 
 LONGEST_PAUSE_S = 60.0
 MAKE_ROOM = "delete something there, then rlrun train --resume goes on"
-SHOWN = 2  # findings in the last line of a run
 
 
 class Interrupted(BaseException):
@@ -163,7 +162,8 @@ class Supervisor:
                     end, again = _failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines])), None
                 if again is None:
                     end = _final(end, len(row))
-                    follower.tell([Ended(how=end.how, why=end.why, following=end.following)])
+                    verdict = follower.health.verdict(follower.state)
+                    follower.tell([Ended(how=end.how, why=end.why, following=end.following, verdict=verdict)])
                     crash = end.diagnosis.crash if end.diagnosis else None
                     return Outcome(end.exit_code, follower.state, crash, self.folder.path)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
@@ -236,10 +236,12 @@ class Supervisor:
         step, saved = follower.state.step, checkpoints.newest_first(self.folder.checkpoints)
         unsaved = step > 0 and not (saved and checkpoints.step_of(saved[0]) == step)
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
-        shown = follower.health.verdict()[:SHOWN]
-        settings = {word.partition("=")[0]: word for each in reversed(shown) for word in leading_arguments(each.fix)}
+        verdict = follower.health.verdict(follower.state)
+        shown = follower.health.reasons(learned=verdict.kind == "learned")
+        why += [each.text for each in shown] or ([verdict.text] if verdict.kind == "harmed" else [])
+        fixes = [verdict.fix] if verdict.kind == "harmed" else [each.fix for each in reversed(shown)]
+        settings = {word.partition("=")[0]: word for fix in fixes for word in leading_arguments(fix)}
         following = ("rerun", *settings.values()) if settings else ("logs",) if shown else ()
-        why += [each.text for each in shown]
         return Ending("finished", "; ".join(why), 0, following=following)
 
     def _ended_by(self, alert: Alert) -> Ending:

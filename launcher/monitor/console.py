@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import time
@@ -86,7 +85,8 @@ def _lines(event: Event, state: RunState) -> list[str]:
             return [f"continues after {event.after_s:.0f} s"]
         case Ended():
             results = [f"{name}: {text}" for name, text in results_of(state).items()]
-            return [*results, f"{event.how}{': ' + event.why if event.why else ''}"]
+            verdict = [event.verdict.line] if event.verdict else []
+            return [*results, *verdict, f"{event.how}{': ' + why if (why := unsaid(state)) else ''}"]
     return []
 
 
@@ -118,6 +118,11 @@ def waiting(state: RunState, now: float) -> str:
         return text
     seconds = max(now - state.waits_since, 0.0)
     return f"{text}{', so far' if state.stalled else ', for'} {seconds:.0f} s"
+
+
+def unsaid(state: RunState) -> str:
+    """Why a run ended so, where its verdict does not say it."""
+    return "" if state.verdict and state.why in state.verdict.text else state.why
 
 
 def data_line(event: Loaded) -> str:
@@ -157,26 +162,16 @@ def _answers(state: RunState) -> dict[str, str]:
 def held_out(state: RunState) -> str:
     """Where it stands, whence it came, and its best:
 
-    `arith 0.36 [0.32–0.4] at step 60; 0.57 [0.53–0.61] at step 0, -0.21 ±0.0566; best 0.61 [0.57–0.65] at step 20`
+    `arith 0.36 [0.32–0.4] at step 60; 0.57 [0.53–0.61] at step 0; best 0.61 [0.57–0.65] at step 20`
     """
     first, best, last = state.first, state.best, state.last
     if first is None or best is None or last is None:
         return ""
     parts = [f"{label(last.name)} {last.shown} at step {last.step}"]
     if first.step != last.step:
-        parts.append(f"{first.shown} at step {first.step}, {held_out_change(state)}")
+        parts.append(f"{first.shown} at step {first.step}")
         parts.append("its best" if best.step == last.step else f"best {best.shown} at step {best.step}")
     return "; ".join(parts)
-
-
-def held_out_change(state: RunState) -> str:
-    """From the first validation to the last, with its 95 % interval where it is known: `-0.21 ±0.057`."""
-    first, last = state.first, state.last
-    if first is None or last is None or first.step == last.step:
-        return ""
-    widths = [(end.high - end.low) / 2 for end in (first, last) if end.high is not None and end.low is not None]
-    change = compact(last.value - first.value, sign=True)
-    return change + (f" ±{compact(math.hypot(*widths))}" if len(widths) == 2 else "")
 
 
 def _learnt_from(state: RunState) -> str:
@@ -194,7 +189,9 @@ def _learnt_from(state: RunState) -> str:
 def _moved(state: RunState) -> str:
     """In percent of the norm that a part had; of a part that began at 0 its norm."""
     parts = {part: f"norm {compact(x)}" if part == "lora_B" else percent(x) for part, x in state.moved.items()}
-    return ", ".join(f"{part} {text}" for part, text in parts.items())
+    learnt = state.learnt_from.get(LEARNT_FROM[0], (1.0, 1))[0]
+    by = "" if learnt or not parts else " by weight decay alone"
+    return ", ".join(f"{part} {text}" for part, text in parts.items()) + by
 
 
 def _went_back(event: Restarted | Resumed) -> str:

@@ -1,18 +1,19 @@
-"""Runs beside one another: settings that differ, results, curves, and tests on the same held-out items.
+"""Runs beside one another: settings that differ, results, curves, and tests of the held-out scores.
 
-Each run is compared with the first, at the last step at which both have results, or at their ends where there is no
-such step. The test is paired where the log has the scores of at least half of the held-out prompts; otherwise it is
-made from the two intervals. Which of them is made depends on what was logged, never on what it finds. P-values of
-several comparisons are adjusted together (Holm 1979).
+Runs that differ by their seed alone are one side. Where a side has several runs, sides are compared over their runs,
+each with the first; p-values of several comparisons are adjusted together (Holm 1979). One run of each setting is no
+evidence for the setting: then, and of seeds alone, the answers of single runs are compared on the same prompts, and
+nothing is called significant. All is read at the last step at which all runs have a validation, else at their ends.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from markupsafe import Markup
@@ -23,33 +24,46 @@ from launcher.core.files import write_atomic
 from launcher.core.metrics import HeldOut, better, label, shown_in
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
+from launcher.health.paired import (
+    ALPHA,
+    RunScores,
+    ScoreDifference,
+    compare_paired,
+    compare_replicates,
+    compare_unpaired,
+    holm,
+)
 from launcher.monitor.console import clock
-from launcher.reports.goal import significance
-from launcher.reports.items import common_items
+from launcher.reports.items import common_items, prompt_scores
 from launcher.reports.measures import score_trace
-from launcher.reports.paired import ALPHA, ScoreDifference, compare_paired, compare_unpaired, holm
 from launcher.reports.plots import Line, line_of, line_of_validations, plot
 from launcher.reports.render import render
 from launcher.reports.text import setting_text
 from launcher.runs import store
+from launcher.runs.folder import Folder
 from launcher.views.read import read_record
 from launcher.views.record import RunRecord
 from launcher.views.runs import status_word
 
-MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 26, 20, 300
+MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 200, 20, 300
 ENOUGH = 0.5  # the share of held-out prompts with a score below which the test is not paired
 OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any two runs
+SEEDS = ("seed",)
 ABSENT = "-"
+NO_EVIDENCE = (
+    "one run of each setting is no evidence for the setting, as another seed may differ as much; "
+    "use 3 seeds of each: rlrun train -m ... seed=0,1,2"
+)
 
 
-Side = tuple[str, RunRecord]
-Sides = Mapping[str, RunRecord]
-"""The runs by their letters, in the order in which they were given."""
+NamedRun = tuple[str, RunRecord]
+Sides = Mapping[str, Sequence[RunRecord]]
+"""The runs of each setting by a letter, in the order in which they were given."""
 
 
 @dataclass(frozen=True)
 class SettingsRow:
-    """A setting that differs, with its value in each run."""
+    """A setting that differs, with its value in each run or side."""
 
     name: str
     values: tuple[str, ...]
@@ -57,7 +71,7 @@ class SettingsRow:
 
 @dataclass(frozen=True)
 class ScoreTest:
-    """Whether run `b` differs from run `a`."""
+    """Whether side or run `b` differs from `a`."""
 
     a: str
     b: str
@@ -66,33 +80,47 @@ class ScoreTest:
     steps: tuple[int, int]
     metric: str
     found: ScoreDifference
+    runs: tuple[int, int] = (1, 1)
+    """Of each side; a setting is judged only where one has several."""
     p_adjusted: float | None = None
     comparisons: int = 1
 
     @property
-    def significant(self) -> bool:
+    def differs(self) -> bool:
         return self.p_adjusted is not None and self.p_adjusted < ALPHA
 
     @property
+    def significant(self) -> bool:
+        """For the setting."""
+        return self.differs and max(self.runs) > 1
+
+    @property
     def outcome(self) -> str:
-        """`better` or `worse`; empty where the difference is not significant."""
+        """`better` or `worse`; empty where that may be chance or another seed's."""
         if not self.significant:
             return ""
         return "worse" if (self.found.value < 0) != (better(self.metric) == "down") else "better"
 
     @property
     def text(self) -> str:
-        """`B - A at step 120: +0.02 (0.65 and 0.63): not significant (...)`"""
+        """`B - A at step 120: +0.12 (0.65 and 0.53): B is better, significant (...)`"""
         a, b = self.steps
         at = f"at step {b}" if a == b else f"at steps {b} and {a}"
-        of = f" on {self.source}" if self.source else ""
-        change = f"{self.found.value:+.4g} ({compact(self.found.b)} and {compact(self.found.a)})"
-        outcome = significance(self.found, self.p_adjusted)
-        if self.outcome:
-            outcome = f"{self.b} is {self.outcome}, {outcome}"
-        if self.p_adjusted is not None and self.comparisons > 1:
-            outcome = f"{outcome}; p is adjusted for {self.comparisons} comparisons"
-        return f"{self.b} - {self.a}{of} {at}: {change}: {outcome}"
+        of, found = f" on {self.source}" if self.source else "", self.found
+        change = f"{self.b} - {self.a}{of} {at}: {found.value:+.4g} ({compact(found.b)} and {compact(found.a)})"
+        if self.p_adjusted is None or found.low is None or found.high is None:
+            return f"{change}: not tested, as no interval is known"
+        how = f"{found.method} on {found.items} items" if found.paired else "not paired: from two intervals"
+        if found.freedom:
+            counts = " and ".join(map(str, reversed(self.runs)))
+            how = f"{found.method}: {counts}, {found.freedom:.3g} degrees of freedom"
+        p_text = f"= {self.p_adjusted:.2g}" if self.p_adjusted >= 1e-4 else "< 0.0001"
+        if max(self.runs) > 1:
+            outcome = f"{self.b} is {self.outcome}, significant" if self.outcome else "not significant"
+        else:
+            outcome = f"the answers of these two runs {'differ' if self.differs else 'may differ by chance'}"
+        more = f"; p is adjusted for {self.comparisons} comparisons" if self.comparisons > 1 else ""
+        return f"{change}: {outcome} (95 % interval {found.low:+.3g} to {found.high:+.3g}, p {p_text}, {how}){more}"
 
     @property
     def node(self) -> dict[str, Any]:
@@ -114,11 +142,16 @@ class Comparison:
     remarks: list[str]
     plots: list[tuple[str, Markup]]
 
+    def label(self, letter: str) -> str:
+        """The settings that make the side what it is: `optim.lr=1e-05`."""
+        place = list(self.sides).index(letter)
+        return ", ".join(f"{row.name}={row.values[place]}" for row in self.settings if row.name not in SEEDS)
+
     @property
     def node(self) -> dict[str, Any]:
         """The same for programs."""
         return {
-            "runs": {letter: record.name for letter, record in self.sides.items()},
+            "runs": {letter: [record.name for record in side] for letter, side in self.sides.items()},
             "settings": {row.name: dict(zip(self.sides, row.values, strict=True)) for row in self.settings},
             "results": {name: dict(zip(self.sides, cells, strict=True)) for name, *cells in self.results},
             "tests": [test.node for test in self.tests],
@@ -128,26 +161,55 @@ class Comparison:
 
 
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
-    """Read and compare runs. Raises `Problems` where a name means no run, or two mean the same one."""
-    folders = [store.find(name, root) for name in names]
+    """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
+    run."""
+    folders = [folder for name in names for folder in _folders(name, root)]
     if len({folder.path.resolve() for folder in folders}) < len(folders):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if len(folders) > MOST_RUNS:
-        raise Problems(Problem("compare", f"{len(folders)} runs were given", f"use at most {MOST_RUNS}"))
-    sides = dict(zip(string.ascii_uppercase, map(read_record, folders), strict=False))
-    notes = [f"{record.name}: {line}" for record in sides.values() for line in record.unread]
-    settings, problems = differing_settings(sides)
+    if not 2 <= len(folders) <= MOST_RUNS:
+        count = f"{len(folders)} run was given" if len(folders) == 1 else f"{len(folders)} runs were given"
+        fix = "use two or more" if len(folders) < 2 else f"use at most {MOST_RUNS}"
+        raise Problems(Problem("compare", count, fix))
+    records = list(map(read_record, folders))
+    notes = [f"{record.name}: {line}" for record in records for line in record.unread]
+    rows, problems = differing_settings(records)
+    places = _places(rows, len(records))
+    if len(places) > len(string.ascii_uppercase):
+        raise Problems(Problem("compare", f"the runs have {len(places)} settings", "use at most 26"))
+    named = dict(zip(string.ascii_uppercase, places, strict=False))
+    sides = {letter: [records[place] for place in own] for letter, own in named.items()}
+    settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in own) for own in places)) for row in rows]
     tests, remarks = judge_scores(sides)
-    plots = list(_plots(sides))
-    return Comparison(sides, settings, list(_results(sides.values())), tests, [*notes, *problems], remarks, plots)
+    return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
 
 
-def differing_settings(sides: Sides) -> tuple[list[SettingsRow], list[str]]:
+def _folders(name: str, root: Path) -> list[Folder]:
+    """The run of that name, or those of a sweep that have begun."""
+    sweep = store.named(name, root, "sweep.json")
+    if sweep is None:
+        return [store.find(name, root)]
+    return [Folder(path.parent) for path in sorted(sweep.path.parent.glob(f"{sweep.path.name}-*/events.jsonl"))]
+
+
+def _places(rows: Sequence[SettingsRow], count: int) -> list[list[int]]:
+    """The runs of each side, by their numbers: those whose settings are equal but for the seed."""
+    sides = dict[tuple[str, ...], list[int]]()
+    for place in range(count):
+        key = tuple(row.values[place] for row in rows if row.name not in SEEDS)
+        sides.setdefault(key, []).append(place)
+    return list(sides.values())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))
+
+
+def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow], list[str]]:
     """Settings in which any run differs from the first, and what could not be read."""
-    read, problems = dict[str, diff.Side](), list[str]()
-    for letter, record in sides.items():
+    read, problems = dict[int, diff.Side](), list[str]()
+    for place, record in enumerate(records):
         try:
-            read[letter] = diff.side_of_run(record.name, record.folder)
+            read[place] = diff.side_of_run(record.name, record.folder)
         except Problems as error:
             problems += [f"{record.name}: its settings are left out: {line}" for line in error.lines]
     order = dict[tuple[str, bool], None]()
@@ -156,8 +218,7 @@ def differing_settings(sides: Sides) -> tuple[list[SettingsRow], list[str]]:
         order |= {(row.name, row.whole): None for row in found if row.name not in OWN}
     rows = []
     for name, whole in list(order)[:MOST_SETTINGS]:
-        cells = [_setting(read.get(letter), name, whole) for letter in sides]
-        rows.append(SettingsRow(name, tuple(cells)))
+        rows.append(SettingsRow(name, tuple(_setting(read.get(place), name, whole) for place in range(len(records)))))
     return rows, problems
 
 
@@ -170,25 +231,68 @@ def _setting(side: diff.Side | None, name: str, whole: bool) -> str:
 
 
 def judge_scores(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
-    """Each run against the first, with adjusted p-values; and remarks."""
+    """Each side against the first over their runs, or each run against the first where there is one of each setting, or
+    one setting; with adjusted p-values, and remarks."""
     tests, remarks = list[ScoreTest](), list[str]()
-    first, *others = sides.items()
-    for other in others:
-        more, notes = _test_pair(first, other)
-        tests, remarks = [*tests, *more], [*remarks, *notes]
+    if len(sides) > 1 and any(len(side) > 1 for side in sides.values()):
+        tests, remarks = _test_settings(sides)
+    else:
+        letters = sides if len(sides) > 1 else {f"A{number}": [run] for number, run in enumerate(sides["A"], start=1)}
+        first, *others = ((letter, side[0]) for letter, side in letters.items())
+        for other in others:
+            more, notes = _test_pair(first, other)
+            tests, remarks = [*tests, *more], [*remarks, *notes]
+        remarks.append(NO_EVIDENCE if len(sides) > 1 else _noise(sides["A"]))
     known = [test for test in tests if test.found.p is not None]
     adjusted = dict(zip(map(id, known), holm([test.found.p or 0.0 for test in known]), strict=True))
     return [replace(test, p_adjusted=adjusted.get(id(test)), comparisons=len(known)) for test in tests], remarks
 
 
-def _test_pair(one: Side, other: Side) -> tuple[list[ScoreTest], list[str]]:
-    validations = common_validation(one[1], other[1])
+def _noise(runs: Sequence[RunRecord]) -> str:
+    """What is said of runs that differ by their seed alone."""
+    text = "these runs have equal settings but for the seed: what differs is the noise between runs"
+    found = common_validations(runs)
+    if not found:
+        return text
+    spread = stdev(each.value for each in found)
+    return f"{text}; the standard deviation of their {label(found[0].name)} is {spread:.2g} ({len(runs)} runs)"
+
+
+def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
+    runs = [run for side in sides.values() for run in side]
+    found = common_validations(runs)
+    if not found:
+        return [], ["the difference is not tested, as the runs have no held-out metric in common"]
+    at = {run.name: each for run, each in zip(runs, found, strict=True)}
+    metric, remarks = found[0].name, list[str]()
+    scores = {
+        letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name].step)) for run in side]
+        for letter, side in sides.items()
+    }
+    (first, base), *others = scores.items()
+    single = [letter for letter, side in sides.items() if len(side) < 2]
+    if single:
+        remarks.append(f"{', '.join(single)}: one run, so the noise between runs is that of the other settings")
+    tests = [
+        ScoreTest(
+            first, letter, "", (at[sides[first][0].name].step, at[sides[letter][0].name].step), metric,
+            compare_replicates(base, side, list(scores.values())), (len(base), len(side)),
+        )
+        for letter, side in others
+    ]  # fmt: skip
+    return tests, remarks
+
+
+def _test_pair(one: NamedRun, other: NamedRun) -> tuple[list[ScoreTest], list[str]]:
+    validations = common_validations([one[1], other[1]])
     found = _test_at(one, other, *validations) if validations else None
     tests, notes = found or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
     return tests, [f"{other[0]} - {one[0]}: {note}" for note in notes]
 
 
-def _test_at(one: Side, other: Side, a: HeldOut, b: HeldOut) -> tuple[list[ScoreTest], list[str]]:
+def _test_at(
+    one: tuple[str, RunRecord], other: tuple[str, RunRecord], a: HeldOut, b: HeldOut
+) -> tuple[list[ScoreTest], list[str]]:
     """The tests of two validations: one of all items and, where they are paired, one of each source; and remarks."""
     remarks, test = list[str](), partial(ScoreTest, one[0], other[0], steps=(a.step, b.step), metric=a.name)
     prompts = max((record.loaded.val_rows if record.loaded else 0) for _, record in (one, other))
@@ -224,43 +328,49 @@ def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
     return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
 
 
-def common_validation(a: RunRecord, b: RunRecord) -> tuple[HeldOut, HeldOut] | None:
-    """The last validations of both at the same step, or those at their ends where there is no such step; None where
+def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
+    """The last validations at which all have the same step, or those at their ends where there is none; empty where
     they measure different things."""
-    by_step = {each.step: each for each in a.validations}
-    for each in reversed(b.validations):
-        if each.step > 0 and each.step in by_step and by_step[each.step].name == each.name:
-            return by_step[each.step], each
-    return (a.final, b.final) if a.final and b.final and a.final.name == b.final.name else None
+    by_step = [{each.step: each for each in run.validations} for run in runs]
+    for step in sorted(set.intersection(*(set(steps) for steps in by_step)) - {0}, reverse=True):
+        found = [steps[step] for steps in by_step]
+        if len({each.name for each in found}) == 1:
+            return found
+    ends = [run.final for run in runs if run.final]
+    return ends if len(ends) == len(runs) and len({each.name for each in ends}) == 1 else []
 
 
 # ---- tables and plots
 
 
-def _results(records: Collection[RunRecord]) -> Iterator[tuple[str, ...]]:
-    columns = {
-        "status": status_word,
-        "steps": lambda state: f"{state.step} of {state.steps}",
-        "held out, last": lambda state: _held_out(state.last),
-        "held out, best": lambda state: _held_out(state.best),
-        "held out, first": lambda state: _held_out(state.first),
+def _results(sides: Sides) -> Iterator[tuple[str, ...]]:
+    columns: Mapping[str, Callable[[RunRecord], str]] = {
+        "outcome": lambda record: record.verdict.kind,
+        "status": lambda record: status_word(record.state),
+        "steps": lambda record: f"{record.state.step} of {record.state.steps}",
+        "held out, last": lambda record: _held_out(record.state.last),
+        "held out, best": lambda record: _held_out(record.state.best),
+        "held out, first": lambda record: _held_out(record.state.first),
+        "training score, last steps": _training_scores([run for side in sides.values() for run in side]),
+        "duration": lambda record: clock(record.active_s),
+        "seconds per step": lambda record: f"{record.step_seconds:.3g}" if record.step_seconds else ABSENT,
+        "tokens": lambda record: f"{record.tokens:,.0f}" if record.tokens else ABSENT,
+        "restarts": lambda record: str(record.state.restarts),
+        "findings": lambda record: str(record.alert_count),
     }
     for name, text in columns.items():
-        yield name, *(text(record.state) for record in records)
-    yield "training score, last steps", *_training_scores(records)
-    yield "duration", *(clock(record.active_s) for record in records)
-    yield "seconds per step", *(f"{record.step_seconds:.3g}" if record.step_seconds else ABSENT for record in records)
-    yield "tokens", *(f"{record.tokens:,.0f}" if record.tokens else ABSENT for record in records)
-    yield "restarts", *(str(record.state.restarts) for record in records)
-    yield "findings", *(str(record.alert_count) for record in records)
+        yield name, *(_joined(map(text, side)) for side in sides.values())
 
 
-def _training_scores(records: Iterable[RunRecord]) -> list[str]:
+def _training_scores(records: Sequence[RunRecord]) -> Callable[[RunRecord], str]:
     """A text of each run's score, with its name where the runs measure different things, which cannot be compared."""
-    scores = [score_trace(record) for record in records]
-    mixed = len({found[0] for found in scores if found}) > 1
-    late = [(f"{label(found[0])} " if mixed else "", found[1].late()) if found else None for found in scores]
-    return [f"{each[0]}{compact(each[1])}" if each else ABSENT for each in late]
+    mixed = len({found[0] for record in records if (found := score_trace(record))}) > 1
+
+    def text(record: RunRecord) -> str:
+        found = score_trace(record)
+        return ABSENT if found is None else f"{label(found[0]) + ' ' if mixed else ''}{compact(found[1].late())}"
+
+    return text
 
 
 def _held_out(measured: HeldOut | None) -> str:
@@ -268,16 +378,18 @@ def _held_out(measured: HeldOut | None) -> str:
 
 
 def _plots(sides: Sides) -> Iterator[tuple[str, Markup]]:
-    lines = [line_of_validations(letter, record.validations) for letter, record in sides.items()]
+    runs = [(place, run) for place, side in enumerate(sides.values()) for run in side]
+    lines = [replace(line_of_validations(run.name, run.validations), colour=place) for place, run in runs]
     yield from _plot("held-out score; bars: 95 % intervals", lines)
     for names in shown_in("curve"):
-        found = [(letter, record.trace(*names)) for letter, record in sides.items()]
-        title = next((trace[0] for _, trace in found if trace), next(iter(names)))
-        yield from _plot(f"{label(title)}, {title}", [line_of(letter, trace[1]) for letter, trace in found if trace])
+        found = [(place, run.name, run.trace(*names)) for place, run in runs]
+        title = next((trace[0] for *_, trace in found if trace), next(iter(names)))
+        lines = [replace(line_of(name, trace[1]), colour=place) for place, name, trace in found if trace]
+        yield from _plot(f"{label(title)}, {title}", lines)
 
 
 def _plot(title: str, lines: list[Line]) -> Iterator[tuple[str, Markup]]:
-    if svg := plot(lines, f"{title} of {len(lines)} runs over steps"):
+    if any(len(line.points) > 1 for line in lines) and (svg := plot(lines, f"{title} of {len(lines)} runs over steps")):
         yield title, svg
 
 

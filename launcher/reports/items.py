@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from launcher.core.events import prompt_digest
+from launcher.health.paired import PromptKey, by_prompt, numbered
 from launcher.views.read import samples_at, scores_at
 from launcher.views.record import KEPT_SAMPLES, RunRecord
-
-PromptKey = tuple[str, str, int]
-"""Data source, digest of prompt and ground truth, and number among equal rows."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ class CommonItems:
 
 def common_items(one: RunRecord, step: int, other: RunRecord, other_step: int) -> CommonItems:
     """From the scores of all prompts where both logs have them, else from the answers that were logged."""
-    a, b = _means(one, step), _means(other, other_step)
+    a, b = prompt_scores(one, step), prompt_scores(other, other_step)
     if means := bool(a and b):
         return _common(a, b, means)
     return _common(_first_answers(one, step), _first_answers(other, other_step), means)
@@ -47,12 +43,11 @@ def _common(a: dict[PromptKey, float], b: dict[PromptKey, float], means: bool) -
     return CommonItems([(key[0], a[key], b[key]) for key in both], (len(a), len(b)), means)
 
 
-def _means(record: RunRecord, step: int) -> dict[PromptKey, float]:
+def prompt_scores(record: RunRecord, step: int) -> dict[PromptKey, float]:
+    """The mean score of each prompt at a step; empty where they are not logged."""
     kept = next((each for each in (record.scores, record.first_scores) if each and each[0].step == step), None)
     events = scores_at(record.folder, step) if kept is None and record.scores else kept or []
-    return numbered(
-        (each.data_source, *item) for each in events for item in zip(each.prompts, each.scores, strict=True)
-    )
+    return by_prompt(events)
 
 
 def _first_answers(record: RunRecord, step: int) -> dict[PromptKey, float]:
@@ -60,12 +55,3 @@ def _first_answers(record: RunRecord, step: int) -> dict[PromptKey, float]:
     if len(kept) >= KEPT_SAMPLES or (not kept and step in record.sample_steps):
         kept = list(samples_at(record.folder, step))
     return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.value) for each in kept)
-
-
-def numbered(items: Iterable[tuple[str, str, float]]) -> dict[PromptKey, float]:
-    """Each score by its prompt; equal rows are counted."""
-    count, found = Counter[tuple[str, str]](), dict[PromptKey, float]()
-    for source, digest, score in items:
-        count[source, digest] += 1
-        found[source, digest, count[source, digest]] = score
-    return found

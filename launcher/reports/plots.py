@@ -30,6 +30,8 @@ class Line:
     """(step, lower, upper): an interval of each point, or the extremes of each bucket."""
     intervals: bool = False
     """Whether `bounds` are intervals, drawn as bars, and the points have marks."""
+    colour: int | None = None
+    """By default each line has its own."""
 
     @property
     def smooth(self) -> bool:

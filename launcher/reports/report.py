@@ -81,6 +81,19 @@ class Report:
         return {"reached": "pass", "not reached": "fail"}.get(self.goal.outcome, "")
 
     @property
+    def verdict_status(self) -> str:
+        return {"learned": "pass", "harmed": "fail"}.get(self.record.verdict.kind, "")
+
+    @property
+    def node(self) -> dict[str, Any]:
+        """For programs."""
+        record, goal = self.record, self.goal
+        return {
+            "run": record.name, "status": record.state.status, "verdict": record.verdict, "goal": goal.goal,
+            "outcome": goal.outcome, "measured": goal.measured, "checklist": self.checklist,
+        }  # fmt: skip
+
+    @property
     def counts(self) -> str:
         """`7 pass, 2 fail, 1 not measured`"""
         found = {
@@ -168,7 +181,7 @@ def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _plots(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
-    if record.validations:
+    if len(record.validations) > 1:
         name = record.validations[-1].name
         shown = [each for each in record.validations if each.name == name]
         target = judged.goal.value if judged.goal and judged.measured and judged.measured.name == name else None
@@ -179,7 +192,7 @@ def _plots(record: RunRecord, judged: GoalResult) -> Iterator[PlotFigure]:
             "held-out score", one_line(name, 120) + note, svg, values[0], values[-1], min(values), max(values)
         )
     for names in shown_in("curve"):
-        if (found := record.trace(*names)) and found[1].count:
+        if (found := record.trace(*names)) and found[1].count > 1:
             yield _figure(*found)
 
 

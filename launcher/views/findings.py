@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Alert, Event, Phase, Step, Waiting, is_damage
+from launcher.core.events import Alert, Event, Level, Phase, RunVerdict, Step, Waiting, is_damage
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
 from launcher.core.numbers import compact
 from launcher.core.problems import Problems
-from launcher.core.state import LEVELS
+from launcher.core.state import LEVELS, RunState, after
 from launcher.health.advice import MOST_SLOWER, with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
@@ -22,7 +22,6 @@ from launcher.views.read import LogOrRun
 
 if TYPE_CHECKING:
     from launcher.health.run_judge import RunJudge
-    from launcher.spec.run import RunSpec
 
 PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl", "trainer_state": "trl"}
 """In whose spelling the health rules name settings, by the form of a log; of others in words."""
@@ -30,10 +29,20 @@ PROGRAMS = {"rlrun": "rlrun", "verl": "verl", "verl_file": "verl", "trl": "trl",
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, and the last step that was judged."""
+    """What was found, the last step that was judged, and what a run of ours came to."""
 
     alerts: list[Alert]
     last_step: int
+    verdict: RunVerdict | None = None
+
+    @property
+    def nodes(self) -> list[Alert]:
+        """The alerts, and the verdict as one of them."""
+        if self.verdict is None:
+            return self.alerts
+        level: Level = "info" if self.verdict.kind in ("learned", "cannot tell") else "warn"
+        as_alert = Alert(step=self.last_step, text=self.verdict.line, level=level, rule="verdict", fix=self.verdict.fix)
+        return [*self.alerts, as_alert]
 
     @property
     def counts(self) -> str:
@@ -47,23 +56,17 @@ def judge_of(rules: HealthRules | None, kind: str) -> Judge:
     return Judge(rules or read_profile(MEASURED), PROGRAMS.get(kind, "any"))
 
 
-def judge_of_run(run: RunSpec) -> RunJudge:
-    """The judge of a run of ours. It is loaded late: it needs the settings of runs, and a log does without."""
-    from launcher.health.run_judge import RunJudge  # noqa: PLC0415
-
-    return RunJudge(run)
-
-
-def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | None = None) -> Findings:
-    """By these rules; without any, a run of ours by its own profile and its settings `run`.
+def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | None = None) -> Findings:
+    """By these rules; without any, a run of ours by its `own` judge, which knows its settings.
 
     Raises `Problems` where there are neither steps nor findings: nothing was judged.
     """
     judge = judge_of(rules, source.kind)
-    see: Callable[[Event], list[Alert]] = judge.see if run is None or rules else judge_of_run(run).hear
-    found, last, rate, waits = list[Alert](), -1, 0.0, Waiting(text="")
+    see: Callable[[Event], list[Alert]] = judge.see if own is None or rules else own.hear
+    found, last, rate, state, waits = list[Alert](), -1, 0.0, RunState(), Waiting(text="")
     for event in source.events():
         waits = event if isinstance(event, Waiting) else Waiting(text="") if isinstance(event, Phase | Step) else waits
+        state = after(state, event) if own else state
         if isinstance(event, Step):
             last, rate = max(last, event.step), max(rate, *_rates(event))
         found += see(event)
@@ -75,11 +78,11 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, run: RunSpec | No
         found.append(Alert(step=max(last, 0), level="critical", rule="waits", text=text, fix=fix))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
-    if run is None:
+    if own is None:
         found += judge.finish()
     most_slower = math.inf if rules else MOST_SLOWER  # a guide names rates, whatever the run's own is
     alerts = sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
-    return Findings(alerts, max(last, 0))
+    return Findings(alerts, max(last, 0), (state.verdict or own.verdict(state)) if own else None)
 
 
 def _rates(event: Step) -> Iterator[float]:

@@ -10,6 +10,7 @@ import math
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from launcher.core.events import (
     Loaded,
     Restarted,
     Resumed,
+    RunVerdict,
     Sample,
     Started,
     Step,
@@ -31,6 +33,7 @@ from launcher.core.events import (
 from launcher.core.metrics import HeldOut, held_out, validation
 from launcher.core.redaction import redact
 from launcher.core.state import RunState
+from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
 from launcher.runs.folder import Attempt, Folder
 from launcher.views.trace import Trace
 
@@ -124,6 +127,7 @@ class RunRecord:
     scores: list[HeldOutScores] = field(default_factory=list)
     """Of the single prompts of the last validation, one for each data source."""
     first_scores: list[HeldOutScores] = field(default_factory=list)
+    results: HeldOutResults = field(default_factory=HeldOutResults)
     alerts: list[Alert] = field(default_factory=list)
     alert_count: int = 0
     damaged: int = 0
@@ -154,13 +158,20 @@ class RunRecord:
     @property
     def active_s(self) -> float:
         """From its start to its last event, without what it was paused."""
-        return max(self.state.elapsed_s - sum(gap.paused_s for gap in self.gaps), 0.0)
+        return max(self.state.elapsed_s + self.state.paused_s - sum(gap.paused_s for gap in self.gaps), 0.0)
+
+    @cached_property
+    def verdict(self) -> RunVerdict:
+        """What its end says; before that, or of an older version, what its events say so far."""
+        serious = [each for each in self.alerts if each.level == "critical" and each.rule]
+        return self.state.verdict or judge_end(self.state, self.results, EndFacts(serious[:2]))
 
     def trace(self, *names: str) -> tuple[str, Trace] | None:
         """The first of these metrics that has a value."""
         return next(((name, self.traces[name]) for name in names if name in self.traces), None)
 
     def take(self, event: Event) -> None:
+        self.results.see(event)
         match event:
             case Step():
                 self._take_step(event)
@@ -168,7 +179,7 @@ class RunRecord:
                 if self.sample_steps[-1:] != [event.step]:
                     self.sample_steps.append(event.step)
                 _keep(_shortened(event), self.first_samples, self.samples)
-            case HeldOutScores():
+            case HeldOutScores(metric="score"):
                 _keep(event, self.first_scores, self.scores)
             case Usage():
                 self.used.add(event)

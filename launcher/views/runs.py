@@ -13,7 +13,7 @@ from launcher.core.metrics import better, label
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Status
-from launcher.monitor.console import clock, date, held_out, held_out_change, waiting
+from launcher.monitor.console import clock, date, held_out, unsaid, waiting
 from launcher.runs.store import Run
 
 
@@ -68,7 +68,7 @@ def run_row(run: Run) -> dict[str, str]:
         "step": f"{state.step}/{state.steps}",
         "training": "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
         "held out": f"{label(state.last.name)} {state.last.shown}" if state.last else "",
-        "change": held_out_change(state),
+        "outcome": state.verdict.kind if state.verdict else "",
         "at first": state.first.shown if state.first else "",
         "best": f"{state.best.shown} at {state.best.step}" if state.best else "",
     }
@@ -83,6 +83,7 @@ def status_line(name: str, state: RunState) -> str:
         f"{clock(state.elapsed_s)}{left}",
         "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
         f"held out {held_out(state)}" if state.last else "",
-        waiting(state, time.time()) or state.why or state.alert,
+        state.verdict.line if state.verdict else "",
+        waiting(state, time.time()) or unsaid(state) or ("" if state.verdict else state.alert),
     )
     return "; ".join(part for part in parts if part)

@@ -77,7 +77,7 @@ def judged(run: RunSpec, steps: Sequence[Mapping[str, float]], moved: float | No
         alerts += judge.hear(Step(step=number, metrics=metrics))
     if moved is not None:
         alerts += judge.hear(WeightsMoved(step=len(steps) - 1, distance={"attention": moved, "mlp": moved}))
-    return alerts, judge.verdict()
+    return alerts, judge.standing()
 
 
 @pytest.mark.parametrize("name", CURVES["ruined"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.core.events import Restarted, Step
-from launcher.reports.comparison import compare_runs, write_comparison
+from launcher.reports.comparison import NO_EVIDENCE, compare_runs, write_comparison
 from launcher.runs.folder import Folder
 
 SPEC = """
@@ -17,6 +18,9 @@ algorithm: {{_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: {kl}}}
 optim: {{lr: 1.0e-06}}
 trainer: {{experiment_name: {name}}}
 """
+
+
+NAMES = ("one", "two", "three", "four", "five", "few")
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def pair(make_run: Any, logged: Any) -> Any:
         right = round(sum(known))
         events = [*logged.begin(rows=rows or len(scores)), *logged.answers(step, scores, **texts),
                   logged.validated(step, right, len(scores), **{"critic/score/mean": right / len(scores)})]  # fmt: skip
-        return make_run(events, name, SPEC.format(kl=0.0 if name == "one" else 0.1, name=name))  # type: ignore[no-any-return]
+        return make_run(events, name, SPEC.format(kl=NAMES.index(name) / 10, name=name))  # type: ignore[no-any-return]
 
     return make
 
@@ -43,13 +47,13 @@ def test_two_real_runs(trained: Any, look: Any, monkeypatch: pytest.MonkeyPatch)
     ran = look("compare", "one", "two", "--out", "both.html", "--json")
     assert ran.exit_code == 0, ran.stderr
     node = json.loads(ran.stdout)
-    assert node["runs"] == {"A": "rlrun/one", "B": "rlrun/two"} and node["settings"] == {"seed": {"A": "0", "B": "1"}}
+    assert node["runs"] == {"A": ["rlrun/one", "rlrun/two"]} and node["settings"] == {"seed": {"A": "0; 1"}}
     (test,) = node["tests"]
     assert test["found"]["items"] == 8 and test["steps"] == [12, 12] and test["paired"]
     page = (trained.folder / "both.html").read_text()
     assert page.count("<svg") >= 8 and "Settings that differ" in page and "rlrun/two" in page
     text = look("compare", "one", "two").stdout
-    assert "B - A at step 12: " in text and "seed" in text
+    assert "A2 - A1 at step 12: " in text and "what differs is the noise between runs" in text
 
 
 def test_what_cannot_be_compared_is_a_problem(make_run: Any, look: Any) -> None:
@@ -68,9 +72,11 @@ def test_a_difference_on_the_same_items(pair: Any) -> None:
     found = compare(pair("one", [0.0] * 12 + [1.0] * 8), pair("two", [1.0] * 20))
     (test,) = found.tests
     assert (test.found.method, test.found.only_a, test.found.only_b) == ("McNemar exact", 0, 12)
-    assert test.significant and test.outcome == "better" and test.p_adjusted == pytest.approx(2 / 2**12)
-    assert test.text.startswith("B - A at step 10: +0.6 (1 and 0.4): B is better, significant (95 % interval +0.")
-    assert found.remarks == [] and [row.name for row in found.settings] == ["algorithm.kl_loss_coef"]
+    assert test.differs and not test.significant and test.outcome == ""
+    assert test.p_adjusted == pytest.approx(2 / 2**12)
+    text = "B - A at step 10: +0.6 (1 and 0.4): the answers of these two runs differ (95 % interval +0."
+    assert test.text.startswith(text)
+    assert found.remarks == [NO_EVIDENCE] and [row.name for row in found.settings] == ["algorithm.kl_loss_coef"]
     assert found.settings[0].values == ("0.0", "0.1")
 
 
@@ -81,8 +87,8 @@ def test_several_runs_are_adjusted_together(pair: Any) -> None:
     for name, more in (("two", 6), ("three", 12), ("four", 1), ("five", 0)):
         runs.append(pair(name, [1.0] * more + base[more:]))
     found = compare(*runs)
-    assert [test.significant for test in found.tests] == [False, True, False, False]
-    assert ": not significant (95 % interval" in found.tests[0].text and found.tests[0].outcome == ""
+    assert [test.differs for test in found.tests] == [False, True, False, False]
+    assert "may differ by chance (95 % interval" in found.tests[0].text and found.tests[0].outcome == ""
     assert found.tests[0].found.p == pytest.approx(2 / 2**6)
     assert found.tests[0].p_adjusted == pytest.approx(3 * 2 / 2**6)
     assert "p is adjusted for 4 comparisons" in found.tests[0].text
@@ -90,7 +96,7 @@ def test_several_runs_are_adjusted_together(pair: Any) -> None:
 
 def test_other_scores_are_tested_by_their_signs(pair: Any) -> None:
     found = compare(pair("one", [0.25] * 20), pair("two", [0.25 + n / 40 for n in range(20)]))
-    assert found.tests[0].found.method == "sign flip" and found.tests[0].significant
+    assert found.tests[0].found.method == "sign flip" and found.tests[0].differs
 
 
 def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
@@ -99,7 +105,8 @@ def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
     assert not found.tests[0].found.paired and "not paired: from two intervals" in found.tests[0].text
     assert found.remarks == [
         "B - A: the test is not paired, as the logs of both runs have answers to only 4 of 200 held-out prompts; "
-        "trainer.log_val_generations=200 in both runs makes a paired test, which finds smaller differences"
+        "trainer.log_val_generations=200 in both runs makes a paired test, which finds smaller differences",
+        NO_EVIDENCE,
     ]
 
 
@@ -113,7 +120,7 @@ def test_scores_of_all_prompts_are_paired_where_few_answers_are_logged(make_run:
         runs.append(make_run(events, name))
     found = compare(*runs)
     (test,) = found.tests
-    assert (test.found.paired, test.found.items, test.outcome) == (True, 200, "better") and found.remarks == []
+    assert (test.found.paired, test.found.items, test.differs) == (True, 200, True)
     assert test.found.value == pytest.approx(0.25 * 30 / 200)
 
 
@@ -128,10 +135,10 @@ def test_scores_of_an_earlier_common_step_and_of_two_sources(make_run: Any, logg
             events.append(logged.validated(step, round(12 * right), 24))
         runs.append(make_run(events, name))
     tests = compare(*runs).tests
-    assert [(test.steps, test.source, test.found.value, test.outcome) for test in tests] == [
-        ((5, 5), "", 0.5, "better"), ((5, 5), "easy", 1.0, "better"), ((5, 5), "hard", 0.0, ""),
+    assert [(test.steps, test.source, test.found.value, test.differs) for test in tests] == [
+        ((5, 5), "", 0.5, True), ((5, 5), "easy", 1.0, True), ((5, 5), "hard", 0.0, False),
     ]  # fmt: skip
-    assert "B - A on hard at step 5: +0 (0 and 0): not significant" in tests[2].text
+    assert "A2 - A1 on hard at step 5: +0 (0 and 0): the answers of these two runs may differ" in tests[2].text
 
 
 def test_scores_of_steps_that_were_undone_do_not_count(make_run: Any, logged: Any) -> None:
@@ -149,7 +156,7 @@ def test_scores_of_steps_that_were_undone_do_not_count(make_run: Any, logged: An
 
 def test_answers_without_a_score_are_left_out(pair: Any) -> None:
     found = compare(pair("one", [1.0] * 8 + [math.nan] * 2), pair("two", [0.0] * 10))
-    assert found.tests[0].found.items == 8 and found.tests[0].outcome == "worse"
+    assert found.tests[0].found.items == 8 and found.tests[0].differs
     assert "2 prompts lack a score in one of the runs" in found.remarks[0]
 
 
@@ -167,7 +174,8 @@ def test_losses_have_no_interval_and_are_not_tested(make_run: Any, logged: Any) 
     ]
     found = compare(*runs)
     assert found.tests[0].p_adjusted is None and "not tested, as no interval is known" in found.tests[0].text
-    assert found.remarks == ["B - A: the test is not paired, as the val loss of single prompts is not logged"]
+    assert found.remarks[0] == "A2 - A1: the test is not paired, as the val loss of single prompts is not logged"
+    assert "the standard deviation of their val loss is 0.35 (2 runs)" in found.remarks[1]
     assert json.loads(json.dumps(found.node))["tests"][0]["significant"] is False
 
 
@@ -188,7 +196,48 @@ def test_a_run_that_lacks_something(make_run: Any, logged: Any, tmp_path: Any, o
 
 def test_answers_to_other_prompts_are_no_reason_to_log_more(pair: Any) -> None:
     one, two = pair("one", [1.0, 0.0] * 5), pair("two", [1.0, 0.0] * 5, prompt="another question")
-    (remark,) = compare(one, two).remarks
+    remark = compare(one, two).remarks[0]
     assert "only 0 of 10 held-out prompts are the same in both runs" in remark and "log_val_generations" not in remark
-    (remark,) = compare(one, pair("few", [1.0, 0.0], rows=10)).remarks
+    remark = compare(one, pair("few", [1.0, 0.0], rows=10)).remarks[0]
     assert "only 2 of 10 held-out prompts; trainer.log_val_generations=10 in both runs makes a paired test" in remark
+
+
+def seeds(make_run: Any, logged: Any, kl: float, rights: list[int], first: int = 0) -> list[Folder]:
+    """Runs of a setting with these numbers of right answers out of 200, and a seed each."""
+    found = []
+    for seed, right in enumerate(rights, start=first):
+        name, events = f"kl-{kl}-{seed}", [*logged.begin(rows=200), logged.validated(9, right, 200)]
+        found.append(make_run(events, name, SPEC.format(kl=kl, name=name) + f"seed: {seed}\n"))
+    return found
+
+
+@pytest.mark.parametrize(("rights", "outcome"), [
+    ([130, 136, 133], "better"),  # 0.15 more, where seeds differ by 0.015
+    ([103, 140, 110], ""),  # as much as seeds differ
+    ([70, 74, 72], "worse"),
+    ([133], "better"),  # the noise between its seeds is taken to be that of the others
+])  # fmt: skip
+def test_a_setting_is_judged_over_its_seeds(make_run: Any, logged: Any, rights: list[int], outcome: str) -> None:
+    found = compare(*seeds(make_run, logged, 0.0, [100, 103, 106]), *seeds(make_run, logged, 0.1, rights))
+    (test,) = found.tests
+    assert (test.outcome, test.runs, test.found.method) == (outcome, (3, len(rights)), "t test over runs")
+    assert found.label("B") == "algorithm.kl_loss_coef=0.1" and len(found.sides["B"]) == len(rights)
+    assert {name: cells for name, *cells in found.results}["held out, last"][0].count(";") == 2
+
+
+def test_seeds_alone_are_the_noise(make_run: Any, logged: Any) -> None:
+    found = compare(*seeds(make_run, logged, 0.0, [60, 100, 140]))
+    assert not any(test.significant or test.outcome for test in found.tests) and list(found.sides) == ["A"]
+    assert "the standard deviation of their gsm8k is 0.2 (3 runs)" in found.remarks[-1]
+
+
+def test_a_sweep_is_the_runs_of_its_points(make_run: Any, logged: Any, look: Any, tmp_path: Path) -> None:
+    for name, right, lr in (("s-sweep1-a", 5, 1), ("s-sweep1-b", 9, 2)):
+        make_run([*logged.begin(), logged.validated(9, right, 10)], name, SPEC.format(kl=lr, name=name))
+    sweep = tmp_path / "runs" / "p" / "s-sweep1"
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text("{}")
+    ran = look("compare", "s-sweep1", "--out", "both.html")
+    assert ran.exit_code == 0 and "B  algorithm.kl_loss_coef=2: p/s-sweep1-b" in ran.stdout, ran.output
+    assert "one run of each setting is no evidence" in ran.stdout
+    assert "algorithm.kl_loss_coef=2" in (tmp_path / "both.html").read_text()

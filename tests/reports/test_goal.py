@@ -1,4 +1,4 @@
-"""The final held-out score against a goal (S2-30), and the two questions where it is missed."""
+"""The final held-out score against a goal (S2-30)."""
 
 from __future__ import annotations
 
@@ -42,25 +42,6 @@ def test_the_guides_example_is_reached(make_run: Any, logged: Any) -> None:
     assert found.outcome == "reached" and found.title == "Goal held-out score >= 0.55: reached"
     assert found.lines[0] == "gsm8k is 0.62 [0.59–0.65] at step 100; the goal is held-out score >= 0.55"
     assert found.lines[1] == "the whole 95 % interval meets the goal"
-    assert "+0.32 since step 0 (0.3 [0.272–0.329]): significant" in found.lines[2]
-
-
-def test_the_guides_example_is_missed_with_its_two_questions(make_run: Any, logged: Any) -> None:
-    """S2-30: at 0.4 it is not done: did it stop rising, are few answers positive?"""
-    flat = [
-        logged.validated(step, right, 1000) for step, right in ((0, 100), (10, 300), (20, 390), (30, 400), (40, 400))
-    ]
-    found = judged(make_run, [*logged.begin(), *flat, *logged.answers(40, [1.0] * 4 + [0.0] * 6)])
-    assert found.outcome == "not reached" and found.lines[1] == "the whole 95 % interval misses the goal"
-    assert "from 0.39 to 0.4 in the second half: flat" in found.lines[2]
-    assert "40% of 10 logged held-out answers have a positive score: low" in found.lines[3]
-
-
-def test_a_score_that_fell_is_neither_flat_nor_to_be_trained_longer(make_run: Any, logged: Any) -> None:
-    fallen = [logged.validated(step, right, 256) for step, right in ((0, 47), (20, 0), (40, 0), (60, 0), (80, 0))]
-    found = judged(make_run, [*logged.begin(), *fallen, *logged.answers(80, [0.0] * 10)])
-    assert found.lines[2] == "the held-out score fell from 0.1836 at step 0 to 0: a smaller optim.lr"
-    assert found.lines[3] == "0% of 10 logged held-out answers have a positive score: low"
 
 
 def test_what_an_interval_leaves_open_is_said(make_run: Any, logged: Any) -> None:
@@ -88,7 +69,7 @@ def test_a_loss_is_to_fall(make_run: Any, logged: Any) -> None:
     events = [Step(at=float(step), step=step, metrics={"val/loss": 2.0 - step / 10}) for step in (0, 10)]
     found = judged(make_run, [*logged.begin(), *events], "1.5")
     assert (found.outcome, found.title) == ("reached", "Goal held-out score <= 1.5: reached")
-    assert "no interval is known" in found.lines[1] and "not tested, as no interval is known" in found.lines[-1]
+    assert "no interval is known" in found.lines[1]
 
 
 @pytest.mark.parametrize("events", [[], [Ended(at=9.0, how="failed", why="out of memory")]])
@@ -98,26 +79,7 @@ def test_without_a_validation_nothing_is_known(make_run: Any, logged: Any, event
             read_record(make_run([*logged.begin(), *events], str(goal)[:1])), parse_goal(goal) if goal else None
         )
         assert found.outcome == "not measured"
-        assert found.lines == ("there is no validation, so nothing is known of held-out data",)
-
-
-def test_without_a_goal_the_change_since_step_0_is_tested_on_the_same_items(make_run: Any, logged: Any) -> None:
-    events = [
-        *logged.answers(0, [0.0] * 10),
-        logged.validated(0, 0, 10),
-        *logged.answers(50, [1.0] * 6 + [0.0] * 4),
-        logged.validated(50, 6, 10),
-    ]
-    found = judged(make_run, [*logged.begin(), *events], None)
-    assert found.outcome == "not measured" and found.change and found.change.paired
-    assert found.change.p == pytest.approx(2 / 2**6) and "McNemar exact on 10 items" in found.lines[1]
-    few = judge_goal(read_record(make_run([*logged.begin(rows=500), *events], "few")), None)
-    assert few.change and not few.change.paired and "not paired: from two intervals" in few.lines[1]
-
-
-def test_a_change_that_may_be_chance_is_not_significant(make_run: Any, logged: Any) -> None:
-    found = judged(make_run, [*logged.begin(), logged.validated(0, 50, 100), logged.validated(9, 53, 100)], None)
-    assert "+0.03 since step 0" in found.lines[1] and ": not significant (" in found.lines[1]
+        assert found.lines == (("there is no validation, so nothing is known of held-out data",) if goal else ())
 
 
 def test_equal_rows_are_paired_in_their_order(make_run: Any, logged: Any) -> None:

@@ -28,20 +28,19 @@ def rows_of(make_run: Any, events: list[Any]) -> dict[str, ReportRow]:
 
 @pytest.mark.parametrize(("held_out", "status"), [
     ("val-core/gsm8k/reward/mean@1", "not measured"),  # of answers: another measure than pairs
-    ("val/rewards/accuracies", "fail"),  # the same of held-out pairs
+    ("val/rewards/accuracies", "no bound"),  # the same of held-out pairs
 ])  # fmt: skip
 def test_an_accuracy_on_pairs_is_not_compared_with_a_score_of_answers(
     make_run: Any, logged: Any, held_out: str, status: str
 ) -> None:
     rows = rows_of(make_run, [*logged.begin(), *pairs(held_out)])
-    assert rows["held-out score moves with the training score"].status == status
-    assert rows["no overfitting: gap < 20%"].status == status
+    assert rows["training score above the held-out one"].status == status
 
 
 def test_training_scores_of_different_kinds_are_named(make_run: Any, logged: Any) -> None:
     scored = [*logged.begin(), Step(at=9.0, step=1, metrics={"critic/score/mean": 0.25})]
     runs = [make_run(scored, "one"), make_run(scored, "two"), make_run([*logged.begin(), *pairs(logged.mean)], "three")]
-    for other, expected in ((runs[1], ("0.25", "0.25")), (runs[2], ("score 0.25", "accuracy 0.75"))):
+    for other, expected in ((runs[1], ("0.25",)), (runs[2], ("score 0.25; accuracy 0.75",))):
         found = compare_runs([str(runs[0].path), str(other.path)], other.path.parent.parent)
         assert ("training score, last steps", *expected) in found.results
 
@@ -73,27 +72,12 @@ def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any,
         assert file.read_text().count("optim.lr=1e-6") == 2
 
 
-@pytest.mark.parametrize(("logged_scores", "status", "sentence"), [
-    ([0.0] * 4, "not measured", "70% of the training answers of the last steps have a positive reward: not low"),
-    ([0.0] * 10, "fail", "0% of 10 logged held-out answers have a positive score: low"),
-])  # fmt: skip
+@pytest.mark.parametrize(("logged_scores", "status"), [([0.0] * 4, "not measured"), ([0.0] * 10, "no bound")])
 def test_a_few_logged_answers_do_not_judge_a_run(
-    make_run: Any, logged: Any, logged_scores: list[float], status: str, sentence: str
+    make_run: Any, logged: Any, logged_scores: list[float], status: str
 ) -> None:
-    """`trainer.log_val_generations` is 4 by default; the share of positive rewards counts every training answer."""
-    step = logged.validated(1, 100, 256, **{"critic/rewards/positive_share": 0.7})
+    """`trainer.log_val_generations` is 4 by default."""
+    step = logged.validated(1, 100, 256)
     report = make_report(make_run([*logged.begin(rows=256), *logged.answers(1, logged_scores), step]), Goal(0.9))
-    (row,) = (row for row in report.checklist if row.name.startswith("most held-out answers"))
+    (row,) = (row for row in report.checklist if row.name.startswith("held-out answers"))
     assert row.status == status and f"of {len(logged_scores)} logged answers" in row.figure
-    assert any(line.startswith(sentence) for line in report.goal.lines)
-
-
-@pytest.mark.parametrize(("train", "held", "status"), [
-    (0.0, 0, "not measured"), (0.1, 0, "fail"), (0.1, 5, "pass"), (-0.1, 5, "fail"),
-])  # fmt: skip
-def test_scores_that_both_stay_say_nothing_of_moving_together(
-    make_run: Any, logged: Any, train: float, held: int, status: str
-) -> None:
-    steps = [logged.validated(n, held * (n > 3), 10, **{"critic/score/mean": n * train}) for n in range(8)]
-    row = rows_of(make_run, [*logged.begin(), *steps])["held-out score moves with the training score"]
-    assert row.status == status

@@ -20,7 +20,7 @@ from launcher.views.read import LogOrRun, find
 from launcher.views.trace import shortened
 
 if TYPE_CHECKING:
-    from launcher.spec.run import RunSpec
+    from launcher.health.run_judge import RunJudge
 
 COLOURS = {"info": "blue", "warn": "yellow", "critical": "bold red"}
 SIGNS = {"info": "i", "warn": "!", "critical": "✗"}
@@ -44,21 +44,23 @@ def diagnose(
     rules = None if profile is None else read_profile(profile)
     source = find(name, root)
     own = source.log is None and rules is None
-    found = findings.find_problems(source, rules, _recorded(name, root) if own else None)
+    found = findings.find_problems(source, rules, _judge_of(name, root) if own else None)
     critical = any(alert.level == "critical" for alert in found.alerts)
-    return CommandAnswer(found.alerts, lambda: _show(source, found), exit_code=int(critical))
+    return CommandAnswer(found.nodes, lambda: _show(source, found), exit_code=int(critical))
 
 
-def _recorded(name: str, root: Path) -> RunSpec:
-    """The run as it was asked for. What reads it is loaded late: a log of another program does without."""
-    from launcher.launch.start import recorded_spec  # noqa: PLC0415
+def _judge_of(name: str, root: Path) -> RunJudge:
+    """That of a run of ours. What reads its settings is loaded late: a log of another program does without."""
+    from launcher.launch.start import judge_of  # noqa: PLC0415
 
-    return recorded_spec(store.find(name, root))
+    return judge_of(store.find(name, root))
 
 
 def _show(source: LogOrRun, found: Findings) -> None:
     counts = found.counts or "no finding"
     say(f"{source.title}  ·  {source.kind}  ·  to step {found.last_step}  ·  {counts}", "dim")
+    if found.verdict:
+        say(found.verdict.line)
     metrics = findings.series_of(found.alerts)
     curves = series.curves(source.steps(), metrics) if metrics else {}
     for alert in found.alerts:

@@ -9,10 +9,9 @@ import typer
 
 from launcher.cli.arguments import Root, RunName, complete_run
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
-from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
 from launcher.reports.goal import parse_goal
-from launcher.reports.report import check_output, make_report, write_report
+from launcher.reports.report import Report, check_output, make_report, write_report
 from launcher.runs import store
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Page to write; default: in the run's folder.")]
@@ -26,15 +25,20 @@ def report(
     ] = None,
     out: Out = None,
     root: Root = Path("runs"),
-) -> None:
+) -> CommandAnswer:
     """It is read from the run's folder alone, and may be made while the run goes on."""
     wanted = parse_goal(goal) if goal is not None else None
     folder = store.find(name, root)
     page = out or folder.path / "report.html"
     check_output(page)
     made = make_report(folder, wanted)
-    page, text = write_report(made, page)
+    written_to = write_report(made, page)
+    return CommandAnswer(made.node, lambda: _say_report(made, written_to))
+
+
+def _say_report(made: Report, written_to: tuple[Path, Path]) -> None:
     say(f"{made.record.name}: {made.intro}")
+    say(made.record.verdict.line)
     if made.goal.goal:
         say(made.goal.title)
     for line in made.goal.lines:
@@ -45,21 +49,19 @@ def report(
             say(f"  {row.name}: {'; '.join(filter(None, (row.figure, row.note)))}")
     for problem in made.problems:
         say(f"  ✗ {problem}")
-    say(f"wrote {page} and {text}")
+    say("wrote {} and {}".format(*written_to))
 
 
 def compare(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN RUN...", help="Runs; each is compared with the first.", autocompletion=complete_run
+            metavar="RUN...", help="Runs, or a sweep: by what differs but for the seed.", autocompletion=complete_run
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    if len(names) < 2:
-        raise Problems(Problem("compare", f"{len(names)} run was given", "use two or more"))
     if out:
         check_output(out)
     found = compare_runs(names, root)
@@ -68,8 +70,9 @@ def compare(
 
 
 def _say_comparison(found: Comparison, written_to: Path | None) -> None:
-    for letter, record in found.sides.items():
-        say(f"{letter}  {record.name}")
+    for letter, side in found.sides.items():
+        label = found.label(letter)
+        say(f"{letter}  {f'{label}: ' if label else ''}{', '.join(record.name for record in side)}")
     for line in found.notes:
         say(f"✗ {line}")
     if found.settings:

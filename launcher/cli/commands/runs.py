@@ -36,7 +36,7 @@ Cluster = Annotated[
 
 SWEEP = "sweep.json"  # the file in a sweep's folder
 COLUMNS = (
-    "run", "status", "step", "held out", "change", "training", "took", "started", "algorithm", "best", "at first",
+    "run", "status", "step", "outcome", "held out", "training", "took", "started", "algorithm", "best", "at first",
 )  # fmt: skip
 """Of the list of runs, the most telling first: a narrow terminal shows as many of these as there is room for."""
 LEAST, GAP = 60, 2  # columns of a terminal for which the table is made, and between two of its own

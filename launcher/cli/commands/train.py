@@ -28,7 +28,7 @@ from launcher.launch import job, start
 from launcher.launch.follow import Outcome
 from launcher.launch.queue import watch_lifeline
 from launcher.launch.rerun import prepare_rerun, start_rerun
-from launcher.monitor.console import next_command
+from launcher.monitor.console import next_command, unsaid
 from launcher.preflight.plan import Page, page, plan, ready_from
 from launcher.runs import store
 from launcher.runs.stop_requests import handle_signals
@@ -158,8 +158,8 @@ def _say_detached(begun: job.Submitted, is_sweep: bool) -> None:
 def say_end(outcome: Outcome) -> None:
     if outcome.crash and outcome.crash.user_error:
         say_problems(outcome.crash.lines)
-    elif outcome.state.why and outcome.state.status != "stopped":
-        say_problems([outcome.state.why])
+    elif outcome.state.status != "stopped" and (why := unsaid(outcome.state)):
+        say_problems([why])
     if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
         return
     run, state = str(outcome.folder), outcome.state

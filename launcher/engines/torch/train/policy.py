@@ -171,20 +171,24 @@ class Policy:
         return self.algorithm.value_loss(value, part), value
 
     @torch.no_grad()
-    def heldout_losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
-        """Sum and count of the loss and of the algorithm's metrics over this process's held-out rows."""
+    def heldout_losses(
+        self, batch: Batch, groups: Sequence[Sequence[int]]
+    ) -> tuple[dict[str, tuple[float, float]], list[float]]:
+        """Sum and count of the loss and of the algorithm's metrics over this process's held-out rows, and the sum of
+        each of the `groups` of sequences, which are the rows of the data."""
         parts = self._parts(batch)
         if self.reference:
             with self.reference.on_device() as model:
                 batch = replace(batch, reference=self._compute_rows(model, batch, parts, self._logp))
         batch = replace(batch, old=self._compute_rows(self.model, batch, parts, self._logp))
-        sums = Sums(batch.mask.device)
-        for rows in parts:
-            part = batch.rows(rows)
-            if rows:
-                loss, seen = self.algorithm.loss(Output(part.old), part)
-                sums.add({**seen, "loss": Mean(loss, self.algorithm.units(part))})
-        return {what: (x[0].item(), x[1].item()) for what, x in sums.means.items()}
+        sums, losses = Sums(batch.mask.device), list[Tensor]()
+        for rows in groups:
+            part = batch.rows(list(rows))
+            loss, seen = self.algorithm.loss(Output(part.old), part)
+            sums.add({**seen, "loss": Mean(loss, self.algorithm.units(part))})
+            losses.append(loss)
+        of_rows: list[float] = torch.stack(losses).tolist()
+        return {what: (x[0].item(), x[1].item()) for what, x in sums.means.items()}, of_rows
 
 
 _CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")

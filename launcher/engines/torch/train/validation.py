@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import accumulate, pairwise, takewhile
 
-from launcher.core.events import Event, Sample, held_out_scores, prompt_digest
+from launcher.core.events import Event, HeldOutScores, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
@@ -71,7 +71,8 @@ class Validation:
         self.tally, self.alerts = Tally(), []
         metrics, events = self._scores(step) if self.asked else ({}, [])
         if self.compared:
-            metrics |= self._losses()
+            losses, of_rows = self._losses(step)
+            metrics, events = metrics | losses, [*events, *of_rows]
         return metrics, events + (self._readable(step) if self.read else [])
 
     def _readable(self, step: int) -> list[Event]:
@@ -189,21 +190,39 @@ class Validation:
             of = slice(number * n, (number + 1) * n)
             yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], scores[of])
 
-    def _losses(self) -> dict[str, float]:
-        """`val/loss`, and `val/` all else that the algorithm reports of rows."""
-        mine = self.compared[world.RANK :: world.SIZE]
-        sums: dict[str, tuple[float, float]] = {}
+    def _losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
+        """`val/loss`, and `val/` all else that the algorithm reports of rows; and what each row adds to the loss."""
+        mine = list(enumerate(self.compared))[world.RANK :: world.SIZE]
+        sums, losses = dict[str, tuple[float, float]](), list[tuple[int, str, float]]()
         for start in range(0, _share(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
-            found = self.policy.heldout_losses(collate(read_episodes(rows or self.compared[:1]), self.policy.model))
+            tokens = [row for _, row in rows] or self.compared[:1]
+            groups = _sequences(tokens)
+            found, of_rows = self.policy.heldout_losses(collate(read_episodes(tokens), self.policy.model), groups)
             for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count
-        return {
+            losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, of_rows, strict=False)]
+        joined = add_sums(world.all_gather_object(sums))
+        metrics = {
             f"val/{name.removeprefix('actor/')}": total / max(count, 1e-300)
-            for name, (total, count) in add_sums(world.all_gather_object(sums)).items()
+            for name, (total, count) in joined.items()
             if "/loss" not in name
         }
+        in_order = sorted(loss for part in world.all_gather_object(losses) for loss in part)
+        each = len(in_order) / max(joined["loss"][1], 1e-300)  # so that their mean is that of all units
+        return metrics, held_out_scores(step, [("", digest, loss * each) for _, digest, loss in in_order], "loss")
+
+
+def _sequences(rows: Sequence[Tokens | Pair]) -> list[range]:
+    """The places of each row's sequences in their batch."""
+    ends = list(accumulate(2 if isinstance(row, Pair) else len(row.sequences) for row in rows))
+    return [range(start, end) for start, end in pairwise([0, *ends])]
+
+
+def _digest(row: Tokens | Pair) -> str:
+    sides = [row.chosen, row.rejected] if isinstance(row, Pair) else row.sequences
+    return prompt_digest(str([side.ids for side in sides]), "")
 
 
 def _share(rows: int) -> int:

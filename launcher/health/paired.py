@@ -4,6 +4,10 @@ Scores of 0 and 1: McNemar's exact test (McNemar 1947, Psychometrika 12; the con
 Min's interval of the difference of two paired shares (Agresti & Min 2005, Statistics in Medicine 24).
 Other scores: a sign-flip permutation test of the mean difference (Fisher 1935; Phipson & Smyth 2010 for the +1), and
 the BCa bootstrap interval (Efron 1987, JASA 82).
+Several runs of each of two settings: a t test over the means of the runs, whose variance is pooled, as another seed
+trains another model; where single scores are known, what the settings do to other prompts counts too, less what chance
+in single answers adds to both (Clark 1973, J. Verbal Learning 12: items and subjects as random effects; Satterthwaite
+1946 for the degrees of freedom).
 Without common items: an interval of the difference from those of the two means (Newcombe 1998, method 10; Zou & Donner
 2008), and a normal test. Several comparisons: Holm 1979.
 
@@ -13,13 +17,13 @@ Random draws have fixed seeds, so equal runs give equal figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
 
-import numpy as np
-
+from launcher.core.events import HeldOutScores
 from launcher.core.metrics import Z95, HeldOut
 
 ALPHA = 0.05
@@ -28,7 +32,7 @@ FLIPS, RESAMPLES = 20_000, 10_000
 SEED = 20_051  # of the draws
 MATRIX = 2**22  # numbers drawn at once
 
-Method = Literal["McNemar exact", "sign flip", "two intervals", "not tested"]
+Method = Literal["McNemar exact", "sign flip", "two intervals", "t test over runs", "not tested"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ScoreDifference:
     only_a: int | None = None
     """Of scores 0 and 1: items that only A has right."""
     only_b: int | None = None
+    freedom: float | None = None
+    """Degrees of freedom of a t test."""
 
     @property
     def value(self) -> float:
@@ -55,6 +61,35 @@ class ScoreDifference:
     @property
     def paired(self) -> bool:
         return self.items > 0
+
+
+PromptKey = tuple[str, str, int]
+"""Data source, digest of prompt and ground truth, and number among equal rows."""
+
+
+def numbered(items: Iterable[tuple[str, str, float]]) -> dict[PromptKey, float]:
+    """Each score by its prompt; equal rows are counted."""
+    count, found = Counter[tuple[str, str]](), dict[PromptKey, float]()
+    for source, digest, score in items:
+        count[source, digest] += 1
+        found[source, digest, count[source, digest]] = score
+    return found
+
+
+def by_prompt(events: Iterable[HeldOutScores]) -> dict[PromptKey, float]:
+    return numbered(
+        (each.data_source, *item) for each in events for item in zip(each.prompts, each.scores, strict=True)
+    )
+
+
+def pairs_of(a: Iterable[HeldOutScores], b: Iterable[HeldOutScores]) -> list[tuple[str, float, float]]:
+    """Data source and both scores of each prompt that has one in both."""
+    one, other = by_prompt(a), by_prompt(b)
+    return [
+        (key[0], score, other[key])
+        for key, score in one.items()
+        if math.isfinite(score) and math.isfinite(other.get(key, math.nan))
+    ]
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
@@ -79,6 +114,8 @@ def sign_flip(differences: Sequence[float]) -> float:
 
     Exact up to ENUMERATED differences other than 0; beyond, of FLIPS draws, (1 + as extreme) / (1 + draws).
     """
+    import numpy as np  # noqa: PLC0415  late: a plan has no scores
+
     values = np.array([value for value in differences if value != 0.0])
     if not len(values):
         return 1.0
@@ -96,6 +133,8 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 def bootstrap(differences: Sequence[float]) -> tuple[float, float] | None:
     """95 % interval of the mean of paired differences, BCa; None of fewer than 2, a point of equal ones."""
+    import numpy as np  # noqa: PLC0415  late: a plan has no scores
+
     values = np.array(differences, dtype=float)
     n = len(values)
     if n < 2:
@@ -165,3 +204,82 @@ def holm(p_values: Sequence[float]) -> list[float]:
         most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = most
     return adjusted
+
+
+# ---- several runs of each setting
+
+
+@dataclass(frozen=True)
+class RunScores:
+    """The held-out score of one run, and that of each prompt where it is known."""
+
+    mean: float
+    prompts: Mapping[PromptKey, float] = field(default_factory=dict)
+
+
+def compare_replicates(
+    a: Sequence[RunScores], b: Sequence[RunScores], all_runs: Sequence[Sequence[RunScores]]
+) -> ScoreDifference:
+    """Runs of two settings; the variance between runs is that of `all_runs`, those of each setting that was tried. Not
+    tested where no setting has two runs."""
+    mean_a, mean_b = (math.fsum(run.mean for run in side) / len(side) for side in (a, b))
+    squares, freedom = 0.0, sum(len(side) - 1 for side in all_runs)
+    for side in all_runs:
+        middle = math.fsum(run.mean for run in side) / len(side)
+        squares += math.fsum((run.mean - middle) ** 2 for run in side)
+    share = 1 / len(a) + 1 / len(b)
+    of_runs = squares / freedom * share if freedom else 0.0
+    of_items, items = _variance_of_items(a, b, share)
+    if not of_runs:  # one run of each, or runs that are equal to the last digit
+        return ScoreDifference("not tested", 0, mean_a, mean_b, None, None, None)
+    variance = of_runs + of_items
+    effective = variance**2 / (of_runs**2 / freedom + (of_items**2 / (items - 1) if items > 1 else 0.0))
+    apart, error = mean_b - mean_a, math.sqrt(variance)
+    reach = t_quantile(ALPHA, effective) * error
+    p = t_tails(abs(apart) / error, effective)
+    ends = apart - reach, apart + reach
+    return ScoreDifference("t test over runs", items, mean_a, mean_b, *ends, p, freedom=effective)
+
+
+def _variance_of_items(a: Sequence[RunScores], b: Sequence[RunScores], share: float) -> tuple[float, int]:
+    """Of the difference, as far as other prompts would give another; and how many prompts all runs have. What chance in
+    single answers adds is in the variance between runs already, and taken off."""
+    keys = [key for key in a[0].prompts if all(math.isfinite(run.prompts.get(key, math.nan)) for run in (*a, *b))]
+    if len(keys) < 2:
+        return 0.0, 0
+    count, residual, freedom, means = len(keys), 0.0, 0, list[list[float]]()
+    for side in (a, b):
+        table = [[run.prompts[key] for key in keys] for run in side]
+        of_keys = [math.fsum(column) / len(side) for column in zip(*table, strict=True)]
+        middle, freedom = math.fsum(of_keys) / count, freedom + (len(side) - 1) * (count - 1)
+        for row in table:
+            own = math.fsum(row) / count - middle
+            residual += math.fsum((x - of_key - own) ** 2 for x, of_key in zip(row, of_keys, strict=True))
+        means.append(of_keys)
+    apart = [y - x for x, y in zip(*means, strict=True)]
+    middle = math.fsum(apart) / count
+    whole = math.fsum((x - middle) ** 2 for x in apart) / (count - 1) / count
+    chance = residual / freedom * share / count if freedom else 0.0
+    return max(whole - chance, 0.0), count
+
+
+def t_tails(t: float, freedom: float) -> float:
+    """Both tails of Student's distribution beyond t >= 0: with x = sqrt(freedom) tan(angle) its density is a power of
+    the cosine (Simpson's rule)."""
+
+    def area(start: float) -> float:
+        count, end = 400, math.pi / 2
+        width = (end - start) / count
+        values = [max(math.cos(start + width * place), 0.0) ** (freedom - 1) for place in range(count + 1)]
+        return width / 3 * (values[0] + values[-1] + 4 * math.fsum(values[1:-1:2]) + 2 * math.fsum(values[2:-1:2]))
+
+    return min(area(math.atan(t / math.sqrt(freedom))) / area(0.0), 1.0)
+
+
+def t_quantile(tails: float, freedom: float) -> float:
+    """Where both tails together hold this share."""
+    low, high = 0.0, 1e4
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tails(middle, freedom) > tails else (low, middle)
+    return high
