@@ -17,8 +17,9 @@ from pathlib import Path
 
 from ruined import BASE, RL, SFT, rlrun, train
 
-from launcher.core.events import RunVerdict, events_of
+from launcher.core.events import events_of
 from launcher.core.state import fold
+from launcher.core.verdict import RunVerdict
 
 LETTERS = "abcdefghij"
 ROWS = "data=files data.train_files={folder}/%s.jsonl data.val_files={folder}/held-out.jsonl"

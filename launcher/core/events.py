@@ -6,8 +6,7 @@
 Where an attempt goes back to a checkpoint, an event says so (`GOES_BACK`), and what was reported of training after that
 checkpoint's step is undone: the lines stay, and every view leaves them out (`read_log`).
 
-Console, reports and health rules are readers, and see a run through the state that `launcher.core.state` folds out of
-its events. Times are Unix seconds (UTC).
+Readers see a run through the state that `launcher.core.state` folds out of its events. Times are Unix seconds (UTC).
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_lines
+from launcher.core.verdict import RunVerdict
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 CrashCause = Literal["error", "configuration", "numbers"]
@@ -142,8 +142,7 @@ class HeldOutScores(Event):
     prompts: tuple[str, ...]
     """`prompt_digest` of each."""
     scores: tuple[float, ...]
-    metric: Literal["score", "loss"] = "score"
-    """`loss`: what each row adds to `val/loss`, which is the mean of them."""
+    metric: Literal["score", "loss"] = "score"  # loss: what each row adds to `val/loss`, which is their mean
 
     def __post_init__(self) -> None:
         if len(self.prompts) != len(self.scores):
@@ -221,28 +220,8 @@ class Crashed(Event):
     cause: CrashCause
 
     @property
-    def user_error(self) -> bool:
-        """Whether `lines` are problems that a person can solve, and not an error of a program."""
+    def user_error(self) -> bool:  # whether `lines` are problems that a person can solve
         return self.cause != "error"
-
-
-VerdictKind = Literal["learned", "not learned", "harmed", "cannot tell"]
-
-
-@dataclass(frozen=True)
-class RunVerdict:
-    """Whether a run learned, by its held-out rows."""
-
-    kind: VerdictKind
-    text: str
-    """From where to where, or why not, with its numbers."""
-    fix: str = ""
-    """The argument that helps."""
-
-    @property
-    def line(self) -> str:
-        more = f"; use {self.fix}" if self.fix and self.fix not in self.text else ""
-        return f"{self.kind}: {self.text}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,9 +308,7 @@ def prompt_digest(prompt: str, ground_truth: str) -> str:
     return hashlib.sha256(f"{prompt}\0{ground_truth}".encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
-def held_out_scores(
-    step: int, scores: Sequence[tuple[str, str, float]], metric: Literal["score", "loss"] = "score"
-) -> list[HeldOutScores]:
+def held_out_scores(step: int, scores: Sequence[tuple[str, str, float]], metric: Any = "score") -> list[HeldOutScores]:
     """An event for each data source, of its name, digest and mean score of each prompt; none of too many prompts."""
     by_source = dict[str, list[tuple[str, float]]]()
     for source, digest, score in scores if len(scores) <= MOST_PROMPTS else ():
@@ -441,10 +418,7 @@ class LogReader:
         self._seq, self._offset, self._attempt = 0, 0, 1
 
     def new(self) -> Iterator[LoggedEvent]:
-        """Events on whole lines written since the last call; a half-written line waits.
-
-        A damaged line is reported as an `Alert`: the rest of the log is still worth reading.
-        """
+        """Events on whole lines written since the last call; a half-written line waits, a damaged one is an `Alert`."""
         if not self.path.is_file():  # not written yet; never a pipe, which would block
             return
         with self.path.open("rb") as log:

@@ -21,7 +21,6 @@ from launcher.core.events import (
     Phase,
     Restarted,
     Resumed,
-    RunVerdict,
     Sample,
     Saved,
     Stalled,
@@ -35,6 +34,7 @@ from launcher.core.events import (
 )
 from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, validation
 from launcher.core.redaction import cut_middle
+from launcher.core.verdict import RunVerdict
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve

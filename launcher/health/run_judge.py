@@ -10,10 +10,11 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from launcher.core.events import Alert, Event, Loaded, RunVerdict, Step, Usage, WeightsMoved
+from launcher.core.events import Alert, Event, Loaded, Step, Usage, WeightsMoved
 from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
+from launcher.core.verdict import RunVerdict
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
 from launcher.health.judge import Judge, JudgedRun

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from launcher.core.events import Alert, Event, HeldOutScores, Loaded, RunVerdict, Saved, Step
+from launcher.core.events import Alert, Event, HeldOutScores, Loaded, Saved, Step
 from launcher.core.metrics import Z95, HeldOut, better_than, held_out
 from launcher.core.state import RunState
+from launcher.core.verdict import RunVerdict
 from launcher.health.paired import ScoreDifference, compare_paired, compare_unpaired, pairs_of
 
 ALPHA = 0.01  # one in 200 runs whose scores change by chance alone is called "learned"
@@ -151,6 +152,10 @@ class EndFacts:
     slower: str = "a smaller optim.lr"
     faster: str = "a larger optim.lr"
 
+    def guesses(self, loss: float) -> bool:
+        """Whether a loss is about that where every token is as likely."""
+        return self.vocab_size > 1 and loss >= GUESSING * math.log(self.vocab_size)
+
 
 def judge_end(state: RunState, results: HeldOutResults, facts: EndFacts) -> RunVerdict:
     """What the run came to, or has come to so far."""
@@ -166,12 +171,16 @@ def judge_end(state: RunState, results: HeldOutResults, facts: EndFacts) -> RunV
         return _with_reasons(RunVerdict("harmed", trend.text, facts.slower), facts.reasons)
     if not trend.is_sure:
         return _unlearned(state, trend, facts)
-    right = score.last.value if score and trend is loss else 1.0
+    return _learned(state, trend, score, facts)
+
+
+def _learned(state: RunState, trend: Trend, score: Trend | None, facts: EndFacts) -> RunVerdict:
+    """Of a change for the better; nothing yet where answers stay wrong, or of what random weights lose first."""
+    right = score.last.value if score and trend.is_loss else 1.0
     if right <= HARDLY_RIGHT:
         text = f"{trend.text}, but {right:.0%} of the held-out answers are right: {state.step} updates are too few"
         return RunVerdict("not learned", text, _longer(state))
-    guessed = facts.vocab_size > 1 and trend.first.value >= GUESSING * math.log(facts.vocab_size)
-    if trend.is_loss and guessed and trend.last.value > trend.first.value / 2:
+    if trend.is_loss and facts.guesses(trend.first.value) and trend.last.value > trend.first.value / 2:
         text = f"{trend.text}: not halved, and random weights first learn how often each token comes"
         return RunVerdict("not learned", f"{text}; {state.step} updates are too few", _longer(state))
     apart = state.validation.get("val/rewards/accuracies") if trend.is_loss else None

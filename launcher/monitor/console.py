@@ -84,9 +84,7 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case WentOn():
             return [f"continues after {event.after_s:.0f} s"]
         case Ended():
-            results = [f"{name}: {text}" for name, text in results_of(state).items()]
-            verdict = [event.verdict.line] if event.verdict else []
-            return [*results, *verdict, f"{event.how}{': ' + why if (why := unsaid(state)) else ''}"]
+            return list(_end_lines(event, state))
     return []
 
 
@@ -118,6 +116,14 @@ def waiting(state: RunState, now: float) -> str:
         return text
     seconds = max(now - state.waits_since, 0.0)
     return f"{text}{', so far' if state.stalled else ', for'} {seconds:.0f} s"
+
+
+def _end_lines(event: Ended, state: RunState) -> Iterator[str]:
+    yield from (f"{name}: {text}" for name, text in results_of(state).items())
+    if event.verdict:
+        yield event.verdict.line
+    why = unsaid(state)
+    yield f"{event.how}: {why}" if why else event.how
 
 
 def unsaid(state: RunState) -> str:

@@ -163,14 +163,7 @@ class Comparison:
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
     run."""
-    folders = [folder for name in names for folder in _folders(name, root)]
-    if len({folder.path.resolve() for folder in folders}) < len(folders):
-        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(folders) <= MOST_RUNS:
-        count = f"{len(folders)} run was given" if len(folders) == 1 else f"{len(folders)} runs were given"
-        fix = "use two or more" if len(folders) < 2 else f"use at most {MOST_RUNS}"
-        raise Problems(Problem("compare", count, fix))
-    records = list(map(read_record, folders))
+    records = list(map(read_record, _all_folders(names, root)))
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
     places = _places(rows, len(records))
@@ -181,6 +174,17 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in own) for own in places)) for row in rows]
     tests, remarks = judge_scores(sides)
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
+
+
+def _all_folders(names: Sequence[str], root: Path) -> list[Folder]:
+    folders = [folder for name in names for folder in _folders(name, root)]
+    if len({folder.path.resolve() for folder in folders}) < len(folders):
+        raise Problems(Problem("compare", "a run was given twice", "use different runs"))
+    if not 2 <= len(folders) <= MOST_RUNS:
+        count = f"{len(folders)} run was given" if len(folders) == 1 else f"{len(folders)} runs were given"
+        fix = "use two or more" if len(folders) < 2 else f"use at most {MOST_RUNS}"
+        raise Problems(Problem("compare", count, fix))
+    return folders
 
 
 def _folders(name: str, root: Path) -> list[Folder]:

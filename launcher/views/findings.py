@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from launcher.core.events import Alert, Event, Level, Phase, RunVerdict, Step, Waiting, is_damage
+from launcher.core.events import Alert, Event, Level, Phase, Step, Waiting, is_damage
 from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import metric
 from launcher.core.numbers import compact
 from launcher.core.problems import Problems
 from launcher.core.state import LEVELS, RunState, after
+from launcher.core.verdict import RunVerdict
 from launcher.health.advice import MOST_SLOWER, with_one_rate
 from launcher.health.judge import Judge
 from launcher.health.profiles import MEASURED, read_profile
@@ -78,11 +79,17 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
         found.append(Alert(step=max(last, 0), level="critical", rule="waits", text=text, fix=fix))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
-    if own is None:
-        found += judge.finish()
+    found += [] if own else judge.finish()
+    return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
+
+
+def _most_serious_first(found: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
     most_slower = math.inf if rules else MOST_SLOWER  # a guide names rates, whatever the run's own is
-    alerts = sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
-    return Findings(alerts, max(last, 0), (state.verdict or own.verdict(state)) if own else None)
+    return sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
+
+
+def _verdict_of(own: RunJudge | None, state: RunState) -> RunVerdict | None:
+    return (state.verdict or own.verdict(state)) if own else None
 
 
 def _rates(event: Step) -> Iterator[float]:

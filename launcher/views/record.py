@@ -22,7 +22,6 @@ from launcher.core.events import (
     Loaded,
     Restarted,
     Resumed,
-    RunVerdict,
     Sample,
     Started,
     Step,
@@ -33,6 +32,7 @@ from launcher.core.events import (
 from launcher.core.metrics import HeldOut, held_out, validation
 from launcher.core.redaction import redact
 from launcher.core.state import RunState
+from launcher.core.verdict import RunVerdict
 from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
 from launcher.runs.folder import Attempt, Folder
 from launcher.views.trace import Trace

@@ -256,7 +256,7 @@ def test_an_unknown_status_is_named(look: Look, some: Path) -> None:
 WIDE = {
     "run": "quickstart/a-rather-long-name-of-a-run", "algorithm": "GRPO", "started": "2026-11-22 19:24",
     "took": "03:00", "status": "finished", "step": "400/400", "training": "score 0.805",
-    "held out": "reverse 0.879 [0.833–0.913]", "change": "+0.703 ±0.061", "at first": "0.176 [0.134–0.227]",
+    "held out": "reverse 0.879 [0.833–0.913]", "outcome": "not learned", "at first": "0.176 [0.134–0.227]",
     "best": "0.879 [0.833–0.913] at 400",
 }  # fmt: skip
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Ended, Event, Loaded, RunVerdict, Saved, Step, held_out_scores
+from launcher.core.events import Alert, Ended, Event, Loaded, Saved, Step, held_out_scores
 from launcher.core.metrics import wilson
 from launcher.core.state import fold
+from launcher.core.verdict import RunVerdict
 from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
 
 SIGNAL = Alert(step=51, text="89 % of the groups taught nothing; use sampler.n=16", fix="sampler.n=16")
