@@ -110,6 +110,7 @@ def _without_ending(file: str) -> str:
 def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The overrides that choose the dataset, and what it holds where its config says so."""
     names = _named(config_dir)
+    what = next((one.name for one in known() if is_id(what) and one.repo == what), what)
     if what in names:
         places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
         return [f"data={what}"], _holds(next(place for place in places if place.is_file()))

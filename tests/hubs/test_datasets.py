@@ -74,7 +74,8 @@ def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) 
 def test_it_is_fetched_and_prepared_once(place: Any) -> None:
     first = rlrun("prepare", "gsm8k")
     sent = place.total
-    assert rlrun("prepare", "gsm8k")["folder"] == first["folder"]
+    for named in (["gsm8k"], ["openai/gsm8k"], ["openai/gsm8k", "--for", "prompts"]):  # as a plan says to type
+        assert rlrun("prepare", *named)["folder"] == first["folder"]
     assert place.total == sent
     assert rlrun("prepare", "gsm8k", "--for", "answers")["kind"] == "answers"
     assert place.total == sent  # the files are here
