@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined newcomer faults first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
+	clean downloads secrets launches hostile ruined newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
