@@ -26,7 +26,8 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
     own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
     found = try_call(lambda: read_tokenizer(path, **own))  # files may hold anything, and any error may come of it
     if isinstance(found, CallFailure):
-        got = f"the tokenizer of {path!r} cannot be loaded: {found.reason}"
+        file = Path(path, TOKENIZER)
+        got = f"the tokenizer of {(str(file) if file.is_file() else path)!r} cannot be loaded: {found.reason}"
         raise Problems(Problem("model.path", got, "use a complete copy of its tokenizer's files", "bad-file"))
     return found
 
