@@ -168,10 +168,10 @@ def test_ctrl_c_ends_an_answer_and_twice_the_chat(endless: str) -> None:
         for awaited, typed in steps:
             seen = ""
             while awaited not in seen:
-                assert select.select([primary], [], [], 120)[0], f"no {awaited!r} after {seen!r}"
+                assert select.select([primary], [], [], 400)[0], f"no {awaited!r} after {seen!r}"
                 seen += os.read(primary, 4096 if awaited.endswith("> ") else 1).decode(errors="replace")
             os.write(primary, typed.encode())
-        assert process.wait(120) == 0
+        assert process.wait(400) == 0
     finally:
         process.kill()
         process.wait()
