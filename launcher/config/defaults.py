@@ -61,12 +61,17 @@ def derive(node: dict[str, Any]) -> frozenset[str]:
         _fit_batch(node, hardware.processes)
     if algorithm and isinstance(data := node.get("data"), dict) and type(data.get("max_length")) is int:
         _share_length(node, data["max_length"], algorithm.sampled)
-    rows: Dataset | None = _built(node, "data", Chosen[Dataset])
-    if rows and not node["data"].get("val_files") and replace(rows, val_share=HELD_OUT).held_out is None:
-        _put(node, "data", "val_share", HELD_OUT)
+    _hold_out(node)
     if model and (positions := _positions(model)):
         _fit_lengths(node, positions)
     return frozenset({*flat(node)} - before)
+
+
+def _hold_out(node: dict[str, Any]) -> None:
+    """A share of the rows, of data that has no held-out rows of its own."""
+    rows: Dataset | None = _built(node, "data", Chosen[Dataset])
+    if rows and not node["data"].get("val_files") and replace(rows, val_share=HELD_OUT).held_out is None:
+        _put(node, "data", "val_share", HELD_OUT)
 
 
 def _fit_batch(node: dict[str, Any], processes: int) -> None:

@@ -74,13 +74,19 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
             # an error that ended a program has its remedy by the rule's name
             found.append(replace(event, fix=judge.fix_of(endings.fixes_of(event.rule)) or event.fix))
-    if waits.for_s:  # and nothing came after it
-        text, fix = f"it waits for {waits.text}", "a faster function, or a smaller reward.timeout_s"
-        found.append(Alert(step=max(last, 0), level="critical", rule="waits", text=text, fix=fix))
+    found += _still_waiting(waits, max(last, 0))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     found += [] if own else judge.finish()
     return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
+
+
+def _still_waiting(waits: Waiting, step: int) -> list[Alert]:
+    """Where nothing came after the run waited for something."""
+    if not waits.for_s:
+        return []
+    text, fix = f"it waits for {waits.text}", "a faster function, or a smaller reward.timeout_s"
+    return [Alert(step=step, level="critical", rule="waits", text=text, fix=fix)]
 
 
 def _most_serious_first(found: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
