@@ -84,7 +84,7 @@ def test_settings_of_own_classes_are_shown(rlrun: Any) -> None:
 
 
 def test_a_check_of_ones_own_stops_the_run(rlrun: Any) -> None:
-    words = ["algorithm=rloo", "model=tiny", "data=careful", "sampler.n=2"]
+    words = ["algorithm=rloo", "model=tiny", "data=sums", "sampler.n=2"]
     ready(resolve(words, rlrun.folder / "mine"))
     with pytest.raises(Problems, match=r"data\.largest: 10 has more than one digit"):
         ready(resolve([*words, "data.largest=10"], rlrun.folder / "mine"))

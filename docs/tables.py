@@ -1,0 +1,62 @@
+"""Write docs/reference.md: the commands, the events and the metrics, from the classes and files that hold them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+from launcher.cli.main import COMMANDS
+from launcher.core.events import KINDS
+from launcher.core.metrics import catalogue
+
+PAGE = Path(__file__).with_name("reference.md")
+HEAD = """\
+# Commands, events, metrics
+
+Written by `make settings` from the code. [Settings](settings.md) has the settings of a run, `rlrun COMMAND --help` the options of a command.
+Every list has `--json`; `rlrun --install-completion` installs shell completion. Exit codes: 0 finished, 1 failed, 2 invalid input, 143 and
+130 stopped by SIGTERM and SIGINT after a checkpoint; a second Ctrl-C exits at once, without a checkpoint."""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *commands(), *events(), *metrics(), ""])
+
+
+def commands() -> Iterator[str]:
+    yield "\n## Commands"
+    for panel, entries in groupby(COMMANDS, key=lambda entry: entry.panel):
+        yield from table(
+            (panel, "what it does"), ((f"`rlrun {entry.name}`", entry.help) for entry in entries)
+        )
+
+
+def events() -> Iterator[str]:
+    yield "\n## Events of a run"
+    rows = ((f"`{name}`", " ".join((inspect.getdoc(kind) or "").split())) for name, kind in KINDS.items())
+    yield from table(("event", "what it says"), rows)
+
+
+def metrics() -> Iterator[str]:
+    yield "\n## Metrics"
+    rows = (
+        (f"`{name}`", each.unit, each.better or "", each.meaning + (f" (`{each.formula}`)" if each.formula else ""))
+        for name, each in catalogue().items()
+        if each.label
+    )
+    yield from table(("metric", "unit", "better", "what it measures"), rows)
+
+
+def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield ""
+    for number, row in enumerate([tuple(titles), *rows]):
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|').replace('<', '&lt;') for cell in row)} |"
+        if not number:
+            yield "|---" * len(tuple(row)) + "|"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(PAGE.name, file=sys.stderr)
