@@ -241,8 +241,9 @@ docs: $(VENV)/ready-docs settings picture  ## write the generated pages from rea
 site: $(VENV)/ready-docs  ## build docs/ as a site in site/; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
-settings: $(VENV)/ready  ## write docs/settings.md from the classes, docs/coming-from/ from the table of names
+settings: $(VENV)/ready  ## write docs/settings.md and docs/reference.md from the code, docs/coming-from/ from the table of names
 	$(VENV)/bin/rlrun config show --markdown > docs/settings.md
+	$(VENV)/bin/python docs/tables.py
 	for name in trl verl axolotl llama-factory hugging-face; do \
 		$(VENV)/bin/rlrun config names $$name --markdown > docs/coming-from/$$name.md || exit; done
 

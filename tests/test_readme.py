@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -66,3 +67,9 @@ def test_the_ways_through_the_code_are_there():
     section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Five ways")[2].partition("\n## ")[0]
     named = re.findall(r"`([a-z_/]+(?:\.py|/))`", section)
     assert len(named) > 50 and not [name for name in named if not (ROOT / "launcher" / name).exists()]
+
+
+def test_the_page_of_commands_events_and_metrics_is_up_to_date():
+    """`make settings` writes it."""
+    tables = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+    assert tables["page"]() == (ROOT / "docs" / "reference.md").read_text()

@@ -226,6 +226,8 @@ class Crashed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
+    """How the run ended, and why."""
+
     how: How
     why: str = ""
     following: tuple[str, ...] = ()

@@ -91,11 +91,6 @@ def strictly(line: str) -> Any:
     return json.loads(line, parse_constant=no)
 
 
-def test_the_page_of_the_run_folder_names_every_event() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
-
-
 # ---- one event, one line
 
 
