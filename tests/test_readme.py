@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.config.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
-LONGEST_README = 150
+LONGEST_README = 140
 
 
 def test_console_block_says_what_the_command_says(page, console_block, tmp_path):
