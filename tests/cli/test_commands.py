@@ -112,7 +112,7 @@ def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     assert (output.exit_code, output.stderr) == (0, "")
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1.0)).split()
     held_out = ["maths", "0.25", "0.25", "0.25", "at", "2"]
-    head = "run algorithm started took status step outcome training held out at first best"
+    head = "run algorithm started took status step training held out outcome at first best"
     assert [line.split() for line in output.stdout.splitlines()] == [
         head.split(),
         ["p/done", "SFT", *started, "00:04", "finished", "2/4", "loss", "1.5", *held_out],
@@ -265,6 +265,6 @@ WIDE = {
 def test_the_table_of_runs_fits_its_terminal(width: int) -> None:
     row = dict(WIDE)
     columns = fitting_columns([row], width)
-    assert {"run", "status", "step"} <= {*columns}
+    assert {"run", "status", "step", "outcome"} <= {*columns}
     assert sum(max(len(row[name]), len(name)) + 2 for name in columns) <= width + 2
-    assert ("held out" in columns) == (width >= 80) and ("at first" in columns) == (width >= 200)
+    assert ("held out" in columns) == (width >= 100) and ("best" in columns) == (width >= 180)

@@ -87,11 +87,12 @@ def test_its_events_and_its_console_tell_the_whole_story(sft: tuple[Any, Path]) 
     assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
     check_printed(ran.stdout.splitlines(), run)
     assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
-    held_out, learnt, moved, last = console(run)[-4:]
+    held_out, learnt, moved, verdict, last = console(run)[-5:]
     interval = r"[\d.]+ \[[\d.]+–[\d.]+\]"
-    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)
+    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0; .*best.*", held_out)
     assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
     assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
+    assert re.fullmatch(r"not learned: .* 6 updates are too few.*; use trainer\.total_training_steps=100", verdict)
     assert last == "finished"
 
 
@@ -102,8 +103,8 @@ def grep(words: list[str], run: Path) -> list[str]:
 def test_a_ruined_run_is_named_with_a_command_that_works(home: Any, small: list[str]) -> None:
     ruined = ["optim.lr=5", "trainer.total_training_steps=8", "trainer.experiment_name=ruined"]
     ran = home("train", "algorithm=sft", *small, *ruined)
-    line = r"finished: the loss rose .*; use (optim\.lr=\S+)(?:; .*)?; next: rlrun (rerun runs/rlrun/ruined \1)"
-    match = re.fullmatch(line, ran.stdout.splitlines()[-1])
+    line = r"harmed: .*: the loss rose .*; use (optim\.lr=\S+)\nfinished; next: rlrun (rerun runs/rlrun/ruined \1)"
+    match = re.fullmatch(line, "\n".join(ran.stdout.splitlines()[-2:]))
     assert ran.returncode == 0 and match, ran.stdout
     assert events(home.run("ruined"), Alert)[0].text.startswith("the loss rose ")
     assert state_of(home.run("ruined")).doubtful

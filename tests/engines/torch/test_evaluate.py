@@ -77,7 +77,7 @@ def test_the_score_of_each_prompt_is_logged(validation: Validating, tiny: Callab
     metrics, events = validation(tiny(), rows, Named(), shown=1, val_n=2, val_temperature=1.0).measure(7)
     assert [type(event) for event in events] == [Sample, HeldOutScores, HeldOutScores, HeldOutScores]
     assert [vars(event) for event in events[1:]] == [
-        {"at": event.at, "step": 7, "data_source": source, "scores": scores,
+        {"at": event.at, "step": 7, "data_source": source, "scores": scores, "metric": "score",
          "prompts": tuple(prompt_digest("", str(truth)) for truth in truths)}
         for event, source, scores, truths in zip(
             events[1:], ("b", "a", "c/d"), ((1.0,), (0.5, -3.0), (4.0,)), (["1"], ["0.5", "-3"], ["4"]), strict=True
@@ -170,16 +170,19 @@ def test_without_a_truth_the_first_prompts_are_answered_beside_their_references(
     rows.rows[0] = replace(rows.rows[0], prompt="Hi?", response="Hello.")
     rows.rows[1] = replace(rows.rows[1], prompt=(Message("user", "a"), Message("assistant", "b")), response=None)
     decode = model.tokenizer.decode
-    for shown, expected in ((0, []), (20, [("Hi?", "Hello."), (decode(prompts[1]), decode([20, 21]))])):
-        metrics, events = validation(model, rows, Named(), SFT(), shown=shown).measure(7)
+
+    def answers(shown: int, step: int = 7) -> list[Sample]:
+        metrics, events = validation(model, rows, Named(), SFT(), shown=shown).measure(step)
         assert list(metrics) == ["val/loss"]
+        return [event for event in events if isinstance(event, Sample)]
+
+    for shown, expected in ((0, []), (20, [("Hi?", "Hello."), (decode(prompts[1]), decode([20, 21]))])):
+        events = answers(shown)
         assert [(event.prompt, event.ground_truth) for event in events] == expected
     assert all((event.step, event.score) == (7, None) and event.response for event in events)
-    assert len({event.response for event in validation(model, rows, Named(), SFT(), shown=20).measure(8)[1]} - {
-        event.response for event in events
-    }) == 0  # fmt: skip
+    assert {event.response for event in answers(20, step=8)} <= {event.response for event in events}
     model.base.config.max_position_embeddings = 6  # and no longer than there are positions
-    short = [event.response for event in validation(model, rows, Named(), SFT(), shown=20).measure(7)[1]]
+    short = [event.response for event in answers(20)]
     assert [len(model.tokenizer(text).input_ids) for text in short] == [1, 1]
     model.base.forward = lambda input_ids: None  # type: ignore[method-assign]  # keeps no cache of ours
     assert validation(model, rows, Named(), SFT(), shown=20).read == []
@@ -199,13 +202,14 @@ def test_pairs_held_out_are_measured_by_their_loss(
         rows.tokens.append(Pair(place, Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])))
     measured = validation(model, rows, Named(), DPO(), size=2)
     measured.policy.reference = FrozenCopy(tiny())
-    metrics, samples = measured.measure(1)
+    metrics, (losses,) = measured.measure(1)
     assert metrics == {
         "val/dpo_loss": pytest.approx(math.log(2), rel=1e-12), "val/loss": pytest.approx(math.log(2), rel=1e-12),
         "val/rewards/chosen": pytest.approx(0, abs=1e-12), "val/rewards/rejected": pytest.approx(0, abs=1e-12),
         "val/rewards/margins": pytest.approx(0, abs=1e-12), "val/rewards/accuracies": 0.0,
     }  # fmt: skip
-    assert samples == []
+    assert isinstance(losses, HeldOutScores) and losses.metric == "loss"
+    assert losses.scores == (pytest.approx(math.log(2), rel=1e-12),) * 5
 
 
 # ---- spread over processes
