@@ -75,7 +75,7 @@ def test_a_running_run_shows_all_that_matters() -> None:
     printed = flat(text)
     assert "rollout" in printed and "30/120" in printed  # what it does, and how far it is
     assert "01:15 elapsed · 03:00 left" in printed  # by the clock on the wall; 90 steps of 2 s
-    for number in ("score 0.4375", "entropy 0.5123", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5",
+    for number in ("score 0.438", "entropy 0.512", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5",
                    "length 6.5"):  # fmt: skip
         assert number in printed
     assert "tokens/s" not in printed, "six numbers, the most important ones"
