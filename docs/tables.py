@@ -28,9 +28,7 @@ def page() -> str:
 def commands() -> Iterator[str]:
     yield "\n## Commands"
     for panel, entries in groupby(COMMANDS, key=lambda entry: entry.panel):
-        yield from table(
-            (panel, "what it does"), ((f"`rlrun {entry.name}`", entry.help) for entry in entries)
-        )
+        yield from table((panel, "what it does"), ((f"`rlrun {entry.name}`", entry.help) for entry in entries))
 
 
 def events() -> Iterator[str]:

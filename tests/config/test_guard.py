@@ -230,7 +230,7 @@ def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     output = (here / "said").read_text()
-    ends = (2, "FAIL  ") if words[0] == "plan" else (2, "✗ ")
+    ends = (2, "cannot start: 1 FAIL\n\nFAIL  ") if words[0] == "plan" else (2, "✗ ")
     assert process.returncode == ends[0] and output.startswith(ends[1]) and "Traceback" not in output, output[:2000]
     assert used.ru_utime + used.ru_stime <= 10  # minutes, or memory without end, where nothing were bounded
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.events import (
-    KINDS,
     Alert,
     Crashed,
     Ended,
