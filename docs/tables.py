@@ -16,9 +16,10 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """\
 # Commands, events, metrics
 
-Written by `make settings` from the code. [Settings](settings.md) has the settings of a run, `rlrun COMMAND --help` the options of a command.
-Every list has `--json`; `rlrun --install-completion` installs shell completion. Exit codes: 0 finished, 1 failed, 2 invalid input, 143 and
-130 stopped by SIGTERM and SIGINT after a checkpoint; a second Ctrl-C exits at once, without a checkpoint."""
+Written by `make settings` from the code. [Settings](settings.md) has the settings of a run, `rlrun COMMAND --help` the
+options of a command. Every list has `--json`; `rlrun --install-completion` installs shell completion. Exit codes: 0
+finished, 1 failed, 2 invalid input, 143 and 130 stopped by SIGTERM and SIGINT after a checkpoint; a second Ctrl-C exits
+at once, without a checkpoint."""
 
 
 def page() -> str:

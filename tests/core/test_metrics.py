@@ -167,7 +167,7 @@ def test_means_and_the_better_of_validations() -> None:
     assert (better_than(one, two), better_than(two, one), better_than(one, one)) == (True, False, False)
     scores = [HeldOut(step, REWARD.format("a"), value) for step, value in enumerate((0.25, 0.5))]
     assert (better_than(*scores), better_than(scores[1], scores[0])) == (False, True)
-    assert (one.shown, scores[0].shown) == ("1 [0.7-1.6]", "0.25")
+    assert (one.shown, scores[0].shown) == ("1 [0.7–1.6]", "0.25")
 
 
 def test_a_validation_has_its_interval_where_every_source_has_one() -> None:

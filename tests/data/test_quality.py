@@ -24,7 +24,9 @@ def test_rows_that_are_there_twice() -> None:
     found = seen(*rows)
     assert [*repeated(found)] == [Twice("b:3", "a:1"), Twice("b:7", "a:2"), Twice(":0", "a:1")]
     assert (found.without_truth, found.sources) == (4, {rows[0].data_source: 4, "other": 1})
-    assert [*repeated(seen(*rows[:4], kind="answers"))] == [Twice("b:3", "a:1")]
+    turns = (Message("user", "x"), Message("assistant", "1"))
+    answers = seen(Row("a:1", "x", "1"), Row("a:2", "x", "2"), Row("b:3", turns), kind="answers")
+    assert [*repeated(answers)] == [Twice("b:3", "a:1")]
     pairs = seen(Row("a:1", "x", "1", rejected="2"), Row("a:2", "x", "1", rejected="3"), kind="pairs")
     assert [*repeated(pairs)] == [] and [*repeated(Seen())] == []
 
