@@ -13,6 +13,8 @@ CHECKING = ("plan", "train")
 """Commands that check a run first."""
 SILENT = {"--help", "--json", "--yaml"}
 """With these a command prints its answer and nothing else."""
+_printed = set[str]()
+"""Lines that stand already: what is checked again after a value was fitted is no news."""
 
 
 @contextmanager
@@ -33,5 +35,6 @@ def show(text: str, for_s: float) -> None:
     if sys.stderr.isatty():
         width = os.get_terminal_size(2).columns
         print(f"\r\033[2K{text[: width - 1]}", end="\r", file=sys.stderr, flush=True)
-    elif text:
+    elif text and text not in _printed:
+        _printed.add(text)
         print(text, file=sys.stderr, flush=True)
