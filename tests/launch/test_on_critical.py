@@ -9,7 +9,9 @@ import pytest
 
 from launcher.core.events import Alert, Ended
 
-FINDS = ["health.rules.no-signal.metric=loss", "health.rules.no-signal.when='last(loss) >= 1'"]
+FINDS = ["health.rules.no-signal.metric=loss", "health.rules.no-signal.when='last(loss) >= 1'",
+         "health.rules.no-signal.text='answers to a prompt had the same score'",
+         "health.rules.no-signal.fix={rlrun: 'sampler.n=16'}"]  # fmt: skip
 THREE = {"steps": 3, "saves": (3,)}
 
 
