@@ -34,7 +34,7 @@ PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 STANDS_FOR = {
     "RUN": "first", "NAME": "first", "MODEL": "small", "FILE": "train.jsonl", "FOLDER": "out", "PROMPT...": "Hi",
     "F": "train.jsonl", "ARGUMENTS": "algorithm=sft model=tiny data=reverse", "GROUP=CHOICE": "algorithm=grpo",
-    "BASE": "small", "ONE": "small", "OTHER": "small", "MERGED": "out", "LOG": "verl.log",
+    "BASE": "small", "ONE": "small", "OTHER": "small", "MERGED": "out", "LOG": "verl.log", "ROWS": "train.jsonl",
 }  # fmt: skip
 """What a person types in place of a word in capitals."""
 ROWS: dict[str, dict[str, Any]] = {

@@ -51,7 +51,7 @@ def fit_settings(asked: Context, given: Collection[str]) -> Context:
     if asked.model_problems:
         return asked
     run, found = asked.run, _in_memory(asked.run, given)
-    return _changed(asked, tuple((name, value_of(found, name)) for name in memory.SETTINGS
+    return _changed(asked, tuple((name, value_of(found, name)) for name in (*memory.SETTINGS, "data.val_share")
                                  if value_of(found, name) != value_of(run, name)))  # fmt: skip
 
 
@@ -157,10 +157,15 @@ FITS: dict[str, Callable[[Context], Any]] = {
 
 def _in_memory(run: RunSpec, given: Collection[str]) -> RunSpec:
     """The cheapest run that fits; the same where none does, or where it is not known. On a CPU, where memory is rarely
-    short, only what must be is changed."""
+    short, only what must be is changed. Where held-out rows are what does not fit, and nobody asked for them, none are
+    held out: their answers need all weights on each process."""
     limit = memory.limit(run.taken)
     estimate = run.engine.memory(run)
     if limit is None or estimate is None or (run.hardware.is_cpu and estimate.at_most_bytes <= limit):
         return run
-    found = cheapest(run, limit, [name for name in memory.SETTINGS if name not in given])
+    free = [name for name in memory.SETTINGS if name not in given]
+    found = cheapest(run, limit, free)
+    if found is None and run.data.val_share and "data.val_share" not in given and not run.algorithm.sampled:
+        untested = with_settings(run, (("data.val_share", 0.0),))
+        found = cheapest(untested, limit, free) if untested else None
     return found.run if found else run

@@ -81,7 +81,15 @@ def test_how_much_a_template_may_add_to_what_is_given(more: int, refused: bool, 
 
 
 @pytest.mark.parametrize(
-    ("text", "share"), [("abxx", None), ("abxxx", "60%"), ("xxx", "100%"), ("ab x x", None), ("", None)]
+    ("text", "share"),
+    [
+        ("abxx", "50%"),
+        ("xxx", "100%"),
+        ("ab x x", "50%"),
+        ("ab" * 49 + "x", "1%"),
+        ("ab" * 50 + "x", None),
+        ("", None),
+    ],
 )
 def test_the_share_of_a_text_that_has_tokens(text: str, share: str | None) -> None:
     encoder = Encoder(character_tokenizer("ab "), Files())

@@ -36,7 +36,7 @@ Reverse: n_demos noise
 RunSpec: critic
 Sampler: n temperature top_k top_p
 Torch: strategy
-Trainer: best_metric micro_batch_size_per_gpu ppo_epochs ppo_mini_batch_size total_epochs
+Trainer: best_metric log_groups log_groups_freq micro_batch_size_per_gpu ppo_epochs ppo_mini_batch_size total_epochs
 VerlSampler: enforce_eager gpu_memory_utilization max_model_len name tensor_parallel_size
 VllmSampler: gpu_memory_utilization
 """)
