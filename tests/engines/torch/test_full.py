@@ -200,7 +200,7 @@ def test_an_answer_carries_what_is_known_of_its_row() -> None:
     with RefusedLog(None) as log:
         found = read_rows(ENCODER, "train", "prompts", log, ANYTHING)
     assert found.answer(0, "ba") == Answer("ba", "b", "s", {"level": 3}, "ab", where="f:1")
-    assert found.answer(1, "x") == Answer("x", "aa", "unknown", {}, "b", where="f:2")
+    assert found.answer(1, "x") == Answer("x", "aa", "unknown", {}, "b", where="f:5")
 
 
 def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path: Path) -> None:
