@@ -184,7 +184,7 @@ def _learned(state: RunState, trend: Trend, score: Trend | None, facts: EndFacts
         text = f"{trend.text}: not halved, and random weights first learn how often each token comes"
         return RunVerdict("not learned", f"{text}; {state.step} updates are too few", _longer(state))
     apart = state.validation.get("val/rewards/accuracies") if trend.is_loss else None
-    more = "" if apart is None else f"; {apart:.0%} of the pairs are told apart"
+    more = "" if apart is None else f"; the chosen answer is preferred in {apart:.0%} of the pairs"
     if trend.best.step != trend.last.step:
         more += f"; best {trend.best.value:.3g} at step {trend.best.step}"
     return RunVerdict("learned", f"{trend.text}{more}")

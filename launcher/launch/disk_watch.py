@@ -25,7 +25,7 @@ class DiskWatch:
             self._reserve.write_bytes(bytes(RESERVE))
 
     def look(self, now: float) -> list[Event]:
-        """What is to be told of the disk."""
+        """Events that report that the disk is full, or has room again."""
         if self.gave_up or self._is_full() == (self._full_since is not None):
             if self._full_since is not None and now - self._full_since > FULL_S:
                 self.gave_up = True

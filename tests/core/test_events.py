@@ -178,9 +178,9 @@ def test_damaged_lines_are_told_and_the_others_are_read(tmp_path: Path) -> None:
     lines = [first, *DAMAGE, last]
     (tmp_path / "events.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
     places = list(accumulate(len(line) + 1 for line in lines))[: len(DAMAGE)]
-    told = [Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {place} is damaged") for place in places]
-    assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, *told, LOADED]
-    assert [is_damage(event) for event in (STARTED, told[0], replace(told[0], at=1.0), LOADED)] == [
+    alerts = [Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {place} is damaged") for place in places]
+    assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, *alerts, LOADED]
+    assert [is_damage(event) for event in (STARTED, alerts[0], replace(alerts[0], at=1.0), LOADED)] == [
         False,
         True,
         False,

@@ -36,10 +36,10 @@ def test_the_run_goes_on_and_says_what_was_left_out(commands: Any, small: list[s
     assert any(0 < event.metrics.get("reward/faults", 0) < 32 for event in steps)
     learnt = [event for event in steps if event.metrics["actor/skipped_nonfinite"] == 0]
     assert learnt and all(0 <= event.metrics["critic/score/short/mean"] <= 1 for event in learnt)
-    told = [event.text for event in events if isinstance(event, Alert)]
+    texts = [event.text for event in events if isinstance(event, Alert)]
     assert any(
         text.startswith("reverse:train:") and "ValueError: a c in it (mine.py:6: raise ValueError(" in text
-        for text in told
+        for text in texts
     )
-    assert any("its process ended with exit code 3; " in text for text in told)
-    assert any(text.startswith("reverse:val:") for text in told)  # held out, too
+    assert any("its process ended with exit code 3; " in text for text in texts)
+    assert any(text.startswith("reverse:val:") for text in texts)  # held out, too
