@@ -71,8 +71,6 @@ LEARN: Mapping[str, str] = {
     "ppo": f"algorithm=ppo {RL} critic.optim.lr=1e-3 trainer.ppo_epochs=2",
     "self-play": f"algorithm=gspo_selfplay {RL}",
 }
-SHORT = ("grpo: rate 1e-10", "grpo: a model that knows nothing", "sft: 6 updates", "dpo: labels swapped")
-SHORT_LEARN = ("sft with adapters, from a checkpoint", "dpo", "grpo", "ppo")
 
 
 def write_files(folder: Path, seed: int) -> None:

@@ -10,6 +10,7 @@ from launcher.runs.folder import Folder
 
 ROOM = 2**16  # bytes that some events need
 RESERVE = 2**19  # held by a file until nothing else is left, for what a run says at its end
+LOOK_S = 1.0  # between two looks
 FULL_S, LAST_S = 30.0, 2.0  # until a run gives up; then for its processes to hand on what they hold
 NO_ROOM = "room on the disk of the run's folder, which is full; delete something there, and it goes on"
 
@@ -20,12 +21,16 @@ class DiskWatch:
     def __init__(self, folder: Folder) -> None:
         self._folder, self._reserve = folder, folder.path / "reserve"
         self._full_since: float | None = None
+        self._looked = -LOOK_S
         self.gave_up = False
         with suppress(OSError):
             self._reserve.write_bytes(bytes(RESERVE))
 
     def look(self, now: float) -> list[Event]:
         """Events that report that the disk is full, or has room again."""
+        if now - self._looked < LOOK_S:
+            return []
+        self._looked = now
         if self.gave_up or self._is_full() == (self._full_since is not None):
             if self._full_since is not None and now - self._full_since > FULL_S:
                 self.gave_up = True

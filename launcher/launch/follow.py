@@ -101,9 +101,8 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
         return [*job.poll_events(), *(event for line in job.lines() for event in reader.feed(line))]
 
     while (code := job.exit_code()) is None:
-        heard, used = hear(), job.usage()
-        now = time.monotonic()
-        follower.tell(disk.look(now))
+        heard, now = hear(), time.monotonic()
+        used: list[Event] = [*disk.look(now), *job.usage()]
         if heard:
             stalled_s = watch.hear(heard, now)
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
