@@ -12,6 +12,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.preflight.checks import reward_trial
+from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
 from launcher.tools.reward_bench import AnswerKind, BenchReport, bench, run_of
@@ -347,3 +348,11 @@ def test_a_reward_that_takes_too_long_is_named(
     words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
     found = [f"{each.level} {each.line}" for each in page(resolve([*GRPO, *words])).results if each.level != "OK"]
     assert expected in "\n".join(found)
+
+
+def test_held_out_rows_are_tried_too(lines: Lines, mine: Lines) -> None:
+    rows = lines(*map(str, range(1, 31)))
+    last = Context(resolve([*GRPO, rows]), here=True).val.rows[-1]
+    words = mine(f"right if ground_truth != '{last.ground_truth}' else time.sleep(99)")
+    results = page(resolve([*GRPO, rows, *words, "reward.timeout_s=1"])).results
+    assert f"{last.where}: Python took longer than 1 s" in "\n".join(each.line for each in results)

@@ -41,7 +41,8 @@ def check(context: Context) -> Iterator[CheckResult]:
     if answered := [row for row in context.train.rows if needs_rollout(row, "train", kind)]:
         yield from _unscorable(context, answered)
         if context.run.algorithm.sampled:
-            yield from _scores(context.run, answered)
+            held_out = [row for row in context.val.rows if needs_rollout(row, "val", kind)]
+            yield from _scores(context.run, [*answered, *held_out])
             yield from _too_long(context.run, answered)
 
 
