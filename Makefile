@@ -33,7 +33,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready
-	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,serve]'
 	@touch $@
 
 demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 2" for more than one

@@ -1,0 +1,1 @@
+"""What the server answers, by subject. Each module has a `router`."""
