@@ -71,13 +71,6 @@ BELOW = {
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks"
     ),
-    "server": (
-        "core spec health logs monitor runs views config config.reference models reports preflight launch trackers tools"
-    ),
-    "server.routes": (
-        "core spec health logs monitor runs views config config.reference models reports preflight launch trackers "
-        "tools server"
-    ),
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
