@@ -71,6 +71,8 @@ BELOW = {
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks"
     ),
+    "server": "core monitor runs views",
+    "server.routes": "core views server",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
@@ -118,6 +120,10 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "trackio": ("trackers/trackio.py",),
     "mlflow": ("trackers/mlflow.py",),
     "swanlab": ("trackers/swanlab.py",),
+    "fastapi": ("server/",),
+    "starlette": ("server/",),
+    "sqlalchemy": ("server/",),
+    "uvicorn": ("cli/commands/serve.py",),
     "verl": (),
 }
 LATE = 66

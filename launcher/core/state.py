@@ -126,6 +126,7 @@ class RunState:
     """The latest of the most serious since the run was started again."""
     alert_level: Level = "info"
     alerts: int = 0
+    alerts_by_level: Mapping[Level, int] = field(default_factory=dict)
     restarts: int = 0
     stalled: str = ""
     """Why nothing goes on; empty as soon as something does."""
@@ -202,7 +203,8 @@ def after(state: RunState, event: Event) -> RunState:
         case Usage(rank=rank):
             return replace(state, usage={**state.usage, rank: event})
         case Alert(text=text, level=level):
-            state = replace(state, alerts=state.alerts + 1)
+            counts = {**state.alerts_by_level, level: state.alerts_by_level.get(level, 0) + 1}
+            state = replace(state, alerts=state.alerts + 1, alerts_by_level=counts)
             less = LEVELS.index(level) < LEVELS.index(state.alert_level)
             return state if less else replace(state, alert=text, alert_level=level)
     return _after_turn(state, event)

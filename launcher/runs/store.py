@@ -90,6 +90,12 @@ class RunReader:
             yield logged
 
 
+def follow(folder: Folder, reader: RunReader) -> Run:
+    """A run with the state that its events make so far; of those the reader has, only new ones are read."""
+    lives = holder(folder) is not None  # before reading, as in `see`
+    return Run(folder, _actual(folder, reader.look(), lives))
+
+
 def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
     """Show a run until it has ended and is not queued; returns its last state."""
     reader, shown = RunReader(folder.events), ""

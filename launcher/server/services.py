@@ -1,4 +1,4 @@
-"""The application: its parts, and the routes that use them."""
+"""What routes stand on: how the server was started, its database, and its jobs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, Request
 
-from launcher import __version__
+from launcher.server.database import Database
+from launcher.server.jobs import Jobs
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class ServerSettings:
     """An SQLAlchemy address; empty for SQLite in the run root."""
     token: str = ""
     """Wanted with every request where it is not empty."""
+    reindex: bool = False
+    """Whether the database is made again from the folders."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Services:
     """What routes stand on."""
 
     settings: ServerSettings
+    database: Database
+    jobs: Jobs
 
 
 def services_of(request: Request) -> Services:
@@ -39,10 +44,3 @@ def services_of(request: Request) -> Services:
 
 
 UsesServices = Annotated[Services, Depends(services_of)]
-
-
-def create_app(settings: ServerSettings) -> FastAPI:
-    """The whole server as an ASGI application."""
-    app = FastAPI(title="rlrun", version=__version__)
-    app.state.services = Services(settings)
-    return app

@@ -1,0 +1,37 @@
+"""Answers as JSON: numbers that are not finite are the texts NaN, Infinity, -Infinity, as in every file of a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from launcher.core.events import writable
+
+
+def plain(view: Any) -> Any:
+    """Dataclasses, mappings, paths and tuples as what JSON has, as `--json` of the commands prints them."""
+    if is_dataclass(view) and not isinstance(view, type):
+        view = asdict(view)
+    if isinstance(view, dict):
+        return {str(key): plain(value) for key, value in view.items()}
+    if isinstance(view, list | tuple):
+        return [plain(value) for value in view]
+    return str(view) if isinstance(view, Path) else view
+
+
+def encoded(view: Any) -> bytes:
+    """`view` as JSON."""
+    return orjson.dumps(writable(plain(view)))
+
+
+class Json(Response):
+    """An answer that is JSON already as a value."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return encoded(content)

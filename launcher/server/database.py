@@ -1,0 +1,100 @@
+"""What folders do not hold, as a database: SQLite in WAL mode in the run root, or PostgreSQL.
+
+Of jobs it is an index, made again from their folders (`--reindex`); tokens stand only here, as digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import JSON, Float, String, Text, create_engine, event, make_url, select
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from launcher.core.problems import Problem, Problems, error_message
+
+NAME = ".rlrun-serve.sqlite"
+"""In the run root, where no address is given."""
+
+
+class Base(DeclarativeBase):
+    """All tables."""
+
+
+class JobRow(Base):
+    """A job, as its `job.json` has it."""
+
+    __tablename__ = "jobs"
+    uuid: Mapped[str] = mapped_column(String(128), primary_key=True)
+    place: Mapped[str] = mapped_column(Text, default="")
+    """Its folder, below the run root or whole; empty while it has none."""
+    record: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class KeyRow(Base):
+    """An Idempotency-Key: the digest of the request that brought it, and the job that it made."""
+
+    __tablename__ = "keys"
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    uuid: Mapped[str] = mapped_column(String(128))
+
+
+class TokenRow(Base):
+    """A token that was given out, by its SHA-256."""
+
+    __tablename__ = "tokens"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    scope: Mapped[str] = mapped_column(String(16))
+    who: Mapped[str] = mapped_column(Text, default="")
+    at: Mapped[float] = mapped_column(Float)
+
+
+class Database:
+    """Sessions of one database; its tables are made where they are missing. Methods may be called from any thread."""
+
+    def __init__(self, address: str, root: Path) -> None:
+        self.engine = _engine(address or f"sqlite:///{root / NAME}")
+        try:
+            Base.metadata.create_all(self.engine)
+        except OperationalError as error:
+            got = f"the database cannot be opened: {error_message(error)}"
+            raise Problems(Problem("--db", got, "use another address", "not-reachable")) from error
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction: all of it, or nothing."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def jobs(self) -> list[JobRow]:
+        with self.session() as session:
+            return list(session.scalars(select(JobRow)))
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _engine(address: str) -> Engine:
+    """Raises `Problems` for an address that names no database that is installed here."""
+    try:
+        url = make_url(address)
+        made = create_engine(url, pool_pre_ping=True)
+    except (ArgumentError, ImportError) as error:
+        got, fix = error_message(error), "use sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
+        raise Problems(Problem("--db", got, fix)) from error
+    if url.get_backend_name() == "sqlite":
+        event.listen(made, "connect", _prepare_sqlite)
+    return made
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    """WAL, so that readers do not wait for a writer; a writer waits up to 10 s for another."""
+    cursor = connection.cursor()
+    for line in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {line}")
+    cursor.close()

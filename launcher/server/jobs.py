@@ -1,0 +1,293 @@
+"""The jobs: every run folder below the run root and in the folders beside it, and jobs that have not been started.
+
+One row of each is kept in memory. A thread looks for new, changed and gone folders: by the size and time of their
+files, so that a run that nobody writes costs three calls of `stat`. Folders are the truth; the database is an index.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import delete
+
+from launcher.core import machine
+from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.settings import adapter
+from launcher.runs import store
+from launcher.runs.folder import Folder, holder
+from launcher.runs.store import Run, RunReader
+from launcher.server.database import Database, JobRow
+from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
+from launcher.server.rows import Standing, job_node, standing_of, words_of_run
+
+LOOK_S = 1.0  # between two looks at all folders
+LIVE = ("waiting", "running", "stopping", "pausing")
+Mark = tuple[tuple[int, int], ...]
+
+
+@dataclass(eq=False)
+class ServedJob:
+    """One job as the server knows it now."""
+
+    record: JobRecord
+    folder: Folder
+    """Of a job that has not been started: where it would be, and nothing is there."""
+    node: dict[str, Any] = field(default_factory=dict)
+    """What a list and a single answer say of it."""
+    standing: Standing = field(default_factory=lambda: Standing("created"))
+    version: int = 0
+    """Of the last change: every change of any job has a larger one."""
+    mark: Mark = ()
+    reader: RunReader | None = None
+    """While it is written."""
+    words: dict[str, Any] = field(default_factory=dict)
+    spec: tuple[int, int] = (0, 0)
+    """Size and time of the spec.yaml that `words` are of."""
+
+    @property
+    def uuid(self) -> str:
+        return self.record.uuid
+
+    @property
+    def has_folder(self) -> bool:
+        return bool(self.record.place)
+
+
+class Jobs:
+    """All jobs by their id. Methods may be called from any thread."""
+
+    def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
+        self.root, self.also, self.database = root, tuple(also), database
+        self.version = 0
+        self._jobs = dict[str, ServedJob]()
+        self._at = dict[Path, ServedJob]()
+        self._lock = threading.RLock()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="jobs", daemon=True)
+
+    # ---- reading
+
+    def get(self, uuid: str) -> ServedJob:
+        """The job of that id as it is now. Raises `Problems`."""
+        with self._lock:
+            found = self._jobs.get(uuid)
+            if found is None:
+                self.scan()
+                found = self._jobs.get(uuid)
+            if found is None:
+                fix = "GET /api/jobs lists all"
+                raise Problems(Problem("uuid", f"no job has {short_repr(uuid)}", fix, "not-found"))
+            self._look(found)
+            return found
+
+    def find(self, uuid: str) -> Folder:
+        """The job's folder, in which nothing is while it has not been started. Raises `Problems`."""
+        return self.get(uuid).folder
+
+    def every(self) -> list[ServedJob]:
+        """All jobs, the one that began last first."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
+
+    def changed_since(self, version: int) -> list[ServedJob]:
+        """The jobs that changed after `version`, and so are newer than what somebody has seen."""
+        with self._lock:
+            return [job for job in self._jobs.values() if job.version > version]
+
+    # ---- changing
+
+    def add(self, record: JobRecord) -> ServedJob:
+        """Enter a job, in its file and in the database; a record with a place is that of the folder there. Raises
+        `Problems` where another job has its id or its Idempotency-Key."""
+        with self._lock:
+            if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
+                raise Problems(
+                    Problem("uuid", f"{short_repr(record.uuid)} is taken, or no id", "use another", "in-use")
+                )
+            job = ServedJob(record, self._folder_of(record))
+            self._keep(job)
+            self._enter(job)
+            self._look(job)
+            return job
+
+    def change(self, job: ServedJob, **fields: Any) -> ServedJob:
+        """Another name, place or request of a job."""
+        with self._lock:
+            before = self._file(job.record)
+            job.record = replace(job.record, **fields)
+            self._at.pop(job.folder.path, None)
+            job.folder = self._folder_of(job.record)
+            self._keep(job)
+            if before != self._file(job.record):
+                before.unlink(missing_ok=True)
+            self._enter(job)
+            self._look(job, anew=True)
+            return job
+
+    def _keep(self, job: ServedJob) -> None:
+        """In its file first: what the database lacks is read from there."""
+        write_record(self._file(job.record), job.record)
+        with self.database.session() as session:
+            session.merge(JobRow(uuid=job.uuid, place=job.record.place, record=job.record.node))
+
+    def _file(self, record: JobRecord) -> Path:
+        """Of a run elsewhere, which may be another person's, the record lies here."""
+        own = record.place and not os.path.isabs(record.place)
+        return self.root / record.place / FILE if own else self.root / CREATED / f"{record.uuid}.json"
+
+    def _folder_of(self, record: JobRecord) -> Folder:
+        return Folder(self.root / (record.place or f"{CREATED}/{record.uuid}"))
+
+    def _enter(self, job: ServedJob) -> None:
+        self._jobs[job.uuid] = job
+        self._at[job.folder.path] = job
+
+    # ---- looking
+
+    def start(self, *, reindex: bool = False) -> None:
+        """Read what is known, look at every folder once, and go on looking until `stop`."""
+        with self._lock:
+            if reindex:
+                with self.database.session() as session:
+                    session.execute(delete(JobRow))
+            for row in self.database.jobs():
+                with suppress(ValueError):
+                    record = adapter(JobRecord).validate_python(row.record)
+                    self._enter(ServedJob(record, self._folder_of(record)))
+            for file in sorted((self.root / CREATED).glob("*.json")):
+                record_ = read_record(file)
+                if record_ and record_.uuid not in self._jobs:
+                    self._adopt(record_)
+            self.scan()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _look_on(self) -> None:
+        while not self._end.wait(LOOK_S):
+            self.scan()
+
+    def scan(self) -> None:
+        """New folders come, changed ones are read, gone ones go."""
+        found = list(self._folders())
+        with self._lock:
+            for path, place in found:
+                if path not in self._at:
+                    self._adopt(self._record_of(path, place))
+            there = {path for path, _ in found}
+            for job in list(self._jobs.values()):
+                if job.has_folder and job.folder.path not in there and not job.folder.path.is_dir():
+                    self._forget(job)
+                else:
+                    self._look(job)
+
+    def _folders(self) -> Iterator[tuple[Path, str]]:
+        """Each run folder, and its place."""
+        for path in _runs_below(self.root):
+            yield path, f"{path.parent.name}/{path.name}"
+        for named in self.also:
+            for path in [named] if _is_run(named) else _runs_below(named):
+                yield path, str(path.absolute())
+
+    def _record_of(self, path: Path, place: str) -> JobRecord:
+        """As its file says, unless that was copied with the folder of another job."""
+        known = read_record(path / FILE)
+        if known and (known.uuid not in self._jobs or self._jobs[known.uuid].folder.path == path):
+            return replace(known, place=place)
+        with suppress(OSError):
+            return JobRecord(id_of_place(place), place=place, created_at=path.stat().st_mtime)
+        return JobRecord(id_of_place(place), place=place)
+
+    def _adopt(self, record: JobRecord) -> None:
+        """Enter a job that was found; its folder stays as it is."""
+        job = ServedJob(record, self._folder_of(record))
+        with self.database.session() as session:
+            session.merge(JobRow(uuid=job.uuid, place=record.place, record=record.node))
+        self._enter(job)
+
+    def _forget(self, job: ServedJob) -> None:
+        """Its folder was deleted or moved."""
+        with self.database.session() as session:
+            session.execute(delete(JobRow).where(JobRow.uuid == job.uuid))
+        del self._jobs[job.uuid]
+        self._at.pop(job.folder.path, None)
+        self.version += 1
+
+    def _look(self, job: ServedJob, *, anew: bool = False) -> None:
+        """Read what has changed of it."""
+        mark = _mark(job.folder)
+        if mark == job.mark and job.node and not anew and job.standing.status not in LIVE:
+            return
+        run = self._see(job) if job.has_folder else None
+        self._read_words(job)
+        standing = standing_of(job.record, run, job.folder, begins=self._begins(job))
+        node = job_node(job.record, run, standing, job.words, attempt=len(job.folder.attempts()))
+        job.mark = mark
+        if node != job.node:
+            self.version += 1
+            job.node, job.standing, job.version = node, standing, self.version
+
+    def _begins(self, job: ServedJob) -> bool:
+        """Whether the process that was started last is there, and may not have begun to write."""
+        pid = job.record.pid
+        return pid is not None and machine.has_open(pid, job.folder.detached)
+
+    def _see(self, job: ServedJob) -> Run | None:
+        folder = job.folder
+        if job.record.origin != "rlrun":  # nobody holds its lock, so only its events say whether it goes on
+            job.reader = job.reader or RunReader(folder.events)
+            return Run(folder, job.reader.look())
+        if holder(folder) is None:
+            job.reader = None
+            return store.see(folder) if folder.spec.is_file() or folder.events.is_file() else None
+        job.reader = job.reader or RunReader(folder.events)
+        return store.follow(folder, job.reader)
+
+    def _read_words(self, job: ServedJob) -> None:
+        """The documents' words of its settings, again where its spec.yaml has changed."""
+        spec = _stamp(job.folder.spec)
+        if spec != job.spec:
+            job.spec, job.words = spec, words_of_run(job.folder)
+
+
+def _runs_below(root: Path) -> Iterator[Path]:
+    """`root/PROJECT/EXPERIMENT` that hold a run."""
+    for project in _folders_in(root):
+        for path in _folders_in(project):
+            if _is_run(path):
+                yield path
+
+
+def _folders_in(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as found:
+            return [path / one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != "."]
+    except OSError:
+        return []
+
+
+def _is_run(path: Path) -> bool:
+    return any(os.path.isfile(path / name) for name in ("spec.yaml", FILE))
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return found.st_size, found.st_mtime_ns
+
+
+def _mark(folder: Folder) -> Mark:
+    """By which it is seen whether anything about a run has changed."""
+    return tuple(_stamp(file) for file in (folder.events, folder.path / ".lock", folder.spec))

@@ -1,0 +1,99 @@
+"""Jobs: list them, look at one, describe it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+
+from launcher.core.metrics import better
+from launcher.core.problems import Problem, Problems, short_repr, suggest
+from launcher.core.state import Status
+from launcher.server.answers import Json
+from launcher.server.jobs import ServedJob
+from launcher.server.problems import declared
+from launcher.server.services import UsesServices
+from launcher.server.values import JobNode, JobPage, Text, Uuid
+from launcher.views.runs import Order
+
+router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(400, 401, 403, 404, 422))
+
+STATUSES = ("created", *get_args(Status), "stopping", "pausing", "paused", "doubtful")
+MOST = 1_000  # jobs of a page
+Node = dict[str, Any]
+
+
+def _badness(node: Node) -> float:
+    """Of its last validation; a job without one is the last."""
+    last = (node["held_out"] or {}).get("last")
+    if last is None:
+        return math.inf
+    return float(last["value"] if better(last["name"]) == "down" else -last["value"])
+
+
+ORDER: dict[Order, Callable[[Node], Any]] = {
+    "started": lambda node: 0, "run": lambda node: node["run"] or node["name"], "status": lambda node: node["status"],
+    "took": lambda node: -node["elapsed_s"], "step": lambda node: -node["step"], "held-out": _badness,
+}  # fmt: skip
+"""As `rlrun runs --sort`."""
+
+
+@router.get("", responses={200: {"model": JobPage}})
+def list_jobs(
+    services: UsesServices,
+    search: Annotated[Text, Query(max_length=200, description="In the name, run, description or algorithm.")] = "",
+    status: Annotated[Text, Query(max_length=20, description=", ".join(STATUSES))] = "",
+    tag: Annotated[Text, Query(max_length=100)] = "",
+    algorithm: Annotated[Text, Query(max_length=100)] = "",
+    sort: Order = "started",
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    size: Annotated[int, Query(ge=1, le=MOST)] = 50,
+) -> Json:
+    """Jobs, the one that began last first."""
+    if status and status not in STATUSES:
+        raise Problems(Problem("status", f"got {short_repr(status)}", suggest(status, STATUSES)))
+    nodes = [
+        job.node for job in services.jobs.every() if _is_wanted(job, search.lower(), status, tag, algorithm.lower())
+    ]
+    nodes.sort(key=ORDER[sort])
+    found = nodes[(page - 1) * size : page * size]
+    return Json({"items": found, "total": len(nodes), "page": page, "size": size})
+
+
+def _is_wanted(job: ServedJob, search: str, status: str, tag: str, algorithm: str) -> bool:
+    node = job.node
+    if status not in ("", node["status"]) or algorithm not in ("", str(node["algorithm"]).lower()):
+        return False
+    if tag and tag not in node["tags"]:
+        return False
+    text = f"{node['name']} {node['run']} {node['description']} {node['algorithm']}"
+    return search in text.lower()
+
+
+@router.get("/{uuid}", responses={200: {"model": JobNode}})
+def get_job(uuid: Uuid, services: UsesServices) -> Json:
+    """One job as it is now."""
+    return Json(services.jobs.get(uuid).node)
+
+
+class JobChange(BaseModel):
+    """What people say of a job; fields that are left out stay."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: Annotated[Text | None, Query(max_length=200)] = None
+    description: Text | None = None
+    notes: Text | None = None
+    tags: list[Text] | None = None
+
+
+@router.patch("/{uuid}", responses={200: {"model": JobNode}})
+def describe_job(uuid: Uuid, change: JobChange, services: UsesServices) -> Json:
+    """Another name, description, notes or tags; what is trained stays as it is."""
+    given = {name: value for name, value in change.model_dump(exclude_unset=True).items() if value is not None}
+    if "tags" in given:
+        given["tags"] = tuple(dict.fromkeys(given["tags"]))
+    job = services.jobs.get(uuid)
+    return Json((services.jobs.change(job, **given) if given else job).node)

@@ -1,0 +1,167 @@
+"""A job as people see it: one row, the same in a list and alone, and where it stands."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from yaml import YAMLError
+
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.events import writable
+from launcher.core.files import read_file
+from launcher.core.metrics import HeldOut, label
+from launcher.core.numbers import compact
+from launcher.core.redaction import printable
+from launcher.core.state import LEVELS, RunState
+from launcher.monitor.console import waiting
+from launcher.runs.folder import FIRST_SEQ, Folder
+from launcher.runs.store import Run
+from launcher.server.records import JobRecord
+from launcher.views.runs import status_word
+
+MARK = "✗ "  # begins a line with a problem
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a job stands, why, and since when (Unix seconds)."""
+
+    status: str
+    reason: str = ""
+    since: float = 0.0
+
+
+def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: bool) -> Standing:
+    """From its events, what was asked for last, and whether a process of it `begins`."""
+    if not record.place:
+        return Standing("created", "", record.created_at)
+    if begins and (run is None or run.state.status not in ("running", "waiting")):
+        return Standing("waiting", "its process begins", record.requested_at)
+    if run is None:  # its process is gone, and has left no more than its output
+        return Standing("failed", _last_problem(folder), record.requested_at)
+    return _of_events(record, run.state, folder)
+
+
+def _of_events(record: JobRecord, state: RunState, folder: Folder) -> Standing:
+    status, ended_at = status_word(state), state.last_at or record.created_at
+    if status in ("running", "waiting"):
+        begun = _attempt_began(folder) or state.started_at or record.created_at
+        word = {"stop": "stopping", "pause": "pausing"}.get(record.request)
+        if word and record.requested_at >= begun:
+            return Standing(word, "it saves first", record.requested_at)
+        return Standing(status, waiting(state, time.time()) or state.why or state.phase, begun)
+    if status == "stopped" and record.request == "pause":
+        return Standing("paused", "resume goes on with it", ended_at)
+    return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
+
+
+def _last_problem(folder: Folder) -> str:
+    """What the process printed before it ended."""
+    with suppress(OSError):
+        lines = read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines()
+        found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
+        return "; ".join(found) or "its process ended before it began"
+    return "its process ended before it began"
+
+
+def _attempt_began(folder: Folder) -> float | None:
+    attempts = folder.attempts()
+    with suppress(OSError):
+        return os.stat(attempts[-1] / FIRST_SEQ).st_mtime if attempts else None
+    return None
+
+
+def job_node(
+    record: JobRecord, run: Run | None, standing: Standing, words: Mapping[str, Any], *, attempt: int
+) -> dict[str, Any]:
+    """The whole row. Texts of people stay as they are, but for secrets and control characters."""
+    state = run.state if run else RunState()
+    node = {
+        "uuid": record.uuid, "name": record.name or record.place.rpartition("/")[2], "description": record.description,
+        "tags": list(record.tags), "notes": record.notes, "who": record.who, "origin": record.origin,
+        "run": run.folder.name if run else "", "algorithm": state.algorithm or words.get("algorithm", ""),
+        "model": words.get("model", ""), "status": standing.status, "reason": standing.reason, "since": standing.since,
+        "created_at": record.created_at, "started_at": state.started_at, "elapsed_s": state.elapsed_s,
+        "step": state.step, "steps": state.steps,
+        "progress": min(state.step / state.steps, 1.0) if state.steps else None,
+        "eta_s": state.eta_s, "seconds_per_step": state.seconds_per_step, "phase": state.phase, "attempt": attempt,
+        "score": _score(state), "held_out": _held_out(state),
+        "verdict": {**asdict(state.verdict), "line": state.verdict.line} if state.verdict else None,
+        "alerts": _alerts(state), "goal": None,
+    }  # fmt: skip
+    node |= {name: value for name, value in {**words, **record.words}.items() if name not in node}
+    found: dict[str, Any] = writable(_printable(node))
+    return found
+
+
+def _printable(node: Any) -> Any:
+    if isinstance(node, str):
+        return printable(node)
+    if isinstance(node, Mapping):
+        return {key: _printable(value) for key, value in node.items()}
+    return [_printable(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+def _score(state: RunState) -> dict[str, Any] | None:
+    if state.score is None:
+        return None
+    name = state.score_name
+    return {"name": name, "label": label(name), "value": state.score, "text": compact(state.score)}
+
+
+def _held_out(state: RunState) -> dict[str, Any] | None:
+    return (
+        {"first": _result(state.first), "best": _result(state.best), "last": _result(state.last)}
+        if state.last
+        else None
+    )
+
+
+def _result(of: HeldOut | None) -> dict[str, Any] | None:
+    return {**asdict(of), "label": label(of.name), "text": of.shown} if of else None
+
+
+def _alerts(state: RunState) -> dict[str, int]:
+    """A summary of an older version knows only how many, and the most serious level."""
+    found = dict(state.alerts_by_level) or {state.alert_level: state.alerts}
+    return {level: found.get(level, 0) for level in LEVELS}
+
+
+# ---- the documents' words of a run
+
+
+def words_of_run(folder: Folder) -> dict[str, Any]:
+    """What its spec.yaml says in the words of the job API; empty where it cannot be read."""
+    try:
+        node = parse_yaml(read_file(folder.spec, 2**22))
+    except (OSError, ValueError, YAMLError):
+        return {}
+    if not isinstance(node, dict):
+        return {}
+
+    def value(name: str) -> Any:
+        found: Any = node
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
+    lengths = [value("data.max_prompt_length"), value("data.max_response_length")]
+    target = str(value("algorithm._target_") or "").rpartition(".")[2]
+    return {
+        "algorithm": target.lower(), "model": value("model.path") or str(value("model._target_") or "").split(".")[-1],
+        "model_path": value("model.path"), "train_data_path": _files(value("data.train_files")),
+        "eval_data_path": _files(value("data.val_files")), "num_gpus": value("hardware.n_gpus_per_node"),
+        "learning_rate": value("optim.lr"), "batch_size": value("data.train_batch_size"),
+        "num_epochs": value("trainer.total_epochs"), "rollout_n": value("sampler.n"),
+        "context_length": sum(lengths) if all(isinstance(each, int) for each in lengths) else None,
+        "kl_coef": value("algorithm.kl_loss_coef"),
+    }  # fmt: skip
+
+
+def _files(found: Any) -> str | None:
+    return ", ".join(map(str, found)) if isinstance(found, list) and found else found or None

@@ -1,0 +1,107 @@
+"""Types of requests and answers, for validation and for OpenAPI. Answers are made by the builders that the command
+line has; these say what they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Path
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from launcher.server.records import VALID
+
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+def _plain(text: str) -> str:
+    """A NUL can stand in no database, and no file name."""
+    if "\0" in text:
+        raise ValueError("holds a NUL")
+    return text
+
+
+Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_plain)]
+"""What a person typed."""
+Uuid = Annotated[str, Path(pattern=f"^{VALID.pattern}$", description="A job's id.")]
+
+
+class HeldOutNode(BaseModel):
+    """The main score of a validation, with the ends of its 95 % interval where that is known."""
+
+    name: str
+    label: str
+    step: int
+    value: Number
+    low: Number | None
+    high: Number | None
+    text: str
+
+
+class HeldOutNodes(BaseModel):
+    first: HeldOutNode | None
+    best: HeldOutNode | None
+    last: HeldOutNode | None
+
+
+class ScoreNode(BaseModel):
+    name: str
+    label: str
+    value: Number
+    text: str
+
+
+class VerdictNode(BaseModel):
+    kind: str
+    text: str
+    fix: str
+    line: str
+
+
+class AlertCounts(BaseModel):
+    info: int
+    warn: int
+    critical: int
+
+
+class JobNode(BaseModel):
+    """A job; beside these it has the documents' words, such as `learning_rate`, as they were sent or as its settings
+    say."""
+
+    model_config = ConfigDict(extra="allow")
+    uuid: str
+    name: str
+    description: str
+    tags: list[str]
+    notes: str
+    who: str
+    run: str = Field(description="project/experiment; empty before it is started")
+    origin: str
+    algorithm: str
+    model: str
+    status: Literal[
+        "created", "waiting", "running", "stopping", "pausing", "paused", "finished", "doubtful", "failed", "stopped"
+    ]
+    reason: str
+    since: float
+    created_at: float
+    started_at: float | None
+    elapsed_s: float
+    step: int
+    steps: int
+    progress: float | None
+    eta_s: float | None
+    seconds_per_step: float | None
+    phase: str
+    attempt: int
+    score: ScoreNode | None
+    held_out: HeldOutNodes | None
+    verdict: VerdictNode | None
+    alerts: AlertCounts
+    goal: Any = None
+
+
+class JobPage(BaseModel):
+    items: list[JobNode]
+    total: int
+    page: int
+    size: int
