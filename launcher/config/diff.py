@@ -116,6 +116,21 @@ def rows(a: Side, b: Side) -> Iterator[DiffRow]:
                 yield DiffRow(name, cells, whole)
 
 
+def node_of(a: Side, b: Side, *, source: bool) -> dict[str, Any]:
+    """The same for programs; with `source` also where each value comes from."""
+    differs = [_row_node(row, source) for row in rows(a, b)]
+    return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs, "notes": [*a.notes, *b.notes]}
+
+
+def _row_node(row: DiffRow, source: bool) -> dict[str, Any]:
+    """A side that has no such setting has no key."""
+    node: dict[str, Any] = {"setting": row.name, "group": row.whole}
+    for side, cell in zip("ab", row.cells, strict=True):
+        if cell:
+            node |= {side: cell.value} | ({f"{side}_from": cell.origin} if source else {})
+    return node
+
+
 def _cell(side: Side, name: str, whole: bool) -> Cell | None:
     values = side.classes if whole else side.values
     return Cell(values[name], side.origins[name].where) if name in values else None

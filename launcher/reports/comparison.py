@@ -163,7 +163,12 @@ class Comparison:
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
     run."""
-    records = list(map(read_record, _all_folders(names, root)))
+    return compare_folders([folder for name in names for folder in _folders(name, root)])
+
+
+def compare_folders(folders: Sequence[Folder]) -> Comparison:
+    """The same of the runs in these folders."""
+    records = list(map(read_record, _checked(folders)))
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
     places = _places(rows, len(records))
@@ -176,8 +181,8 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
 
 
-def _all_folders(names: Sequence[str], root: Path) -> list[Folder]:
-    folders = [folder for name in names for folder in _folders(name, root)]
+def _checked(folders: Sequence[Folder]) -> Sequence[Folder]:
+    """Several, each once. Raises `Problems`."""
     if len({folder.path.resolve() for folder in folders}) < len(folders):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
     if not 2 <= len(folders) <= MOST_RUNS:

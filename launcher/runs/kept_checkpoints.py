@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,14 @@ class Kept:
     """The newest that verifies: the one that training goes on from."""
     best: bool = False
     """The best that verifies."""
+
+    @property
+    def node(self) -> dict[str, Any]:
+        name, score = self.judged or (None, None)
+        faults = None if self.faults is None else list(map(str, self.faults))
+        node = {**asdict(self), "path": self.path, "faults": faults, "verified": None if faults is None else not faults}
+        del node["judged"]
+        return {**node, "judged_by": name, "score": score}
 
 
 def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> list[Kept]:

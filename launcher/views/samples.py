@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.core.events import Event, Sample, TrainingGroup
+from launcher.core.events import Event, Loaded, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import TrainingAnswer, training_answers
+from launcher.views.read import LogOrRun
 
 MOST = 10_000
 """Answers of one step that are kept; of more the last."""
@@ -84,6 +85,26 @@ def by_prompt(found: Iterable[Sample]) -> dict[str, list[Sample]]:
     for sample in found:
         groups[sample.prompt].append(sample)
     return groups
+
+
+def answers_of(source: LogOrRun, step: int | None, wanted: Wanted) -> dict[str, list[Sample]]:
+    """The answers that `choose_samples` finds, by prompt. Raises `Problems` where there are none."""
+    if found := choose_samples(source.events(), step, wanted):
+        return by_prompt(found)
+    chosen = step is not None or not wanted.any or wanted.group is not None
+    got, fix = _cause(source)
+    fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
+    raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {got}", fix, "not-found"))
+
+
+def _cause(source: LogOrRun) -> tuple[str, str]:
+    """Why a log has no answers, and what gives some."""
+    if source.log is not None:
+        return "the log prints none", "a log with answers: verl prints them with trainer.log_val_generations"
+    loaded = next((event for event in source.events() if isinstance(event, Loaded)), None)
+    if loaded and not loaded.val_rows:
+        return "no rows are held out", "data.val_files=FILE; SFT and DPO answer held-out prompts only"
+    return "none is logged yet", "trainer.log_val_generations, or trainer.log_groups where answers are sampled"
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -74,10 +73,10 @@ def of_run(
     if action == "list":
         with err.status("hashing"):
             found = keeping.kept(run, metric, verify=verify)
-        return CommandAnswer([_node(each) for each in found], lambda: _show(run, found))
+        return CommandAnswer([each.node for each in found], lambda: _show(run, found))
     if action == "best":
         chosen = keeping.best(run, metric)
-        return CommandAnswer(_node(chosen), lambda: typer.echo(os.fspath(chosen.path)))
+        return CommandAnswer(chosen.node, lambda: typer.echo(os.fspath(chosen.path)))
     target = _check_export(to, folder, [step is not None, best, newest], metric if not best else None)
     kept = keeping.of_step(run, step) if step is not None else None
     return _export(run, kept or (keeping.best(run, metric) if best else keeping.newest(run)), target, fold, base)
@@ -146,11 +145,3 @@ def _export(run: Folder, of: Kept, folder: Path, fold: bool, base: str | None) -
     for note in made.notes:
         tell(f"note: {note}")
     return CommandAnswer(made, lambda: say(f"{made.path}  {what} of step {made.step}, {size}"))
-
-
-def _node(of: Kept) -> dict[str, Any]:
-    name, score = of.judged or (None, None)
-    faults = None if of.faults is None else list(map(str, of.faults))
-    node = {**asdict(of), "path": of.path, "faults": faults, "verified": None if faults is None else not faults}
-    del node["judged"]
-    return {**node, "judged_by": name, "score": score}

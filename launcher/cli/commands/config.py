@@ -163,20 +163,11 @@ def diff(
     one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
     rows = list(differ.rows(one, other))
     notes = [*one.notes, *other.notes]
-    differs = [_row_node(row, source) for row in rows]
-    node = {"equal": not rows, "a": one.name, "b": other.name, "differs": differs, "notes": notes}
     return CommandAnswer(
-        node, lambda: _say_difference(one.name, other.name, rows, notes, source), exit_code=int(bool(rows))
+        differ.node_of(one, other, source=source),
+        lambda: _say_difference(one.name, other.name, rows, notes, source),
+        exit_code=int(bool(rows)),
     )
-
-
-def _row_node(row: differ.DiffRow, source: bool) -> dict[str, Any]:
-    """A side that has no such setting has no key."""
-    node: dict[str, Any] = {"setting": row.name, "group": row.whole}
-    for side, cell in zip("ab", row.cells, strict=True):
-        if cell:
-            node |= {side: cell.value} | ({f"{side}_from": cell.origin} if source else {})
-    return node
 
 
 def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str], source: bool) -> None:

@@ -13,19 +13,17 @@ from rich.text import Text
 
 from launcher.cli.arguments import LogOrRunName, Root
 from launcher.cli.output import CommandAnswer, make_table, out, say, say_table
-from launcher.core.events import Loaded, Sample
+from launcher.core.events import Sample
 from launcher.core.numbers import compact
-from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.core.state import TrainingAnswer
-from launcher.views.read import LogOrRun, find
+from launcher.views.read import find
 from launcher.views.samples import (
     ChangedAnswer,
     Wanted,
-    by_prompt,
+    answers_of,
     changed_words,
     changes_line,
-    choose_samples,
     compare_samples,
 )  # fmt: skip
 
@@ -63,25 +61,9 @@ def samples(
     if compare is not None:
         pairs = compare_samples(source.events, compare, wanted)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))
-    found = choose_samples(source.events(), step, wanted)
-    if not found:
-        chosen = step is not None or not wanted.any or group is not None
-        got, fix = _cause(source)
-        fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
-        raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {got}", fix, "not-found"))
-    groups = by_prompt(found)
+    groups = answers_of(source, step, wanted)
     shown = dict(list(groups.items())[:limit])
     return CommandAnswer([*chain(*shown.values())], lambda: _show(shown, groups))
-
-
-def _cause(source: LogOrRun) -> tuple[str, str]:
-    """Why a log has no answers, and what gives some."""
-    if source.log is not None:
-        return "the log prints none", "a log with answers: verl prints them with trainer.log_val_generations"
-    loaded = next((event for event in source.events() if isinstance(event, Loaded)), None)
-    if loaded and not loaded.val_rows:
-        return "no rows are held out", "data.val_files=FILE; SFT and DPO answer held-out prompts only"
-    return "none is logged yet", "trainer.log_val_generations, or trainer.log_groups where answers are sampled"
 
 
 def _show(shown: Mapping[str, Sequence[Sample]], groups: Mapping[str, Sequence[Sample]]) -> None:
