@@ -1,0 +1,88 @@
+"""Facts about the single tokens of answers that an engine wrote beside a run's events: `samples/tokens.jsonl`.
+
+Each line is about one answer: {"step", "group", "answer", "ids", "texts", "log_probs", "sampler_log_probs",
+"advantages", "mask"}. `group` counts from 1, `answer` from 0; the lists have a value for each token, null where there
+is none, and `mask` is 0 or false where a token is not learned from. The file is only appended to: of an answer that was
+sampled again after the run went back, the last line counts.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from launcher.core.files import open_file, read_lines
+from launcher.core.problems import Problem, Problems
+from launcher.server.columns import Ints
+
+NAME = "samples/tokens.jsonl"
+LISTS = ("texts", "log_probs", "sampler_log_probs", "advantages", "mask")
+_HEAD = re.compile(rb'\{"step":\s?(\d{1,18}),\s?"group":\s?(\d{1,18}),\s?"answer":\s?(\d{1,18}),')
+Key = tuple[int, int, int]
+"""Step, group and answer."""
+
+
+@dataclass(frozen=True)
+class TokenPlaces:
+    """Where the line of each answer stands, up to byte `offset`."""
+
+    path: Path
+    offset: int = 0
+    inode: int = 0
+    rows: Ints = field(default_factory=lambda: np.empty((0, 5), np.int64))
+    """Step, group, answer, byte and size in bytes of each."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes + 1024
+
+    def read_on(self) -> TokenPlaces:
+        with open_file(self.path) as file:
+            now, before = os.fstat(file.fileno()), self
+            if now.st_size < self.offset or self.inode not in (0, now.st_ino):
+                before = TokenPlaces(self.path)  # another file is in its place
+            offset, found = before.offset, list[tuple[int, ...]]()
+            file.seek(offset)
+            for line, size, ended in read_lines(file):
+                if not ended:
+                    break
+                if head := _HEAD.match(line):
+                    found.append((*map(int, head.groups()), offset, size))
+                offset += size
+        new = np.array(found, np.int64).reshape(-1, 5)
+        return replace(before, offset=offset, inode=now.st_ino, rows=np.concatenate([before.rows, new]))
+
+    def place(self, key: Key) -> tuple[int, int] | None:
+        """Byte and size of the line of an answer; None where there is none."""
+        mine = np.nonzero((self.rows[:, :3] == key).all(axis=1))[0]
+        return tuple(self.rows[mine[-1], 3:].tolist()) if mine.size else None
+
+    def read(self, key: Key) -> list[dict[str, Any]] | None:
+        """The tokens of an answer; None where there are none. Raises `Problems` where its line is damaged."""
+        place = self.place(key)
+        if place is None:
+            return None
+        offset, size = place
+        with open_file(self.path) as file:
+            line = os.pread(file.fileno(), size, offset)
+        try:
+            node = orjson.loads(line)
+            return [_token(*values) for values in zip(*(node[name] for name in LISTS), strict=True)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            got = f"the line at byte {offset} is damaged"
+            raise Problems(Problem(NAME, got, "nothing else is lost by it", "bad-file")) from error
+
+
+def _token(text: Any, log_prob: Any, sampler: Any, advantage: Any, learns: Any) -> dict[str, Any]:
+    """A token that is not learned from has no ratio: what differs there is no divergence."""
+    known = learns and isinstance(log_prob, int | float) and isinstance(sampler, int | float)
+    ratio = math.exp(min(log_prob - sampler, 700.0)) if known else None
+    return {"text": str(text), "log_prob": log_prob, "sampler_log_prob": sampler, "ratio": ratio,
+            "advantage": advantage, "learns": bool(learns)}  # fmt: skip

@@ -1,0 +1,151 @@
+"""Columns hold what a log holds: drawn logs that go back, are damaged and grow, beside `core.events.read_log`."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.events import (
+    Alert,
+    Event,
+    Phase,
+    Restarted,
+    Resumed,
+    Sample,
+    Step,
+    Usage,
+    events_of,
+    is_damage,
+    to_line,
+)
+from launcher.core.problems import Problems
+from launcher.server.columns import Columns, LogCache
+from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
+
+VALUES = st.one_of(st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0, 3, True, 10**25]))
+METRICS = st.dictionaries(st.sampled_from(["a", "b", "critic/score/mean", "\x1b[2J<b>", "ä,€"]), VALUES, max_size=4)
+STEPS = st.integers(0, 6)
+EVENTS = st.one_of(
+    st.builds(Step, at=st.floats(0, 1e9), step=STEPS, metrics=METRICS),
+    st.builds(Step, at=st.floats(0, 1e9), step=STEPS, metrics=METRICS),
+    st.builds(lambda step: Restarted(step=step, attempt=2, cause="killed", why="x"), STEPS),
+    st.builds(lambda step: Resumed(step=step, attempt=2), STEPS),
+    st.builds(
+        lambda step, text: Sample(step=step, data_source="d", prompt=text, response="r", ground_truth="", score=None),
+        STEPS,
+        st.text(max_size=9),
+    ),
+    st.builds(lambda: Phase(name="rollout")),
+    st.builds(lambda step: Alert(step=step, text="t"), STEPS),
+    st.builds(
+        lambda rank: Usage(rank=rank, host="h", cpu_percent=1.0, memory_bytes=1, machine_cpu_percent=1.0,
+                           machine_memory_bytes=1, machine_memory_total_bytes=2, disk_free_bytes=None),
+        st.integers(0, 2),
+    ),
+)  # fmt: skip
+OTHER_HANDS = st.sampled_from([
+    b"{", b"null", b'"Step"', b"[1]", b"\xff", b'{"kind":"Step"}', b'{"kind":"Step","step":1,"metrics":{"a":null}}',
+    b'{"kind":"Unknown","step":1}', b'{"metrics": {"a": 2.5}, "step": 3, "kind": "Step"}',
+    b'{"kind": "Step", "step": 4, "metrics": {"b": NaN}}', b'{"kind":"Step","at":-1.0,"step":1,"metrics":{}}',
+])  # fmt: skip
+LINES = st.lists(st.one_of(EVENTS, EVENTS, OTHER_HANDS), max_size=30)
+
+
+def line_of(seq: int, each: Event | bytes) -> bytes:
+    return (each if isinstance(each, bytes) else to_line(each, seq=seq, attempt=1).encode()) + b"\n"
+
+
+def same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
+@given(LINES, st.lists(st.integers(0, 30), max_size=3), st.integers(0, 5))
+def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut):
+    """However often it was read while it grew, and with half a line at its end."""
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    written = [line_of(seq, each) for seq, each in enumerate(lines)]
+    found = Columns(path)
+    for stop in sorted({*(min(stop, len(lines)) for stop in stops), len(lines)}):
+        path.write_bytes(b"".join(written[:stop]) + b"".join(written[stop : stop + 1])[: -1 - cut])
+        found = found.read_on()
+        stand = list(events_of(path))
+        steps = [event for event in stand if isinstance(event, Step)]
+        got = list(found.step_events(range(found.steps.size)))
+        assert [(each.step, each.at) for each in got] == [(each.step, each.at) for each in steps]
+        for mine, each in zip(got, steps, strict=True):
+            assert len(mine.metrics) == len(each.metrics)
+            assert all(map(same, sorted(mine.metrics.values()), sorted(each.metrics.values())))
+        others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
+        rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
+        assert list(found.events(*others)) == rest
+        assert found.lines == stop
+
+
+def test_numbers_are_those_of_the_log_one_by_one(tmp_path):
+    path, chance = tmp_path / "events.jsonl", random.Random(0)
+    steps = [
+        Step(at=float(n), step=n, metrics={"a": chance.gauss(0, 10**n), "b/c": chance.random()}) for n in range(99)
+    ]
+    path.write_text("".join(to_line(step, seq=n, attempt=1) + "\n" for n, step in enumerate(steps)))
+    of = Columns(path).read_on()
+    rows = metric_nodes(of, ["a", "b/c"], of.rows_between(10, 20))
+    assert [row["step"] for row in rows] == list(range(10, 21))
+    logged = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["a"], row["b/c"]) for row in rows] == [tuple(each["metrics"].values()) for each in logged[10:21]]
+
+
+@given(st.lists(st.floats(width=64), max_size=200), st.integers(1, 50))
+def test_no_extreme_is_lost(values, buckets):
+    array = np.array(values, np.float64)
+    found = thinned(np.arange(len(values), dtype=np.float64), array, buckets)
+    finite = array[np.isfinite(array)]
+    assert len(found.x) <= max(buckets, 0) and found.count == len(values)
+    assert found.not_finite == len(values) - finite.size
+    if finite.size and len(values) > buckets:
+        assert np.nanmin(found.low) == finite.min() and np.nanmax(found.high) == finite.max()
+    if len(values) <= buckets:
+        assert all(map(same, found.mean, values)) and found.low is found.high
+
+
+def test_axes_and_names(tmp_path):
+    path = tmp_path / "events.jsonl"
+    metrics = [{"reward": 1.0, "perf/total_num_tokens": 10.0}, {"reward": math.nan}, {"perf/total_num_tokens": 5.0}]
+    steps = [Step(at=100.0 - n, step=n + 1, metrics=each) for n, each in enumerate(metrics)]
+    path.write_text("".join(to_line(step) + "\n" for step in steps))
+    of = Columns(path).read_on()
+    assert axis(of, "step").tolist() == [1, 2, 3] and axis(of, "tokens").tolist() == [10, 10, 15]
+    by_time = curve(of.series["reward"], axis(of, "time"), None, None, 9)
+    assert by_time.x.tolist() == [99, 100] and math.isnan(by_time.mean[0])  # in the order of the axis
+    assert wanted_names(of, ["critic/score/mean"]) == ["reward"] and len(wanted_names(of, [])) == 2
+    with pytest.raises(Problems, match="nonsense"):
+        wanted_names(of, ["nonsense"])
+    row = metric_nodes(of, ["reward"], of.rows_between(None, 2))
+    assert row == [{"reward": 1.0, "reward_mean": 1.0, "step": 1}, {"reward": "NaN", "reward_mean": "NaN", "step": 2}]
+
+
+def test_a_log_that_is_begun_anew_is_read_anew(tmp_path):
+    path, logs = tmp_path / "events.jsonl", LogCache()
+    path.write_text("".join(to_line(Step(step=n, metrics={"a": n})) + "\n" for n in range(9)))
+    assert logs.now(Columns(path)).steps.size == 9
+    path.unlink()
+    assert logs.now(Columns(path)).steps.size == 0
+    path.write_text(to_line(Step(step=1, metrics={"b": 1.0})) + "\n")
+    assert list(logs.now(Columns(path)).series) == ["b"]
+
+
+def test_what_is_kept_is_bounded(tmp_path):
+    """The logs that nobody asked for lately are forgotten, and read again."""
+    logs, paths = LogCache(most_bytes=40_000), list[Path]()
+    for number in range(8):
+        paths.append(tmp_path / f"{number}.jsonl")
+        paths[-1].write_text("".join(to_line(Step(step=n, metrics={"a": float(n)})) + "\n" for n in range(400)))
+        assert logs.now(Columns(paths[-1])).steps.size == 400
+        assert logs.nbytes <= 40_000
+    assert logs.now(Columns(paths[0])).series["a"].values.tolist() == [float(n) for n in range(400)]
