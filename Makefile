@@ -12,12 +12,13 @@ VERL ?= .venv-verl
 VLLM ?= .venv-vllm
 JOBS ?= .venv-jobs
 TRACKERS ?= .venv-trackers
+PAGE ?= .venv-page
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders
+	clean downloads secrets launches hostile ruined newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +89,35 @@ $(TRACKERS)/ready: $(VENV)/ready-dev
 		'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-base.pth
 	$(TRACKERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
+
+NODE := $(CURDIR)/$(PAGE)/node/node_modules
+VENDOR := launcher/server/page/vendor
+
+$(PAGE)/node/ready: $(VENDOR)/package.json $(VENDOR)/package-lock.json
+	@mkdir -p $(@D)
+	cp $^ $(@D)
+	cd $(@D) && npm ci --silent --no-audit --no-fund --ignore-scripts
+	@touch $@
+
+web-vendor: $(PAGE)/node/ready  ## bundle what the page takes from others into one file
+	NODE_PATH=$(NODE) $(NODE)/.bin/esbuild $(VENDOR)/entry.js --bundle --format=esm --minify --target=es2022 --legal-comments=none \
+		--banner:js="$$(cat $(VENDOR)/licences.js)" --outfile=launcher/server/page/js/vendor.js
+
+web-types: $(PAGE)/node/ready $(VENV)/ready-dev  ## check the page's types against the server's OpenAPI
+	$(VENV)/bin/python -c 'import json; from launcher.server.app import *; print(json.dumps(create_app(ServerSettings()).openapi()))' > $(PAGE)/openapi.json
+	$(NODE)/.bin/openapi-typescript $(PAGE)/openapi.json --output $(PAGE)/api.d.ts
+	$(NODE)/.bin/tsc --noEmit --project $(VENDOR)/tsconfig.json
+
+$(PAGE)/ready: $(VENV)/ready-dev
+	$(PYTHON) -m venv $(PAGE)
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(PAGE)/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-base.pth
+	$(PAGE)/bin/pip install --quiet --disable-pip-version-check playwright==1.65.2
+	$(PAGE)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+test-page: $(PAGE)/ready $(PAGE)/node/ready  ## the page in Debian's Chromium: every view, themes, widths, accessibility, a person's visit
+	PYTHONPATH=$(CURDIR) AXE=$(NODE)/axe-core/axe.min.js $(PAGE)/bin/python -W ignore -m pytest tests/server/page --no-header -p no:cacheprovider --durations=5
 
 test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and SwanLab read back
 	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
@@ -251,4 +281,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) $(PAGE) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,94 @@
+/** Events as they come: a WebSocket that goes on where it was after a broken connection. */
+import { signal, useEffect, useRef } from "./vendor.js";
+import { token } from "./api.js";
+
+/** @typedef {import("./types").Event} Event */
+
+/** How the page's connection is: "", "live" or "retrying". */
+export const connection = signal("");
+/** Events that were applied, and characters that came; for whoever looks after the page. */
+export const received = { events: 0, characters: 0, gaps: 0, doubles: 0 };
+
+const SHORTEST_MS = 500;
+const LONGEST_MS = 20_000;
+
+/**
+ * @param {string} path of the WebSocket
+ * @param {(event: Event) => void} apply called once for each event, in order
+ * @param {number} [after] the number of the last event that is known; without one, what comes from now on. Then an
+ *   event of the kind Open says from when on that is
+ * @returns {() => void} ends it
+ */
+export function follow(path, apply, after) {
+  let [seq, wait, ended] = [after, SHORTEST_MS, false];
+  let timer = 0;
+  /** @type {WebSocket} */
+  let socket;
+
+  function open() {
+    const address = new URL(path + (seq === undefined ? "" : `?after=${seq}`), location.href);
+    address.protocol = address.protocol.replace("http", "ws");
+    socket = new WebSocket(address, token.value ? [`bearer.${token.value}`] : []);
+    socket.onopen = () => {
+      connection.value = "live";
+      wait = SHORTEST_MS;
+      if (seq === undefined) apply({ kind: "Open", seq: -1, attempt: 0, at: Date.now() / 1000 });
+    };
+    socket.onmessage = ({ data }) => {
+      received.characters += data.length;
+      const event = JSON.parse(data);
+      if (event.kind === "Ping") return;
+      if (event.seq !== undefined) {
+        if (seq !== undefined && event.seq <= seq) return void received.doubles++;
+        if (seq !== undefined && event.seq > seq + 1) received.gaps++;
+        seq = event.seq;
+      }
+      received.events++;
+      apply(event);
+    };
+    socket.onclose = () => {
+      if (ended) return;
+      connection.value = "retrying";
+      timer = setTimeout(open, wait * (0.75 + Math.random() / 2));
+      wait = Math.min(wait * 2, LONGEST_MS);
+    };
+  }
+
+  open();
+  return () => {
+    ended = true;
+    clearTimeout(timer);
+    socket.close();
+    connection.value = "";
+  };
+}
+
+/**
+ * Follow while a component is shown.
+ * @param {string | null} path null follows nothing
+ * @param {(event: Event) => void} apply @param {number} [after]
+ */
+export function useLive(path, apply, after) {
+  const newest = useRef(apply);
+  newest.current = apply;
+  const allowed = token.value;
+  useEffect(() => (path ? follow(path, (event) => newest.current(event), after) : undefined), [path, allowed]);
+}
+
+/**
+ * `act`, at once and then at most once in `ms`; the last request is never lost.
+ * @param {() => void} act @param {number} ms
+ */
+export function atMostEvery(act, ms) {
+  let [last, timer] = [0, 0];
+  return () => {
+    if (timer) return;
+    const run = () => {
+      [last, timer] = [Date.now(), 0];
+      act();
+    };
+    const rest = last + ms - Date.now();
+    if (rest <= 0) run();
+    else timer = setTimeout(run, rest);
+  };
+}
