@@ -12,10 +12,10 @@ from launcher import __version__
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
 from launcher.server.problems import add_handlers
-from launcher.server.routes import jobs
+from launcher.server.routes import jobs, page
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs,)
+ROUTES = (jobs, page)
 """Modules with a `router`, in the order in which they are asked."""
 
 
