@@ -23,7 +23,8 @@ from launcher.core.verdict import RunVerdict
 
 LETTERS = "abcdefghij"
 ROWS = "data=files data.train_files={folder}/%s.jsonl data.val_files={folder}/held-out.jsonl"
-OF_FILES = f"algorithm=sft model=hf model.path={{base}} optim.lr=1e-3 data.train_batch_size=16 {ROWS}"
+OWN = f"algorithm=sft model=tiny data.train_batch_size=16 {ROWS}"
+OF_FILES = f"{OWN} model=hf model.path={{base}} optim.lr=1e-3"
 PAIRS = f"algorithm=dpo model=hf model.path={{base}} optim.lr=2e-4 data.train_batch_size=16 {ROWS}"
 GRPO = f"algorithm=grpo {RL}"
 REWARD = "reward=python reward.path={folder}/rewards.py reward.name="
@@ -57,7 +58,7 @@ STILL: Mapping[str, tuple[str, str]] = {
 """Arguments, and a cause that the line has to name."""
 LEARN: Mapping[str, str] = {
     "sft": f"{SFT} trainer.total_training_steps=400",
-    "sft, own rows": f"{OF_FILES % 'right'} model=tiny model.path= optim.lr=3e-3 trainer.total_training_steps=300",
+    "sft, own rows": f"{OWN % 'right'} optim.lr=3e-3 trainer.total_training_steps=300",
     "sft with adapters, from a checkpoint": f"{OF_FILES % 'right'} model.lora_rank=8 optim.lr=5e-3",
     "dpo": PAIRS % "pairs",
     "grpo": GRPO,
@@ -121,12 +122,13 @@ def fault_of(folder: Path, name: str, verdict: RunVerdict, cause: str | None) ->
 
 
 def rows(folder: Path, seed: int, only: str, names: tuple[str, ...] = ()) -> Iterator[tuple[str, str, str]]:
-    """Name, line and fault of each run."""
+    """Name, line and fault of each run; those of `names` alone, where some are given."""
     folder.mkdir()
     write_files(folder, seed)
-    train(folder, "base", f"{BASE} seed={seed}")
     cases: dict[str, tuple[str, str | None]] = {**STILL, **{name: (words, None) for name, words in LEARN.items()}}
     chosen = {name: cases[name] for name in names or cases if re.search(only, name)}
+    if any("{base}" in words for words, _ in chosen.values()):
+        train(folder, "base", f"{BASE} seed={seed}")
     for number, (name, (words, cause)) in enumerate(chosen.items()):
         run, steps = f"run-{number}", "trainer.total_training_steps=60 trainer.test_freq=20 data.n_val=256"
         words = words.replace("held-out", "held-out-pairs") if "dpo" in words else words

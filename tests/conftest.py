@@ -47,8 +47,9 @@ class Page:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Files that the page shows: a line with the name in backticks, then a block with the text."""
-        return dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL))
+        """Files that the page shows: `NAME` above a block with the text, or `NAME` holds `TEXT`."""
+        shown = re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
+        return dict([*shown, *re.findall(r"^`([\w./]+)` holds `([^`]+)`", self.text, re.MULTILINE)])
 
     def blocks(self, language: str) -> list[str]:
         """Text of the blocks of a language, each command on one line."""

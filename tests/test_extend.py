@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -18,25 +17,27 @@ from launcher.core.events import Ended, Step, events_of
 from launcher.core.problems import Problems
 from launcher.preflight.plan import ready
 
-PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text()
-FILES = dict(re.findall(r"^`(mine/[\w./]+)`\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-COMMANDS = [line for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-            for line in block.splitlines()]  # fmt: skip
 SMALL = ["model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32", "engine.num_threads=1",
          "trainer.save_freq=1"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+def extend(all_pages: Any) -> Any:
+    (found,) = (page for page in all_pages if page.path.name == "extend.md")
+    return found
+
+
+@pytest.fixture(scope="module")
+def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any, extend: Any) -> Any:
     home = tmp_path_factory.mktemp("home")
-    for name, text in FILES.items():
+    for name, text in extend.files.items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(text)
     return commands(home)
 
 
-def test_an_algorithm_is_short() -> None:
-    code = [line for line in FILES["mine/rloo.py"].splitlines() if line.strip()]
+def test_an_algorithm_is_short(extend: Any) -> None:
+    code = [line for line in extend.files["mine/rloo.py"].splitlines() if line.strip()]
     assert len(code) <= 25
 
 
@@ -44,8 +45,8 @@ def steps(run: Path) -> list[Step]:
     return [event for event in events_of(run / "events.jsonl") if isinstance(event, Step) and event.step]
 
 
-def test_the_commands_run(rlrun: Any) -> None:
-    for number, command in enumerate(COMMANDS):
+def test_the_commands_run(rlrun: Any, extend: Any) -> None:
+    for number, command in enumerate("".join(extend.blocks("bash")).splitlines()):
         program, *words = shlex.split(command)
         assert program == "rlrun"
         ran = rlrun(*words, *SMALL, f"trainer.experiment_name=run{number}")

@@ -25,26 +25,33 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
 from launcher.core import checkpoints, machine
-from launcher.core.events import Ended, Loaded, Saved, Started, Step, to_line
+from launcher.core.events import Ended, Event, Loaded, Sample, Saved, Started, Step, TrainingGroup, to_line
 from launcher.preflight.plan import plan
 from launcher.spec.stored import to_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 STANDS_FOR = {
-    "RUN": "first", "NAME": "first", "MODEL": "small", "FILE": "train.jsonl", "FOLDER": "out", "PROMPT...": "Hi",
+    "RUN": "first", "NAME": "measured", "MODEL": "small", "FILE": "train.jsonl", "FOLDER": "out", "PROMPT...": "Hi",
     "F": "train.jsonl", "ARGUMENTS": "algorithm=sft model=tiny data=reverse", "GROUP=CHOICE": "algorithm=grpo",
     "BASE": "small", "ONE": "small", "OTHER": "small", "MERGED": "out", "LOG": "verl.log", "ROWS": "train.jsonl",
+    "A": "first", "B": "second",
 }  # fmt: skip
 """What a person types in place of a word in capitals."""
 ROWS: dict[str, dict[str, Any]] = {
     "sft": {"prompt": "2+2?", "response": "4"}, "dpo": {"prompt": "a", "chosen": "b", "rejected": "c"},
     "grpo": {"prompt": "2+2?", "reward_model": {"ground_truth": "4"}, "data_source": "openai/gsm8k"},
 }  # fmt: skip
-READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"),
-         ("config", "diff"), ("config", "metrics"), ("data", "list"), ("model", "list"), ("model", "size")}  # fmt: skip
-ELSEWHERE = {"export", "--follow", "-f", "--cluster", "verl.log"}
-"""Words of commands that read more than a run's folder."""
+READS = {("runs",), ("show",), ("status",), ("watch",), ("logs",), ("checkpoints",), ("config", "show"), ("metrics",),
+         ("config", "diff"), ("config", "metrics"), ("data", "list"), ("model", "list"), ("model", "size"),
+         ("samples",), ("diagnose",), ("compare",), ("report",)}  # fmt: skip
+ELSEWHERE = {"export", "--follow", "-f", "--cluster", "own", "<(zcat", "rates-sweep1", "rates-sweep1-lr_0.0003-seed_0"}
+"""Words of commands that read more than a run's folder or a log."""
+STEPS = (0, 10, 20, 40, 100, 1120)
+MEASURED = ("training/global_step", "critic/score/mean", "critic/frac_reward_zero_std", "response_length/mean",
+            "actor/entropy", "actor/kl_loss", "timing_s/step", "perf/throughput", "val/test_score/x",
+            "val/loss")  # fmt: skip
+"""Steps and metrics that pages name."""
 GPU = machine.Gpus("1", "12.4", (machine.Gpu(0, "NVIDIA H100 80GB HBM3", 80 * 2**30, 79 * 2**30),))
 
 
@@ -140,7 +147,7 @@ COMPLETE = [one for one in ALL if not one.shown and not (one.inline and len(one.
 PLANNED = [one for one in COMPLETE if one.words[0] in ("train", "plan") and "--resume" not in one.words
            and any("=" in word or word == "--recipe" for word in one.words)]  # fmt: skip
 RUN = [one for one in COMPLETE if any(tuple(one.words[: len(read)]) == read for read in READS)
-       and not ELSEWHERE & {*one.words}]  # fmt: skip
+       and not ELSEWHERE & {*one.words} and one.words != ["watch", "verl.log"]]  # fmt: skip
 
 
 @pytest.fixture
@@ -151,7 +158,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine, "query_gpus", lambda: GPU)
     Model().save(tmp_path / "small")
     write_rows(tmp_path / "train.jsonl", "sft")
-    make_run(tmp_path / "runs" / "rlrun" / "first")
+    for name in ("first", "second"):
+        make_run(tmp_path / "runs" / "rlrun" / name)
+    steps = [f"step:{step} - " + " - ".join(f"{key}:{0.5}" for key in MEASURED) for step in STEPS]
+    answer = "[prompt] 1 + 1 = ?\n[response] 3\n[ground_truth] 2\n[score] 0.0"
+    (tmp_path / "verl.log").write_text("".join(f"{answer}\n{line}\n" for line in steps))
     return tmp_path
 
 
@@ -164,9 +175,14 @@ def make_run(folder: Path) -> None:
     saved = checkpoints.write(folder / "checkpoints", 2, lambda place: Model().save(place / "policy"))
     (folder / "console.log").write_text("step:2\n")
     loaded = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=2, steps=2)
-    step = Step(at=3.0, step=2, metrics={"train/loss": 1.5, "val/loss": 1.0})
-    events = [Started(at=1.0, run="rlrun/first", algorithm="SFT", processes=1), loaded, step,
-              Saved(at=4.0, step=2, path=str(saved.relative_to(folder))), Ended(at=5.0, how="finished")]  # fmt: skip
+    shared: dict[str, Any] = {"data_source": "maths", "prompt": "1 + 1 = ?", "ground_truth": "2"}
+    group: dict[str, Any] = {"responses": ("2", "3"), "scores": (1.0, 0.0), "parts": {}, "advantages": (1.0, -1.0)}
+    events: list[Event] = [Started(at=1.0, run="rlrun/first", algorithm="SFT", processes=1), loaded]
+    for step in STEPS:
+        events += [Sample(at=3.0, step=step, response="3", score=0.0, **shared),
+                   *(TrainingGroup(at=3.0, step=step, group=number, **shared, **group) for number in (1, 2, 3)),
+                   Step(at=3.0, step=step, metrics=dict.fromkeys(MEASURED, 0.5))]  # fmt: skip
+    events += [Saved(at=4.0, step=2, path=str(saved.relative_to(folder))), Ended(at=5.0, how="finished")]
     (folder / "events.jsonl").write_text("".join(to_line(event) + "\n" for event in events))
 
 

@@ -20,7 +20,7 @@ _printed = set[str]()
 @contextmanager
 def checks_shown(words: Sequence[str]) -> Iterator[None]:
     """What is checked for these words of a command line is shown meanwhile; nothing while a shell completes them."""
-    quiet = SILENT & {*words} or activity.is_heard() or not {activity.QUIET, "_RLRUN_COMPLETE"}.isdisjoint(os.environ)
+    quiet = SILENT & {*words} or not {activity.QUIET, "_RLRUN_COMPLETE"}.isdisjoint(os.environ)
     if quiet or not words or words[0] not in CHECKING:
         yield
         return

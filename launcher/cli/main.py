@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from launcher import __version__
-from launcher.cli import at_once, streams
+from launcher.cli import streams
 from launcher.core.problems import error_message
 
 Markup = Literal["rich"] | None
@@ -115,8 +115,6 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
-        if name and not ctx.resilient_parsing:
-            ctx.with_resource(at_once.checks_shown([name, *rest]))
         return name, load(next(entry for entry in COMMANDS if entry.name == name)) if name else command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -21,11 +21,6 @@ def report(text: str, for_s: float = 0.0) -> None:
         _listeners[-1](text, for_s)
 
 
-def is_heard() -> bool:
-    """Whether anybody listens."""
-    return bool(_listeners)
-
-
 @contextmanager
 def reported(text: str) -> Iterator[None]:
     """It is reported, and over at the end; also a decorator."""

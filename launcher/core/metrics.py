@@ -215,23 +215,18 @@ def held_out(step: int, metrics: Mapping[str, float]) -> HeldOut | None:
     if found is None or not math.isfinite(found[1]):
         return None
     name, value = found
-    if (low := _apart(metrics, "low")) is None or (high := _apart(metrics, "high")) is None:
-        return HeldOut(step, name, value)
-    return HeldOut(step, name, value, value - low, value + high)
+    sources = [HeldOut(step, each, mean, *(interval_of(each, metrics) or ())) for each, mean in _means(metrics).items()]
+    return replace(mean_of_validations(sources), name=name) if sources else HeldOut(step, name, value)
 
 
-def _apart(metrics: Mapping[str, float], end: str) -> float | None:
-    """How far this end of the 95 % interval is from the main score; of several data sources that of their mean. None
-    where a source has no interval."""
-    found = list[float]()
-    for name, mean in _means(metrics).items():
-        stem = name.replace("val-core/", "val-aux/", 1)
-        bounds = (metrics.get(stem.replace("/mean@", f"/{kind}95_{end}@")) for kind in ("wilson", "normal"))
-        bound = next((bound for bound in bounds if bound is not None), None)
-        if bound is None:
-            return None
-        found.append(abs(mean - bound))
-    return math.hypot(*found) / len(found) if found else None
+def interval_of(name: str, metrics: Mapping[str, float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean score of one data source; None where it was not measured."""
+    stem = name.replace("val-core/", "val-aux/", 1) if _MEAN.fullmatch(name) else ""
+    for kind in ("wilson95", "normal95"):
+        low, high = (metrics.get(stem.replace("/mean@", f"/{kind}_{end}@")) for end in ("low", "high"))
+        if low is not None and high is not None:
+            return low, high
+    return None
 
 
 def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:

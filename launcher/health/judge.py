@@ -95,7 +95,7 @@ class Judge:
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
         self._bound: dict[str, str] = {}  # of each alias the canonical name
         self._seen = set[str]()  # our names of metrics
-        self._names = namespace({**_CALLS, **self.series}, self.facts.find)
+        self._names = namespace({**CALLS, **self.series}, self.facts.find)
         self._step = 0
         self.active = list(self._read(rules))
 
@@ -162,7 +162,7 @@ class Judge:
     def _read(self, rules: HealthRules) -> Iterator[ActiveRule]:
         fix = "use another name"
         problems = [Problem(f"health.metrics.{each}", "is the name of a function", fix) for each in rules.metrics
-                    if each in _CALLS]  # fmt: skip
+                    if each in CALLS]  # fmt: skip
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
                 known = ", ".join(rules.metrics) or "a name under health.metrics"
@@ -177,7 +177,7 @@ class Judge:
             raise Problems(problems)
 
     def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
-        parse = partial(parse_condition, metrics=self.series, functions=_CALLS, run=self.facts.names)
+        parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self.facts.names)
         texts = [rule.text, rule.cause, *rule.fix.values()]
         places = {place for text in texts for place in _PLACE.findall(text)} - _GIVEN
         return ActiveRule(
@@ -283,7 +283,8 @@ class Judge:
 
 
 def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
-    """A learning rate so many times smaller than the largest, at most `bound`, and that where none is known."""
+    """A learning rate: the largest value divided by `factor`, at most `bound` (of 0: 0.001), and `bound` where no value
+    is known."""
     most = metric.max if metric.size else 0.0
     if most <= 0:  # not logged, or 0 at the first step of a warm-up
         if not bound:
@@ -292,7 +293,7 @@ def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
     return min(most / factor, bound or LARGEST_LR)
 
 
-_CALLS: Mapping[str, Any] = {**PLAIN, **FUNCTIONS, "slower": slower}
+CALLS: Mapping[str, Any] = {**PLAIN, **FUNCTIONS, "slower": slower}
 """What a condition may call."""
 
 

@@ -2,16 +2,14 @@
 
 Scores of 0 and 1: McNemar's exact test (McNemar 1947, Psychometrika 12; the conditional binomial form), and Agresti and
 Min's interval of the difference of two paired shares (Agresti & Min 2005, Statistics in Medicine 24).
-Other scores: a sign-flip permutation test of the mean difference (Fisher 1935; Phipson & Smyth 2010 for the +1), and
-the BCa bootstrap interval (Efron 1987, JASA 82).
+Other scores: Student's paired t test and its interval (Student 1908, Biometrika 6); as their signs could all have come
+by chance, p is at least that of the sign test of as many differences.
 Several runs of each of two settings: a t test over the means of the runs, whose variance is pooled, as another seed
 trains another model; where single scores are known, what the settings do to other prompts counts too, less what chance
 in single answers adds to both (Clark 1973, J. Verbal Learning 12: items and subjects as random effects; Satterthwaite
 1946 for the degrees of freedom).
 Without common items: an interval of the difference from those of the two means (Newcombe 1998, method 10; Zou & Donner
 2008), and a normal test. Several comparisons: Holm 1979.
-
-Random draws have fixed seeds, so equal runs give equal figures.
 """
 
 from __future__ import annotations
@@ -27,12 +25,8 @@ from launcher.core.events import HeldOutScores
 from launcher.core.metrics import Z95, HeldOut
 
 ALPHA = 0.05
-ENUMERATED = 16  # differences other than 0, up to which all 2^n signs are tried
-FLIPS, RESAMPLES = 20_000, 10_000
-SEED = 20_051  # of the draws
-MATRIX = 2**22  # numbers drawn at once
 
-Method = Literal["McNemar exact", "sign flip", "two intervals", "t test over runs", "not tested"]
+Method = Literal["McNemar exact", "paired t test", "two intervals", "t test over runs", "not tested"]
 
 
 @dataclass(frozen=True)
@@ -82,14 +76,10 @@ def by_prompt(events: Iterable[HeldOutScores]) -> dict[PromptKey, float]:
     )
 
 
-def pairs_of(a: Iterable[HeldOutScores], b: Iterable[HeldOutScores]) -> list[tuple[str, float, float]]:
-    """Data source and both scores of each prompt that has one in both."""
-    one, other = by_prompt(a), by_prompt(b)
-    return [
-        (key[0], score, other[key])
-        for key, score in one.items()
-        if math.isfinite(score) and math.isfinite(other.get(key, math.nan))
-    ]
+def pairs_of(a: Mapping[PromptKey, float], b: Mapping[PromptKey, float]) -> list[tuple[str, float, float]]:
+    """Data source and both scores of each prompt that has one in both, in the order of the first."""
+    both = [key for key, score in a.items() if math.isfinite(score) and math.isfinite(b.get(key, math.nan))]
+    return [(key[0], a[key], b[key]) for key in both]
 
 
 def mcnemar_exact(only_a: int, only_b: int) -> float:
@@ -109,53 +99,16 @@ def agresti_min(only_a: int, only_b: int, n: int) -> tuple[float, float]:
     return max(apart / total - spread, -1.0), min(apart / total + spread, 1.0)
 
 
-def sign_flip(differences: Sequence[float]) -> float:
-    """Two-sided p of the mean of paired differences, under which each sign is equally likely.
-
-    Exact up to ENUMERATED differences other than 0; beyond, of FLIPS draws, (1 + as extreme) / (1 + draws).
-    """
-    import numpy as np  # noqa: PLC0415  late: a plan has no scores
-
-    values = np.array([value for value in differences if value != 0.0])
-    if not len(values):
-        return 1.0
-    seen = abs(float(values.sum())) * (1 - 1e-12)  # sums of the same numbers in another order differ in rounding
-    if len(values) <= ENUMERATED:
-        places = np.arange(2 ** len(values))[:, None] >> np.arange(len(values))
-        sums = (values * (1 - 2 * (places & 1))).sum(-1)
-        return float((np.abs(sums) >= seen).mean())
-    draws, extreme = np.random.default_rng(SEED), 0
-    for start in range(0, FLIPS, rows := max(MATRIX // len(values), 1)):
-        signs = draws.integers(0, 2, (min(rows, FLIPS - start), len(values)), dtype=np.int8)
-        extreme += int((np.abs((1 - 2 * signs) @ values) >= seen).sum())
-    return (1 + extreme) / (1 + FLIPS)
-
-
-def bootstrap(differences: Sequence[float]) -> tuple[float, float] | None:
-    """95 % interval of the mean of paired differences, BCa; None of fewer than 2, a point of equal ones."""
-    import numpy as np  # noqa: PLC0415  late: a plan has no scores
-
-    values = np.array(differences, dtype=float)
-    n = len(values)
+def paired_t(differences: Sequence[float]) -> tuple[float | None, float | None, float]:
+    """95 % interval of the mean of paired differences, None of a single one, and the two-sided p."""
+    n, changed = len(differences), sum(x != 0 for x in differences)
+    mean = math.fsum(differences) / n
+    least = min(1.0, 2.0 ** (1 - changed))  # of the sign test, where all point one way
     if n < 2:
-        return None
-    mean = float(values.mean())
-    if np.ptp(values) == 0:
-        return mean, mean
-    draws, parts = np.random.default_rng(SEED), []
-    for start in range(0, RESAMPLES, rows := max(MATRIX // n, 1)):
-        parts.append(values[draws.integers(0, n, (min(rows, RESAMPLES - start), n))].mean(-1))
-    means, normal = np.sort(np.concatenate(parts)), NormalDist()
-    below = (float((means < mean).sum()) + float((means == mean).sum()) / 2) / RESAMPLES
-    bias = normal.inv_cdf(min(max(below, 1 / RESAMPLES), 1 - 1 / RESAMPLES))
-    centred = values - mean  # the mean of the jackknife less its values, but for a factor that cancels
-    skew = float((centred**3).sum()) / (6 * float((centred**2).sum()) ** 1.5)
-    ends = []
-    for z in (-Z95, Z95):
-        moved = bias + z
-        share = normal.cdf(bias + moved / (1 - skew * moved))
-        ends.append(float(np.quantile(means, share)))
-    return ends[0], ends[1]
+        return None, None, least
+    error = math.sqrt(math.fsum((x - mean) ** 2 for x in differences) / (n - 1) / n)
+    reach = t_quantile(ALPHA, n - 1) * error
+    return mean - reach, mean + reach, max(t_tails(abs(mean) / error, n - 1), least) if error else least
 
 
 def newcombe(a: HeldOut, b: HeldOut) -> tuple[float, float] | None:
@@ -179,10 +132,8 @@ def compare_paired(a: Sequence[float], b: Sequence[float]) -> ScoreDifference:
         return ScoreDifference(
             "McNemar exact", n, mean_a, mean_b, *bounds, mcnemar_exact(only_a, only_b), only_a, only_b
         )
-    differences = [other - one for one, other in zip(a, b, strict=True)]
-    ends = bootstrap(differences)
-    low, high = ends or (None, None)
-    return ScoreDifference("sign flip", n, mean_a, mean_b, low, high, sign_flip(differences))
+    test = paired_t([other - one for one, other in zip(a, b, strict=True)])
+    return ScoreDifference("paired t test", n, mean_a, mean_b, *test)
 
 
 def compare_unpaired(a: HeldOut, b: HeldOut) -> ScoreDifference:

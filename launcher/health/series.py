@@ -166,37 +166,43 @@ class Series:
         return fmean(each for _, each in self.outline[max(end - count, 0) : end])
 
     def known(self) -> bool:
+        """Whether there is a finite value."""
         return self.size > 0
 
     def count(self) -> int:
+        """How many finite values there are."""
         return self.size
 
     def nonfinite(self) -> int:
-        """How many of the last values in a row are NaN or infinite."""
+        """How many of the latest values in a row are NaN or infinite; no other function counts these."""
         return self.nonfinite_in_a_row
 
     def nan(self) -> bool:
+        """Whether the latest value is NaN."""
         return self.nonfinite_value is not None and math.isnan(self.nonfinite_value)
 
     def last(self) -> float:
+        """The latest value."""
         self._need(1)
         return self.latest[-1]
 
     def mean(self, count: int = 3) -> float:
+        """Mean of the latest values."""
         self._need(count)
         return fmean(self.lately(count))  # exact: ten times 0.005 is 0.005
 
     def average(self, count: int) -> float:
-        """Mean of the last values, also of fewer."""
+        """Mean of the latest values, or of fewer where there are no more."""
         self._need(1)
         return fmean(self.lately(count))
 
     def mean_of_all(self) -> float:
+        """Mean of all values."""
         self._need(1)
         return self.sum / self.size
 
     def recent(self) -> float:
-        """Mean of the last values, of as many as show a change beyond the noise."""
+        """Mean of the latest 3 to 50 values, of as many as show a change of 5 % of the span beyond the noise."""
         self._need(3)
         return self.mean(self.window)
 
@@ -206,12 +212,13 @@ class Series:
         return fmean(self.begin[:count])
 
     def usual(self, count: int = 20, skip: int = 1) -> float:
-        """Median of the values before the last `skip`."""
+        """Median of `count` values before the last `skip`; it needs 3 of them."""
         self._need(skip + 3)
         return median(self.before(skip, count))
 
     def halfway(self, count: int = 3) -> float:
-        """Median of the last `count` points of the outline's first half."""
+        """Median of the `count` values before the middle of the run, in long runs of means of neighbours; it needs 10
+        values. What grows in proportion to the steps is at most twice as large."""
         self._need(max(10, 2 * count))
         middle = self.size // 2 // self.stride
         return median(each for _, each in self.outline[max(middle - count, 0) : middle])
@@ -219,10 +226,12 @@ class Series:
     # ---- extremes
 
     def lowest(self, count: int = 3) -> float:
+        """The lowest of the latest values."""
         self._need(count)
         return min(self.lately(count))
 
     def largest(self, count: int = 3) -> float:
+        """The largest of the latest values."""
         self._need(count)
         return max(self.lately(count))
 
@@ -243,23 +252,24 @@ class Series:
         return min(self.min, self.best_mean - 2 * self.largest_std) if self.min < 0 else 0.0
 
     def count_above(self, bound: float, count: int = 10) -> int:
+        """How many of the latest `count` values are above the bound."""
         self._need(1)
         return sum(value > bound for value in self.lately(count))
 
     def record_low(self, count: int = 2) -> bool:
-        """Whether each of the last `count` values, at most `LOWS`, is below all that came before them."""
+        """Whether each of the last `count` values, at most 8, is below all that came before them, 3 at least."""
         return self.size >= count + 3 and max(self.lately(count)) < self._least_until[-count]
 
     # ---- noise
 
     def error(self, count: int = 0) -> float:
-        """Standard error of the difference of two means of `count` values."""
+        """Standard error of the difference of two means of `count` values, of 0 of two like `recent`."""
         self._need(3)
         return self.spread_of_one * math.sqrt(2 / (count or self.window))
 
     def scatter(self) -> float:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
-        few values an upper bound. Of many also around the line through others farther off, as a value may wander."""
+        18 values also around lines through others farther off, as a value may wander. Of few an upper bound."""
         self._need(4)
         return self._find_scatter()
 
@@ -305,9 +315,11 @@ class Series:
         return rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
 
     def rose(self) -> bool:
+        """Whether `recent` is above the first values by more than 4 standard errors; not of fewer than 6 values."""
         return self.rise() > SIGNIFICANT
 
     def fell(self) -> bool:
+        """Whether `recent` is below the first values by more than 4 standard errors; not of fewer than 6 values."""
         return self.rise() < -SIGNIFICANT
 
     def slope(self, count: int = 10) -> float:
@@ -319,15 +331,15 @@ class Series:
         return above / sum((i - middle) ** 2 for i in range(len(values)))
 
     def drop(self, count: int = 2) -> float:
-        """How far the mean of the last `count` values, at most `LOWS`, is below the best, in standard errors: of the
-        noise before them, as a collapse is no noise."""
+        """How far the mean of the last `count` values, at most 8, is below the best, in standard errors of the noise
+        before them, as a collapse is no noise; it needs 10 values more."""
         self._need(count + 10)
         before = self._noise_until[max(-count - 1, -len(self._noise_until))]
         return (self.best_mean - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
 
     def share(self, count: int = 0) -> float:
-        """Where the mean of the last values is between the floor and the best mean; without `count` between the floor
-        and what is sure of the best mean."""
+        """Where the mean of the last `count` values is between `floor` and `best`: 1 is the best. Of 0 values `recent`
+        between `floor` and `sure`."""
         self._need(max(count, 3))
         low, best = self._floor(), self.best_mean if count else self.sure_mean
         return (self.mean(count or self.window) - low) / (best - low) if best > low else 1.0
@@ -337,6 +349,7 @@ class Series:
         return self._in_a_row(lt)
 
     def rises_in_a_row(self) -> int:
+        """How many of the last values are each above the one before."""
         return self._in_a_row(gt)
 
     def _in_a_row(self, compare: Callable[[float, float], bool]) -> int:
@@ -347,7 +360,7 @@ class Series:
         return next((count for count, (now, before) in pairs if not compare(now, before)), len(values) - 1)
 
     def gap_growth(self, other: Series) -> float:
-        """By how much this exceeds the other, more than at the steps of the other's first two values."""
+        """By how much more the first exceeds the other than at the steps of the other's first two values."""
         self._need(5)
         other._need(2)
         before = fmean(self.near(step, 5) - value for step, value in other.outline[:2])
@@ -384,11 +397,11 @@ class Series:
         return change if abs(change) > max(SIGNIFICANT * found.end_error, 1e-12) else 0.0
 
     def gained(self) -> bool:
-        """Whether the last fifth is above the first, beyond noise."""
+        """Whether the last fifth of the values is above the first fifth by 4 standard errors."""
         return self._change() > 0
 
     def lost(self) -> bool:
-        """Whether it is below the first, beyond noise."""
+        """Whether the last fifth of the values is below the first fifth by 4 standard errors."""
         return self._change() < 0
 
     def lowest_of_first(self, count: int = 3) -> float:
@@ -402,31 +415,40 @@ class Series:
         return min(self.lately(min(count, self.size // 2)))
 
 
-def _of_values(fewest: int, attribute: str) -> Callable[[Series], float]:
+def _of_values(fewest: int, attribute: str, doc: str) -> Callable[[Series], float]:
     """A function that gives this of a series. It raises `UnknownValue` where that has fewer values."""
 
     def value(self: Series) -> float:
         self._need(fewest)
         return float(getattr(self, attribute))
 
+    value.__doc__ = doc
     return value
 
 
-def _of_fifths(field: str) -> Callable[[Series], float]:
-    return lambda self: float(getattr(self.fifths(), field))
+def _of_fifths(field: str, doc: str) -> Callable[[Series], float]:
+    def value(self: Series) -> float:
+        return float(getattr(self.fifths(), field))
+
+    value.__doc__ = f"{doc} (3 to 50 of them); it needs 6."
+    return value
 
 
 _OF_CODE = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
     **{name: each for name, each in vars(Series).items() if not name.startswith("_") and name not in _OF_CODE},
-    **{field: _of_fifths(field) for field in Fifths._fields},
-    "least": _of_values(1, "min"),
-    "most": _of_values(1, "max"),
-    "best": _of_values(1, "best_mean"),
-    "sure": _of_values(3, "sure_mean"),
-    "peak": _of_values(2, "highest_pair"),
-    "trough": _of_values(2, "lowest_pair"),
-    "noise": _of_values(3, "spread_of_one"),
+    "start": _of_fifths("start", "Mean of the first fifth of the values"),
+    "end": _of_fifths("end", "Mean of the last fifth of the values"),
+    "top": _of_fifths("top", "The highest mean of a fifth of the values"),
+    "bottom": _of_fifths("bottom", "The lowest mean of a fifth of the values"),
+    "end_error": _of_fifths("end_error", "Standard error of the difference of two means of a fifth of the values"),
+    "least": _of_values(1, "min", "The smallest of all values."),
+    "most": _of_values(1, "max", "The largest of all values."),
+    "best": _of_values(1, "best_mean", "The highest `recent` so far."),
+    "sure": _of_values(3, "sure_mean", "The highest `recent` less 2 standard errors, which it owes to chance."),
+    "peak": _of_values(2, "highest_pair", "The highest mean of two neighbours."),
+    "trough": _of_values(2, "lowest_pair", "The lowest mean of two neighbours."),
+    "noise": _of_values(3, "spread_of_one", "Standard deviation of a value around the trend, by its neighbours."),
 }
 """What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 

@@ -16,7 +16,7 @@ from launcher.core.events import Alert, Event, HeldOutScores, Loaded, Saved, Ste
 from launcher.core.metrics import Z95, HeldOut, better_than, held_out
 from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
-from launcher.health.paired import ScoreDifference, compare_paired, compare_unpaired, pairs_of
+from launcher.health.paired import ScoreDifference, by_prompt, compare_paired, compare_unpaired, pairs_of
 
 ALPHA = 0.01  # one in 200 runs whose scores change by chance alone is called "learned"
 LEAST = 0.01  # of a score, or of the loss at the start: a smaller change is none, however sure it is
@@ -49,7 +49,7 @@ class Validations:
 
     def change(self, before: HeldOut, now: HeldOut) -> ScoreDifference:
         a, b = (self.rows.get(each.step, []) for each in (before, now))
-        pairs = pairs_of(a, b)
+        pairs = pairs_of(by_prompt(a), by_prompt(b))
         if pairs and 2 * len(pairs) >= sum(len(each.prompts) for each in a):
             return compare_paired([one for _, one, _ in pairs], [other for _, _, other in pairs])
         return compare_unpaired(before, now)

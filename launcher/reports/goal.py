@@ -7,13 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.core.events import Sample
-from launcher.core.metrics import HeldOut, better, label
+from launcher.core.metrics import HeldOut, better, interval_of, label
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.views.record import RunRecord
 
 _GOAL = re.compile(r"(?:(?P<name>\S+?)\s*(?P<sign><=|>=))?\s*(?P<value>[-+.0-9eE]+)")
-ENOUGH_ANSWERS = 10  # the guide reads 10 to 20
 UNKNOWN = "there is no validation, so nothing is known of held-out data"
 Outcome = Literal["reached", "not reached", "not measured"]
 
@@ -85,23 +83,12 @@ def _measured(record: RunRecord, goal: Goal) -> HeldOut | None:
         trace = record.traces[goal.metric]
         if not trace.count:  # never finite
             return None
-        return HeldOut(trace.buckets[-1].last, goal.metric, trace.last, *interval_of(record, goal.metric))
+        ends = interval_of(goal.metric, record.last_validation) or ()
+        return HeldOut(trace.buckets[-1].last, goal.metric, trace.last, *ends)
     if not record.traces:
         return None
     fix = suggest(goal.metric, sorted(record.traces))
     raise Problems(Problem(f"--goal {goal.metric}", "the run has no metric of that name", fix, "not-found"))
-
-
-def interval_of(record: RunRecord, name: str) -> tuple[float | None, float | None]:
-    """The 95 % interval of one source's mean score at the last validation, where that was measured."""
-    found = re.fullmatch(r"val-core/(.+)/reward/mean@([0-9]+)", name)
-    if not found:
-        return None, None
-    for kind in ("wilson95", "normal95"):
-        ends = [f"val-aux/{found[1]}/reward/{kind}_{end}@{found[2]}" for end in ("low", "high")]
-        if all(end in record.last_validation for end in ends):
-            return record.last_validation[ends[0]], record.last_validation[ends[1]]
-    return None, None
 
 
 def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> str:
@@ -111,15 +98,3 @@ def _certainty(goal: Goal, measured: HeldOut, reached: bool) -> str:
         return f"the whole 95 % interval {'meets' if reached else 'misses'} the goal"
     other = "miss" if reached else "meet"
     return f"the 95 % interval also holds values that {other} the goal: more held-out prompts would decide it"
-
-
-def enough_logged(record: RunRecord) -> bool:
-    """Whether the log has all held-out answers of the last validation, or enough of them to judge the others by."""
-    prompts = record.loaded.val_rows if record.loaded else 0
-    return len(record.samples) >= min(prompts or ENOUGH_ANSWERS, ENOUGH_ANSWERS)
-
-
-def positive_share(samples: list[Sample]) -> float | None:
-    """The share of answers whose score is above 0; None of none."""
-    scores = [sample.value for sample in samples if math.isfinite(sample.value)]
-    return sum(score > 0 for score in scores) / len(scores) if scores else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from launcher.core.events import prompt_digest
-from launcher.health.paired import PromptKey, by_prompt, numbered
+from launcher.health.paired import PromptKey, by_prompt, numbered, pairs_of
 from launcher.views.read import samples_at, scores_at
 from launcher.views.record import KEPT_SAMPLES, RunRecord
 
@@ -33,14 +32,9 @@ class CommonItems:
 def common_items(one: RunRecord, step: int, other: RunRecord, other_step: int) -> CommonItems:
     """From the scores of all prompts where both logs have them, else from the answers that were logged."""
     a, b = prompt_scores(one, step), prompt_scores(other, other_step)
-    if means := bool(a and b):
-        return _common(a, b, means)
-    return _common(_first_answers(one, step), _first_answers(other, other_step), means)
-
-
-def _common(a: dict[PromptKey, float], b: dict[PromptKey, float], means: bool) -> CommonItems:
-    both = [key for key, score in a.items() if math.isfinite(score) and math.isfinite(b.get(key, math.nan))]
-    return CommonItems([(key[0], a[key], b[key]) for key in both], (len(a), len(b)), means)
+    if not (means := bool(a and b)):
+        a, b = _first_answers(one, step), _first_answers(other, other_step)
+    return CommonItems(pairs_of(a, b), (len(a), len(b)), means)
 
 
 def prompt_scores(record: RunRecord, step: int) -> dict[PromptKey, float]:

@@ -15,12 +15,13 @@ from launcher.core.metric_aliases import canonical
 from launcher.core.metrics import label
 from launcher.core.state import LEVELS
 from launcher.monitor.console import clock
-from launcher.reports.goal import ENOUGH_ANSWERS, GoalResult, enough_logged, positive_share
+from launcher.reports.goal import GoalResult
 from launcher.views.record import RunRecord
 from launcher.views.trace import Trace
 
 Status = Literal["pass", "fail", "not measured", "no bound"]
 GOOD_SCORE = 0.8  # of an answer; a reward of several parts gives less than 1 to right answers, too
+ENOUGH_ANSWERS = 10  # the guide reads 10 to 20
 SWING = 3.0  # longest step in medians: steps of answers of odd lengths stay below
 FULL = 23 / 24  # of a card's memory: the allocator needs the rest, so what comes near it may end by out-of-memory
 NEAR = 20 / 24
@@ -246,9 +247,10 @@ def _answers_good(record: RunRecord) -> ReportRow:
     if not scores:
         return ReportRow(name, "not measured", "", "trainer.log_val_generations logs answers")
     share = sum(score >= GOOD_SCORE for score in scores) / len(scores)
-    positive = positive_share(record.samples) or 0.0
+    positive = sum(score > 0 for score in scores) / len(scores)
     figure = f"{share:.0%} of {len(scores)} logged answers; {positive:.0%} have a positive score"
-    if not enough_logged(record):
+    prompts = record.loaded.val_rows if record.loaded else 0
+    if len(record.samples) < min(prompts or ENOUGH_ANSWERS, ENOUGH_ANSWERS):
         note = f"too few to judge by; trainer.log_val_generations={ENOUGH_ANSWERS} or more"
         return ReportRow(name, "not measured", figure, note)
     return ReportRow(name, "no bound", figure, "whether the reasoning is right: see the samples")

@@ -13,13 +13,13 @@ from markupsafe import Markup
 from launcher.config.nodes import flat
 from launcher.core.events import Sample
 from launcher.core.files import write_atomic
-from launcher.core.metrics import HeldOut, better_than, label, shown_in
+from launcher.core.metrics import HeldOut, better_than, interval_of, label, shown_in
 from launcher.core.metrics import metric as metric_entry
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.monitor.console import clock, date
 from launcher.reports.answers import GROUPS, ErrorGroup, drawn, error_groups, reward_of
-from launcher.reports.goal import Goal, GoalResult, interval_of, judge_goal
+from launcher.reports.goal import Goal, GoalResult, judge_goal
 from launcher.reports.measures import (
     PartRow,
     ReportRow,
@@ -210,7 +210,8 @@ def _figure(name: str, trace: Trace) -> PlotFigure:
 def _sources(record: RunRecord) -> list[HeldOut]:
     names = [name for name in record.last_validation if name.startswith("val-core/")][:MOST_SOURCES]
     step = record.final.step if record.final else 0
-    return [HeldOut(step, name, record.last_validation[name], *interval_of(record, name)) for name in names]
+    metrics = record.last_validation
+    return [HeldOut(step, name, metrics[name], *(interval_of(name, metrics) or ())) for name in names]
 
 
 def _rule_note(record: RunRecord) -> str:

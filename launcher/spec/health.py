@@ -21,8 +21,8 @@ class HealthRule:
     """A condition on metrics, and what it means."""
 
     when: str
-    """Condition over metrics: `mean(entropy, 2) >= 4 * first(entropy, 3)`. docs/health.md lists the functions. `run.`
-    stands before a setting or a fact of a run of ours: `run.data.shuffle and not run.solved`."""
+    """Condition over metrics: `mean(entropy, 2) >= 4 * first(entropy, 3)`. docs/reference.md lists the functions.
+    `run.` stands before a setting or a fact of a run of ours: `run.data.shuffle and not run.solved`."""
     level: Level = "warn"
     """`info`: worth knowing; `warn`: worth a look soon; `critical`: the run is lost, or about to be."""
     hold: Annotated[int | str, AfterValidator(_check_hold)] = 1

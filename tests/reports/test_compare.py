@@ -94,9 +94,9 @@ def test_several_runs_are_adjusted_together(pair: Any) -> None:
     assert "p is adjusted for 4 comparisons" in found.tests[0].text
 
 
-def test_other_scores_are_tested_by_their_signs(pair: Any) -> None:
+def test_other_scores_are_tested_by_their_differences(pair: Any) -> None:
     found = compare(pair("one", [0.25] * 20), pair("two", [0.25 + n / 40 for n in range(20)]))
-    assert found.tests[0].found.method == "sign flip" and found.tests[0].differs
+    assert found.tests[0].found.method == "paired t test" and found.tests[0].differs
 
 
 def test_few_logged_answers_are_not_taken_for_all(pair: Any) -> None:
