@@ -103,12 +103,6 @@ def drawn(seed: int, count: int) -> list[Mistake]:
     return list(mistakes.values())[:count]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.named[:40])
-def test_a_mistake_alone_is_one_line(mistake: Mistake) -> None:
-    found = lines([mistake])
-    assert len(found) == 1 and found[0].startswith(mistake.named), found
-
-
 @pytest.mark.parametrize("seed", range(DRAWS))
 def test_five_mistakes_are_five_lines(seed: int) -> None:
     mistakes = drawn(seed, 5)

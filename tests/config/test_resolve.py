@@ -246,19 +246,9 @@ def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
     assert [line[:2] for line in ran.stderr.splitlines()] == ["✗ "] * lines
 
 
-@pytest.mark.parametrize(
-    ("words", "fails"),
-    [
-        (["plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=x", "optim.lr=x", "x", "\x1b[31m=1"], 4),
-        (["train", "--dry-run", "algorithm=sft", "model=tiny", "data=reverse", "hardware=gpu"], 1),
-    ],
-    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
-)
-def test_a_plan_says_every_failure_and_ends_with_2(words: list[str], fails: int, commands: Any, here: Path) -> None:
-    ran = commands(here)(*words)
-    assert (ran.returncode, ran.stderr) == (2, "") and "\x1b" not in ran.stdout
-    assert sum(line.startswith("FAIL") for line in ran.stdout.splitlines()) == fails
-    assert ran.stdout.splitlines()[0] == f"cannot start: {fails} FAIL"
+def test_a_dry_run_is_a_plan_and_ends_with_2(commands: Any, here: Path) -> None:
+    ran = commands(here)("train", "--dry-run", "algorithm=sft", "model=tiny", "data=reverse", "hardware=gpu")
+    assert (ran.returncode, ran.stderr) == (2, "") and ran.stdout.startswith("cannot start: 1 FAIL\n")
 
 
 # ---- a run written down, and config files of a person's own

@@ -133,13 +133,6 @@ def test_a_file_without_rows(tmp_path: Path, monkeypatch: Any, name: str, conten
     assert (found.where, found.reason[: len(reason)]) == (name, reason)
 
 
-def test_blank_lines_are_no_rows_wherever_a_block_ends(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 64)
-    for blanks in range(60):
-        content = b'{"a": 1}\n' + b" \n" * blanks + b'{"a": 2}' + b"\n" * blanks
-        assert shown(read(tmp_path / "x.jsonl", content)) == [("1", {"a": 1}), (f"{2 + blanks}", {"a": 2})]
-
-
 LINES = st.one_of(
     st.binary(max_size=30).filter(lambda line: b"\n" not in line),
     st.text(max_size=30).map(lambda text: json.dumps({"prompt": text}).encode()),
