@@ -72,7 +72,7 @@ BELOW = {
         "launch preflight.checks"
     ),
     "server": "core monitor runs views",
-    "server.routes": "core views server",
+    "server.routes": "core config health launch reports runs views server",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

@@ -52,7 +52,7 @@ _BACK = {kind.__name__ for kind in GOES_BACK}
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricColumn:
     """One metric: in which rows it has a value, and the values."""
 
     rows: NDArray[np.int32]
@@ -72,7 +72,7 @@ class Columns:
     """Of each row, that is each `Step` that stands, in the order of the log; with `at`, Unix seconds, and `seq`."""
     at: Floats = field(default_factory=lambda: np.empty(0))
     seq: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    series: Mapping[str, Series] = field(default_factory=dict)
+    series: Mapping[str, MetricColumn] = field(default_factory=dict)
     places: Mapping[str, Ints] = field(default_factory=dict)
     """By the kind of other events that stand, a row of seq, byte, size in bytes and step (or NO_STEP) for each."""
 
@@ -185,7 +185,7 @@ class _Reader:
         series = {}
         for name, each in of.series.items():
             if end := int(np.searchsorted(each.rows, keep)):
-                series[name] = Series(each.rows[:end], each.values[:end])
+                series[name] = MetricColumn(each.rows[:end], each.values[:end])
         places = {
             kind: each if kind in _STAY else each[: np.searchsorted(each[:, 0], first)]
             for kind, each in of.places.items()
@@ -219,12 +219,12 @@ class _Reader:
         alike = dict[tuple[str, ...], list[int]]()
         for place, node in enumerate(nodes):
             alike.setdefault(tuple(node["metrics"]), []).append(place)
-        parts = dict[str, list[Series]]()
+        parts = dict[str, list[MetricColumn]]()
         for names, members in alike.items():
             rows = np.array(members, np.int32) + np.int32(base)
             table = _table([nodes[place]["metrics"] for place in members], len(names))
             for name, column in zip(names, table, strict=True):
-                parts.setdefault(printable(name), []).append(Series(rows, column))
+                parts.setdefault(printable(name), []).append(MetricColumn(rows, column))
         series = dict(of.series)
         for name, new in parts.items():
             series[name] = _joined([series[name], *new] if name in series else new)
@@ -244,13 +244,13 @@ def _table(metrics: Sequence[Mapping[str, Any]], width: int) -> Floats:
     return np.ascontiguousarray(table.reshape(len(metrics), width).T)
 
 
-def _joined(parts: Sequence[Series]) -> Series:
+def _joined(parts: Sequence[MetricColumn]) -> MetricColumn:
     rows = np.concatenate([each.rows for each in parts])
     values = np.concatenate([each.values for each in parts])
     if (rows[1:] < rows[:-1]).any():
         order = np.argsort(rows, kind="stable")
         rows, values = rows[order], values[order]
-    return Series(rows, values)
+    return MetricColumn(rows, values)
 
 
 def _read_head(line: bytes) -> tuple[str, int | None]:

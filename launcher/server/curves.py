@@ -12,7 +12,7 @@ import numpy as np
 from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.metrics import label, metric
 from launcher.core.problems import Problem, Problems
-from launcher.server.columns import Columns, Floats, Ints, Series
+from launcher.server.columns import Columns, Floats, Ints, MetricColumn
 from launcher.views.series import check_keys, chosen_names
 from launcher.views.trace import LARGEST
 
@@ -105,7 +105,7 @@ def wanted_names(of: Columns, names: Sequence[str]) -> list[str]:
     return chosen_names(of.series, keys)
 
 
-def curve(each: Series, x: Floats, first: float | None, last: float | None, buckets: int) -> Thinned:
+def curve(each: MetricColumn, x: Floats, first: float | None, last: float | None, buckets: int) -> Thinned:
     """One metric where `x` is in this range, both ends included."""
     at, values = x[each.rows], each.values
     if first is not None or last is not None:

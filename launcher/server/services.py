@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
 
@@ -35,6 +36,10 @@ class Services:
     settings: ServerSettings
     database: Database
     jobs: Jobs
+    logs: LogCache = field(default_factory=LogCache)
+    """What was read of the runs that were asked for lately."""
+    memo: Memo = field(default_factory=Memo)
+    """Answers that take long, by what they are made of."""
 
 
 def services_of(request: Request) -> Services:

@@ -26,6 +26,7 @@ from launcher.core.events import (
     to_line,
 )
 from launcher.core.problems import Problems
+from launcher.core.redaction import printable
 from launcher.server.columns import Columns, LogCache
 from launcher.server.curves import axis, curve, metric_nodes, thinned, wanted_names
 
@@ -80,8 +81,8 @@ def test_columns_hold_what_stands_in_the_log(tmp_path_factory, lines, stops, cut
         got = list(found.step_events(range(found.steps.size)))
         assert [(each.step, each.at) for each in got] == [(each.step, each.at) for each in steps]
         for mine, each in zip(got, steps, strict=True):
-            assert len(mine.metrics) == len(each.metrics)
-            assert all(map(same, sorted(mine.metrics.values()), sorted(each.metrics.values())))
+            logged = {printable(name): repr(float(value)) for name, value in each.metrics.items()}
+            assert {name: repr(value) for name, value in mine.metrics.items()} == logged
         others = (Sample, Phase, Alert, Usage, Restarted, Resumed)
         rest = [event for event in stand if isinstance(event, others) and not is_damage(event)]
         assert list(found.events(*others)) == rest

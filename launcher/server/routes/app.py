@@ -12,10 +12,10 @@ from launcher import __version__
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
 from launcher.server.problems import add_handlers
-from launcher.server.routes import jobs, page
+from launcher.server.routes import answers, curves, jobs, page, records
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, page)
+ROUTES = (jobs, curves, answers, records, page)
 """Modules with a `router`, in the order in which they are asked."""
 
 

@@ -1,0 +1,121 @@
+"""Metrics of a run: the numbers themselves, and curves of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import orjson
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict
+
+from launcher.core.events import TrainingGroup
+from launcher.server.answers import Json
+from launcher.server.curves import Axis, axis, curve, metric_nodes, name_nodes, phases_of, wanted_names
+from launcher.server.problems import declared
+from launcher.server.reading import UsesRun
+from launcher.server.routes.answers import GroupSummary, group_summary
+from launcher.server.values import Number
+
+router = APIRouter(prefix="/api/jobs/{uuid}", tags=["metrics"], responses=declared(400, 401, 403, 404, 422))
+BLOCK = 500  # steps that are written at once
+Names = Annotated[
+    list[str], Query(description="Names, patterns or other spellings, also several in one text with commas between.")
+]
+From = Annotated[float | None, Query(alias="from", allow_inf_nan=False, description="From here on, in units of x.")]
+To = Annotated[float | None, Query(alias="to", allow_inf_nan=False, description="Up to here, in units of x.")]
+
+
+class MetricRow(BaseModel):
+    """A step with its metrics, by the names of the run and by those that guides use (`policy_loss`, `reward_mean`)."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"step": 1, "policy_loss": 0.1}]})
+    __pydantic_extra__: dict[str, Number]
+    step: int
+
+
+class MetricName(BaseModel):
+    name: str
+    label: str
+    unit: str
+    better: Literal["up", "down"] | None
+    meaning: str
+    count: int
+    last: Number | None
+
+
+class CurvePoints(BaseModel):
+    """Points of one metric. Where there are more values than buckets, each point is of several neighbours."""
+
+    x: list[Number]
+    min: list[Number]
+    max: list[Number]
+    mean: list[Number]
+    count: int
+    not_finite: int
+
+
+class Curves(BaseModel):
+    x: Axis
+    seq: int
+    """Of the last event that was read: `stream?after=SEQ` goes on there."""
+    curves: dict[str, CurvePoints]
+
+
+class StepFacts(BaseModel):
+    step: int
+    at: float
+    metrics: dict[str, Number]
+    groups: list[GroupSummary]
+    phases: dict[str, Number]
+
+
+@router.get("/metrics", response_model=list[MetricRow])
+def get_metrics(run: UsesRun, names: Names = [], first: From = None, last: To = None) -> Response:  # noqa: B006
+    """A row for each step, as `rlrun metrics --json` has it, and the documents' words beside."""
+    of = run.columns
+    wanted, rows = wanted_names(of, names), of.rows_between(first, last)
+
+    def blocks() -> Iterator[bytes]:
+        before = b"["
+        for begin in range(0, rows.size, BLOCK):
+            nodes = metric_nodes(of, wanted, rows[begin : begin + BLOCK])
+            yield before + orjson.dumps(nodes)[1:-1]
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
+
+    return StreamingResponse(blocks(), media_type="application/json")
+
+
+@router.get("/names", response_model=list[MetricName])
+def get_names(run: UsesRun) -> Json:
+    """Every metric of the run, and what it means."""
+    return Json(name_nodes(run.columns))
+
+
+@router.get("/curves", response_model=Curves)
+def get_curves(
+    run: UsesRun,
+    names: Names = [],  # noqa: B006
+    first: From = None,
+    last: To = None,
+    buckets: Annotated[int, Query(ge=1, le=20_000)] = 600,
+    x: Axis = "step",
+) -> Response:
+    """Metrics in at most so many points, of which none hides an extreme: without names all, so choose."""
+    of = run.columns
+    at = axis(of, x)
+    found = {name: curve(of.series[name], at, first, last, buckets).node for name in wanted_names(of, names)}
+    return Response(orjson.dumps({"x": x, "seq": of.lines - 1, "curves": found}), media_type="application/json")
+
+
+@router.get("/steps/{step}", response_model=StepFacts)
+def get_step(run: UsesRun, step: int) -> Json:
+    """All that is known of one step."""
+    metrics = run.metrics_of(step)
+    groups = [group_summary(each) for each in run.columns.events(TrainingGroup, steps=[step])]
+    return Json({
+        "step": step, "at": float(run.columns.at[run.row_of(step)[-1]]), "metrics": metrics, "groups": groups,
+        "phases": phases_of(metrics),
+    })  # fmt: skip

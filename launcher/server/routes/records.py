@@ -1,0 +1,305 @@
+"""What became of a run: findings, logs, settings, checkpoints, machines, and runs beside one another."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+
+from launcher.config import diff
+from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage, events_of
+from launcher.core.files import open_file
+from launcher.core.metrics import held_out_score, label, validation
+from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import redact
+from launcher.health.profiles import profile_names, read_profile
+from launcher.launch.start import judge_of
+from launcher.reports.comparison import compare_folders
+from launcher.runs import kept_checkpoints
+from launcher.server.answers import Json
+from launcher.server.curves import Axis, phases_of, thinned
+from launcher.server.problems import declared
+from launcher.server.reading import ReadRun, StepNumber, UsesRun, read_run
+from launcher.server.routes.curves import CurvePoints
+from launcher.server.services import UsesServices
+from launcher.server.values import Number
+from launcher.views.findings import find_problems
+from launcher.views.read import LogOrRun
+
+OWN = declared(400, 401, 403, 404, 422)
+router = APIRouter(tags=["records"], responses=OWN)
+JOB = "/api/jobs/{uuid}"
+MOST_TEXT = 2**20  # bytes of a log in one answer
+MOST_STEPS = 1_000  # of a timeline
+MOST_JOBS = 20  # that are compared
+_MEAN = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
+_MEASURED = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+
+
+class Finding(BaseModel):
+    """An alert, as `rlrun diagnose --json` prints it; the last one of a run of ours may be its verdict."""
+
+    model_config = ConfigDict(extra="allow")
+    step: int
+    text: str
+    level: str
+    rule: str
+    metric: str
+    since: int | None
+    value: Number | None
+    threshold: Number | None
+    cause: str
+    fix: str
+
+
+class LogPart(BaseModel):
+    """Bytes `offset` to `next` of a file of `size` bytes."""
+
+    name: str
+    text: str
+    offset: int
+    next: int
+    size: int
+    files: list[str]
+
+
+class SettingRow(BaseModel):
+    setting: str
+    group: bool
+    """Whether `value` is the class that a group has."""
+    value: Any
+    origin: str
+
+
+class Settings(BaseModel):
+    settings: list[SettingRow]
+
+
+class SettingsDiff(BaseModel):
+    equal: bool
+    a: str
+    b: str
+    differs: list[dict[str, Any]]
+    notes: list[str]
+
+
+class Checkpoint(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    step: int
+    path: str
+    eval_results: dict[str, Number] | None = None
+    """By data source; left out where its step was not validated."""
+    bytes: int | None
+    kept: bool
+    verified: bool | None
+    """None where nobody looked."""
+
+
+class ProcessUsage(BaseModel):
+    rank: int
+    host: str
+    series: dict[str, CurvePoints]
+
+
+class UsageSeries(BaseModel):
+    x: Axis
+    processes: list[ProcessUsage]
+
+
+class StepPhases(BaseModel):
+    step: int
+    at: float
+    phases: dict[str, Number]
+
+
+class PhaseSpan(BaseModel):
+    name: str
+    begin: float
+    end: float | None
+
+
+class Timeline(BaseModel):
+    steps: list[StepPhases]
+    phases: list[PhaseSpan]
+
+
+@router.get(f"{JOB}/findings", response_model=list[Finding])
+def get_findings(run: UsesRun, profile: str = "") -> Json:
+    """What `rlrun diagnose --json` prints; `profile` is the name of one of conf/health."""
+    if profile and profile not in profile_names():
+        raise Problems(Problem("profile", "no profile of that name", f"it may be {', '.join(profile_names())}"))
+    file = run.folder.events
+    stamp = os.stat(file) if file.is_file() else None
+    key = (file, profile, stamp and (stamp.st_size, stamp.st_mtime_ns, stamp.st_ino))
+    return Json(run.services.memo.get(key, lambda: _findings(run, profile)))
+
+
+def _findings(run: ReadRun, profile: str) -> list[Any]:
+    source = LogOrRun(run.folder.name, "rlrun", lambda: events_of(run.folder.events))
+    rules = read_profile(profile) if profile else None
+    own = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
+    return find_problems(source, rules, own).nodes
+
+
+@router.get(f"{JOB}/logs", response_model=LogPart)
+def get_logs(
+    run: UsesRun,
+    name: str = "",
+    offset: Annotated[int, Query(ge=-(2**53), lt=2**53, description="Negative: before its end.")] = -65_536,
+    limit: Annotated[int, Query(ge=1, le=MOST_TEXT)] = 65_536,
+) -> Json:
+    """A part of a log: console.log by default, or one of `files`. The text begins and ends with whole characters."""
+    files = _logs_of(run)
+    if not files and not name:
+        return Json({"name": "", "text": "", "offset": 0, "next": 0, "size": 0, "files": []})
+    name = name or files[0]
+    if name not in files:
+        raise Problems(Problem("name", "no log of that name", f"it may be {', '.join(files)}", "not-found"))
+    with open_file(run.inside(run.folder.path / name)) as file:
+        size = os.fstat(file.fileno()).st_size
+        begin = min(offset if offset >= 0 else max(size + offset, 0), size)
+        found = os.pread(file.fileno(), limit + 6, begin)
+    skipped = 0
+    while begin and skipped < min(3, len(found)) and found[skipped] & 0xC0 == 0x80:  # within a character
+        skipped += 1
+    begin += skipped
+    part = _whole(found[skipped:], max(limit - skipped, 1))
+    text = redact(part.decode("utf-8", "replace"))
+    return Json({"name": name, "text": text, "offset": begin, "next": begin + len(part), "size": size, "files": files})
+
+
+def _whole(found: bytes, most: int) -> bytes:
+    """At most so many bytes that end with a whole character, at least one character."""
+    end = min(most, len(found))
+    for back in range(min(3, end)):
+        first = found[end - back - 1]
+        if first & 0xC0 != 0x80:  # a character begins here
+            needs = 1 + (first >= 0xC0) + (first >= 0xE0) + (first >= 0xF0)
+            if needs > back + 1:
+                return found[: end - back - 1] or found[:needs]
+            break
+    return found[:end]
+
+
+def _logs_of(run: ReadRun) -> list[str]:
+    """Its logs, by their paths in its folder; those of the latest attempt first."""
+    folder = run.folder
+    of_attempts = [file for path in reversed(folder.attempts()) for file in sorted(path.glob("*.log"))]
+    found = [folder.console, folder.detached, *of_attempts, *sorted((folder.path / "logs").glob("*.log"))]
+    return [str(file.relative_to(folder.path)) for file in found if file.is_file()]
+
+
+@router.get(f"{JOB}/config", response_model=Settings)
+def get_config(run: UsesRun) -> Json:
+    """Every setting and where its value is from."""
+    side = _side(run)
+    rows = [
+        {"setting": name, "group": whole, "value": value, "origin": side.origins[name].where}
+        for whole, values in ((True, side.classes), (False, side.values))
+        for name, value in values.items()
+    ]
+    return Json({"settings": sorted(rows, key=lambda row: (row["setting"], not row["group"]))})
+
+
+@router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
+def get_config_diff(run: UsesRun, other: str, services: UsesServices, source: bool = False) -> Json:
+    """What `rlrun config diff --json` prints of it and another job."""
+    return Json(diff.node_of(_side(run), _side(read_run(other, services)), source=source))
+
+
+def _side(run: ReadRun) -> diff.Side:
+    if not run.folder.spec.is_file():
+        raise Problems(Problem(run.folder.name, "has no settings", "it has some once it was started", "not-found"))
+    return diff.side_of_run(run.folder.name, run.folder)
+
+
+@router.get(f"{JOB}/checkpoints", response_model=list[Checkpoint], response_model_exclude_unset=True)
+def get_checkpoints(run: UsesRun, verify: bool = False) -> Json:
+    """What `rlrun checkpoints --json` prints, the newest first, and those that were saved and are gone. With `verify`
+    every file is hashed."""
+    found = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=verify)}
+    for event in run.columns.events(Saved):
+        if event.step not in found:
+            found[event.step] = {"step": event.step, "path": event.path, "at": event.at, "bytes": None, "kept": False,
+                                 "verified": None}  # fmt: skip
+    nodes = []
+    for step, node in sorted(found.items(), reverse=True):
+        rows = np.nonzero(run.columns.steps == step)[0]
+        measured = validation(node.get("metrics") or (run.metrics_of(step) if rows.size else {}))
+        results = _eval_results(measured)
+        nodes.append({**node, **({"eval_results": results} if results else {})})
+    return Json(nodes)
+
+
+def _eval_results(measured: dict[str, float]) -> dict[str, float]:
+    """The mean score by data source; else the main score of the validation by its short name."""
+    if found := {match[1]: value for name, value in measured.items() if (match := _MEAN.fullmatch(name))}:
+        return found
+    main = held_out_score(measured)
+    return {label(main[0]): main[1]} if main else {}
+
+
+@router.get(f"{JOB}/usage", response_model=UsageSeries)
+def get_usage(run: UsesRun, buckets: Annotated[int, Query(ge=1, le=20_000)] = 300) -> Json:
+    """What each process used over the time: memory, processor, GPU."""
+    found = dict[int, list[Usage]]()
+    for event in run.columns.events(Usage):
+        found.setdefault(event.rank, []).append(event)
+    processes = []
+    for rank, mine in sorted(found.items()):
+        series = {}
+        for name in _MEASURED:
+            known = [(event.at, value) for event in mine if (value := getattr(event, name)) is not None]
+            if known:
+                x, values = np.array(known, np.float64).T
+                series[name] = thinned(x, values, buckets).node
+        processes.append({"rank": rank, "host": mine[-1].host, "series": series})
+    return Json({"x": "time", "processes": processes})
+
+
+@router.get(f"{JOB}/timeline", response_model=Timeline)
+def get_timeline(
+    run: UsesRun,
+    step: StepNumber | None = None,
+    steps: Annotated[int, Query(ge=1, le=MOST_STEPS, description="How many, up to `step` or to the last.")] = 100,
+) -> Json:
+    """The parts of steps with their seconds, and what the run was busy with in that time."""
+    of = run.columns
+    last = run.row_of(step)[-1] if step is not None else of.steps.size - 1
+    rows = range(max(last - steps + 1, 0), last + 1)
+    nodes = [{"step": each.step, "at": each.at, "phases": phases_of(each.metrics)} for each in of.step_events(rows)]
+    begin = float(of.at[rows[0] - 1]) if nodes and rows[0] else 0.0
+    end = float(of.at[last]) if nodes and last < of.steps.size - 1 else np.inf
+    spans = [span for span in _spans(of.events(Phase, Restarted, Resumed, Ended)) if _overlaps(span, begin, end)]
+    return Json({"steps": nodes, "phases": spans[-20 * MOST_STEPS :]})
+
+
+def _spans(events: Iterator[Event]) -> Iterator[dict[str, Any]]:
+    """Each phase from its beginning to that of the next, or to what ended it."""
+    before: Phase | None = None
+    for event in events:
+        if before:
+            yield {"name": before.name, "begin": before.at, "end": event.at}
+        before = event if isinstance(event, Phase) else None
+    if before:
+        yield {"name": before.name, "begin": before.at, "end": None}
+
+
+def _overlaps(span: dict[str, Any], begin: float, end: float) -> bool:
+    return bool(span["begin"] <= end and (span["end"] is None or span["end"] >= begin))
+
+
+@router.get("/api/compare", response_model=dict[str, Any])
+def get_comparison(services: UsesServices, jobs: Annotated[str, Query(max_length=4_000)]) -> Json:
+    """What `rlrun compare --json` prints of these jobs, with commas between."""
+    names = list(filter(None, jobs.split(",")))
+    if len(names) > MOST_JOBS:
+        raise Problems(Problem("jobs", f"got {len(names)}", f"use at most {MOST_JOBS}"))
+    runs = [read_run(name, services) for name in names]
+    return Json(compare_folders([run.folder for run in runs]).node)

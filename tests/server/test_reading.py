@@ -1,0 +1,272 @@
+"""What a server says of a run is what the command line prints of it, and what is in its files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.core.events import Phase, Saved, Step, TrainingGroup, Usage, events_of, prompt_digest, to_line
+from launcher.core.redaction import printable
+from launcher.server.routes import curves
+from launcher.server.routes.app import create_app
+from launcher.server.services import ServerSettings
+from tests.cli.test_golden import HOSTILE, make_folders
+
+RUNS = ("sft", "dpo", "grpo", "killed")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The canonical runs; that of GRPO has groups, facts about their tokens, usage, a log and checkpoints, too."""
+    place = tmp_path_factory.mktemp("served")
+    make_folders(place)
+    folder = place / "runs" / "p" / "grpo"
+    groups = [
+        TrainingGroup(
+            at=60.0 + step, step=step, group=group, data_source="maths", prompt=f"<b>{group} + 1</b> {HOSTILE}",
+            ground_truth="2", responses=("one two", f"one {step}", ""), scores=(0.0, step / 6, math.nan),
+            parts={"format": (1.0, 0.0, 1.0)}, advantages=(-1.0, 1.0, 0.0),
+        )
+        for step in (1, 6) for group in (1, 2)
+    ]  # fmt: skip
+    usage = [
+        Usage(at=70.0 + n, rank=n % 2, host="h", cpu_percent=n, memory_bytes=n, machine_cpu_percent=1.0,
+              machine_memory_bytes=1, machine_memory_total_bytes=2, disk_free_bytes=None, gpu_percent=float(n))
+        for n in range(20)
+    ]  # fmt: skip
+    more = [*groups, *usage, Phase(at=80.0, name="saving"), Saved(at=81.0, step=5, path="checkpoints/step_000005")]
+    with (folder / "events.jsonl").open("a") as log:
+        seq = sum(1 for _ in (folder / "events.jsonl").open())
+        log.writelines(to_line(event, seq=seq + n, attempt=1) + "\n" for n, event in enumerate(more))
+    (folder / "samples").mkdir()
+    facts = {"step": 6, "group": 1, "answer": 1, "ids": [1, 2, 3], "texts": ["one", "<i>", "pad"],
+             "log_probs": [-1.0, -2.0, None], "sampler_log_probs": [-1.0, -3.0, None], "advantages": [1.0, 1.0, None],
+             "mask": [1, 1, 0]}  # fmt: skip
+    damaged = '{"step":6,"group":2,"answer":0,"texts":["a"],"log_probs":[]}'
+    (folder / "samples" / "tokens.jsonl").write_text(f"{json.dumps(facts)}\n{damaged}\nnone\n")
+    (folder / "console.log").write_text("".join(f"line {n} é€😀 \x1b[31m\n" for n in range(3000)))
+    (folder / "checkpoints" / "step_000006").mkdir(parents=True)
+    (folder / "checkpoints" / "step_000006" / "model.safetensors").write_bytes(b"0" * 100)
+    (place / "secret.log").write_text("not for you")
+    (place / "runs" / "p" / "linked").mkdir()
+    (place / "runs" / "p" / "linked" / "spec.yaml").write_text("{}")
+    (place / "runs" / "p" / "linked" / "events.jsonl").symlink_to(place / "secret.log")
+    return place
+
+
+@pytest.fixture(scope="module")
+def ask(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`ask(path, run, **query)` gives the JSON of an answer; `status=` is the one that is expected."""
+    where = os.getcwd()
+    os.chdir(place)  # the commands print paths as they were given
+    with TestClient(create_app(ServerSettings(root=Path("runs"))), base_url="http://localhost:8000") as client:
+        uuids = {job["run"].partition("/")[2]: job["uuid"] for job in client.get("/api/jobs").json()["items"]}
+
+        def ask(path: str, run: str = "grpo", status: int = 200, **query: Any) -> Any:
+            address = path if path.startswith("/api") else f"/api/jobs/{uuids.get(run, run)}/{path}"
+            answer = client.get(address, params=query)
+            assert answer.status_code == status, answer.text
+            assert answer.headers["content-type"] == f"application/{'' if status < 400 else 'problem+'}json"
+            return json.loads(answer.text)
+
+        ask.uuids = uuids  # type: ignore[attr-defined]
+        yield ask
+    os.chdir(where)
+
+
+def printed(command: str) -> Any:
+    ran = CliRunner().invoke(app, shlex.split(command), prog_name="rlrun")
+    assert ran.exit_code in (0, 1), ran.output
+    return json.loads(ran.stdout)
+
+
+def without_clock(alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in alert.items() if name != "at"} for alert in alerts]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_each_answer_is_what_the_command_prints(run, ask):
+    command = printed(f"metrics {run} --json")
+    rows = [
+        {name: row[name] for name in each["metrics"]} for row, each in zip(ask("metrics", run), command, strict=True)
+    ]
+    assert rows == [each["metrics"] for each in command]
+    assert [row["step"] for row in ask("metrics", run)] == [each["step"] for each in command]
+    assert without_clock(ask("findings", run)) == without_clock(printed(f"diagnose {run} --json"))
+    assert ask("samples", run) == printed(f"samples {run} --json")
+    assert ask("samples", run, step=0, max_score=0.5, limit=2) == printed(
+        f"samples {run} --step 0 --max-score 0.5 --limit 2 --json"
+    )
+    assert ask("samples", run, changed="0,6") == printed(f"samples {run} --compare 0 6 --json")
+    for verify, option in ((True, ""), (False, "--no-verify")):
+        kept = [node for node in ask("checkpoints", run, verify=verify) if node["kept"]]
+        ours = [{name: value for name, value in node.items() if name not in ("kept", "eval_results")} for node in kept]
+        assert ours == printed(f"checkpoints {run} {option} --json")
+
+
+def test_runs_beside_one_another_are_as_the_commands_say(ask):
+    jobs = f"{ask.uuids['grpo']},{ask.uuids['again']}"
+    assert ask("/api/compare", jobs=jobs) == printed("compare grpo again --json")
+    found, command = ask("config/diff", other=ask.uuids["again"]), printed("config diff grpo again --json")
+    assert {**found, "a": "grpo", "b": "again"} == command
+    assert ask("config/diff", other=ask.uuids["again"], source=True)["differs"][0]["a_from"].startswith("runs/p/grpo")
+
+
+def test_the_words_of_the_documents_stand_beside_our_names(ask):
+    rows = ask("metrics")
+    assert all(row["reward_mean"] == row["critic/score/mean"] for row in rows)
+    assert rows[2]["entropy"] == "NaN" and rows[3]["policy_loss"] == rows[3]["actor/pg_loss"]
+    assert ask("metrics", "sft")[1]["loss"] == 2.75
+    assert [row["step"] for row in ask("metrics", **{"from": 2, "to": 3})] == [2, 3]
+    assert set(ask("metrics", names="reward_mean")[0]) == {"step", "critic/score/mean", "reward_mean"}
+    assert ask("metrics", **{"from": 900}) == []
+    TypeAdapter(list[curves.MetricRow]).validate_python(rows)
+
+
+def test_names_and_curves(ask, place):
+    names = {each["name"]: each for each in ask("names")}
+    score = names["critic/score/mean"]
+    assert (score["label"], score["better"], score["count"], score["last"]) == ("score", "up", 7, 0.6)
+    assert printable(HOSTILE) in names and HOSTILE not in names
+    found = ask("curves", names="entropy,reward_mean", buckets=3)["curves"]
+    assert list(found) == ["actor/entropy", "critic/score/mean"]
+    assert found["critic/score/mean"]["min"][0] == 0.0 and found["critic/score/mean"]["max"][-1] == 0.6
+    whole = ask("curves", names="critic/score/mean", x="time")
+    steps = [event for event in events_of(place / "runs/p/grpo/events.jsonl") if isinstance(event, Step)]
+    of = whole["curves"]["critic/score/mean"]
+    assert of["mean"] == of["min"] == [step.metrics["critic/score/mean"] for step in steps]
+    assert of["x"] == [step.at for step in steps]
+    lines = (place / "runs/p/grpo/events.jsonl").read_text().splitlines()
+    assert whole["seq"] == len(lines) - 1
+    TypeAdapter(curves.Curves).validate_python(whole)
+    assert ask("curves", x="tokens", status=404)["problems"][0]["where"] == "x"
+    assert ask("curves", names=HOSTILE.replace("<", "?"), status=404)["problems"]
+
+
+def test_a_step_its_groups_and_their_tokens(ask):
+    found = ask("steps/6")
+    assert found["metrics"]["critic/score/mean"] == 0.6 and found["phases"] == {"step": 1.5}
+    assert [each["group"] for each in found["groups"]] == [1, 2] and found["groups"][0]["spread"] == 1.0
+    assert ask("groups")["total"] == 4
+    assert [each["step"] for each in ask("groups", size=3, page=2)["items"]] == [6]
+    assert ask("groups", step=1)["total"] == 2 and ask("groups", step=9)["items"] == []
+    group = ask("groups/6/1")
+    assert [each["tokens"] for each in group["answers"]] == [False, True, False]
+    assert group["answers"][2]["score"] == "NaN" and group["answers"][1]["parts"] == {"format": 0.0}
+    assert group["prompt"] == f"<b>1 + 1</b> {HOSTILE}"  # markup is text
+    tokens = ask("tokens/6/1/1")["tokens"]
+    assert [each["text"] for each in tokens] == ["one", "<i>", "pad"] and [each["learns"] for each in tokens] == [
+        True, True, False,
+    ]  # fmt: skip
+    assert [each["ratio"] for each in tokens] == [1.0, math.e, None]
+    for path in ("tokens/6/1/0", "tokens/6/1/7", "tokens/6/9/0", "tokens/3/1/0", "groups/6/3", "steps/77"):
+        assert ask(path, status=404)["problems"][0]["code"] == "not-found"
+    assert ask("tokens/6/2/0", status=422)["problems"][0]["code"] == "bad-file"
+
+
+def test_a_prompt_over_time(ask):
+    found = ask("prompts")
+    assert found["complete"] and found["total"] == 6 and {each["kind"] for each in found["items"]} == {
+        "held out", "training",
+    }  # fmt: skip
+    training = next(each for each in found["items"] if each["kind"] == "training")
+    assert training["steps"] == [1, 6]
+    over = ask(f"prompts/{training['digest']}")
+    assert [each["step"] for each in over["steps"]] == [1, 6] and over["changed"] == [
+        {"what": "same", "words": "one two"}
+    ]
+    digest = prompt_digest("3 + 1 = ?", "2")
+    held_out = ask(f"prompts/{digest}", steps="0,6")
+    assert [each["what"] for each in held_out["changed"]] == ["gone", "new", "same"]
+    assert ask(f"prompts/{digest}", steps="5", status=404)["problems"]
+    assert ask("prompts/nonsense", status=404)["problems"]
+
+
+def test_a_log_is_read_by_bytes(ask, place):
+    text = (place / "runs/p/grpo/console.log").read_bytes()
+    offset, parts = 0, []
+    while True:
+        part = ask("logs", offset=offset, limit=997)
+        assert part["offset"] == offset and part["size"] == len(text)
+        parts.append(part["text"])
+        offset = part["next"]
+        if offset == part["size"]:
+            break
+    assert "".join(parts).encode() == text and "�" not in "".join(parts)
+    last = ask("logs", offset=-10)
+    assert text.endswith(last["text"].encode()) and last["next"] == len(text)
+    assert ask("logs", offset=len(text) + 99)["text"] == ""
+    for first in range(40, 60):  # wherever a character begins
+        assert "�" not in ask("logs", offset=first, limit=1)["text"]
+    assert ask("logs", "sft")["files"] == []
+
+
+def test_settings_checkpoints_usage_and_timeline(ask):
+    settings = {row["setting"]: row for row in ask("config")["settings"] if not row["group"]}
+    assert settings["trainer.experiment_name"]["value"] == "grpo" and "spec.yaml:" in settings["seed"]["origin"]
+    newest, gone = ask("checkpoints")
+    assert (newest["step"], newest["kept"], newest["bytes"], newest["verified"]) == (6, True, 100, None)
+    assert newest["eval_results"].keys() == {"maths"}
+    assert (gone["step"], gone["kept"], gone["path"]) == (5, False, "checkpoints/step_000005")
+    assert "eval_results" not in gone
+    assert ask("checkpoints", verify=True)[0]["verified"] is False
+    usage = ask("usage", buckets=4)["processes"]
+    assert [each["rank"] for each in usage] == [0, 1] and len(usage[0]["series"]["gpu_percent"]["x"]) == 4
+    assert usage[1]["series"]["cpu_percent"]["max"][-1] == 19 and "disk_free_bytes" not in usage[0]["series"]
+    whole = ask("timeline")
+    assert [each["step"] for each in whole["steps"]] == list(range(7)) and whole["steps"][3]["phases"] == {"step": 1.5}
+    assert [(each["name"], each["end"]) for each in whole["phases"]] == [("rollout", 22.0), ("saving", None)]
+    assert [each["step"] for each in ask("timeline", step=4, steps=2)["steps"]] == [3, 4]
+
+
+def test_names_and_links_lead_nowhere_else(ask, place):
+    secret = place / "secret.log"
+    folder = place / "runs" / "p" / "grpo"
+    for name in (
+        "../../../secret.log",
+        str(secret),
+        "logs/../../../../secret.log",
+        "spec.yaml",
+        "..",
+        "%2e%2e/secret.log",
+    ):
+        assert "not for you" not in json.dumps(ask("logs", name=name, status=404))
+    (folder / "logs" / "attempt_1").mkdir(parents=True)
+    (folder / "logs" / "attempt_1" / "rank-0.log").symlink_to(secret)
+    assert "not for you" not in json.dumps(ask("logs", name="logs/attempt_1/rank-0.log", status=404))
+    for path in ("metrics", "logs", "findings"):
+        assert ask(path, "linked", status=403)["problems"][0]["got"] == "is a link"
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("metrics", {"from": "NaN"}), ("metrics", {"from": "inf"}), ("curves", {"buckets": 0}),
+        ("curves", {"buckets": 10**9}), ("curves", {"buckets": "NaN"}), ("curves", {"x": "<script>"}),
+        ("logs", {"limit": -1}), ("logs", {"limit": 10**12}), ("logs", {"offset": 10**30}), ("groups", {"page": 0}),
+        ("groups", {"step": -1}), ("groups", {"step": 10**40}), ("groups", {"size": 10**6}),
+        ("samples", {"max_score": "NaN"}), ("samples", {"changed": "1"}), ("samples", {"changed": "1,2;3"}),
+        ("timeline", {"steps": 10**7}), ("findings", {"profile": "../../../etc/passwd"}), ("usage", {"buckets": -1}),
+        ("steps/1e9", {}), ("prompts/x", {"steps": ",".join(["1"] * 99)}), ("tokens/1/1/NaN", {}),
+    ],
+)  # fmt: skip
+def test_what_is_no_number_or_too_large_is_a_problem(path, query, ask):
+    found = ask(path, status=422, **query)
+    assert found["status"] == 422 and found["problems"][0]["got"]
+
+
+def test_comparisons_are_bounded_and_of_jobs_that_are_there(ask):
+    assert ask("/api/compare", jobs=",".join([ask.uuids["grpo"]] * 21), status=422)
+    assert ask("/api/compare", jobs="nonsense", status=404)["problems"][0]["where"] == "uuid"
+    assert ask("/api/compare", jobs=ask.uuids["grpo"], status=422)
+    assert ask("metrics", "../../etc", status=404)
