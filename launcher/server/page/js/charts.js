@@ -1,7 +1,7 @@
 /** Curves of one metric, of one or several runs, drawn when they come into view. */
 import { effect, html, signal, uPlot, useEffect, useRef, useState } from "./vendor.js";
 import { add, curve, smoothed } from "./curves.js";
-import { duration, number } from "./format.js";
+import { duration, number, tick } from "./format.js";
 import { atMostEvery } from "./live.js";
 import { newest } from "./views/frame.js";
 
@@ -197,7 +197,7 @@ function options(element, { runs, axis, log, smooth, findings, label, show }) {
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: (_, low, high) => spread(low, high) } },
     axes: [
       { ...axes, size: 22, gap: 2, space: 70, values: (_, splits) => splits.map((x) => axisText(axis, x)) },
-      { ...axes, size: 48, gap: 4, space: 28, values: (_, splits) => splits.map((y) => (y === null ? "" : number(y))) },
+      { ...axes, size: 48, gap: 4, space: 28, values: (_, splits, axis, space, step) => splits.map((y) => (y === null ? "" : log ? number(y) : tick(y, step))) },
     ],
     cursor: { sync: { key: "x" }, y: false, points: { size: 5 }, drag: { x: true, y: false, setScale: false } },
     select: { show: true, left: 0, top: 0, width: 0, height: 0 },

@@ -11,11 +11,10 @@ export function number(value) {
   return size >= 1000 ? Math.round(value).toLocaleString("en") : THREE.format(value);
 }
 
-/** @param {unknown} value @param {string} [unit] */
-export function quantity(value, unit = "") {
-  if (unit === "bytes" && typeof value === "number") return bytes(value);
-  if (unit === "s" && typeof value === "number" && value >= 60) return duration(value);
-  return value == null ? "–" : `${number(value)}${unit ? ` ${unit}` : ""}`;
+/** A number of an axis, with the digits that tell it from its neighbours. @param {number} value @param {number} step to the next */
+export function tick(value, step) {
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  return Math.abs(value) >= 1e5 || digits > 5 ? number(value) : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 /** `0:42`, `12:05`, `3:04:05`, `2 d 3 h`. @param {number | null | undefined} seconds */

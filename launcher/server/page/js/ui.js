@@ -51,7 +51,7 @@ export function HeldOut({ job }) {
 /** @param {{ job: Job }} props */
 export function Alerts({ job }) {
   const found = /** @type {const} */ (["critical", "warn"]).filter((level) => job.alerts?.[level]);
-  return html`${found.map((level) => html`<span class="level ${level}" title="${job.alerts[level]} ${level}">${job.alerts[level]}</span>`)}`;
+  return html`${found.map((level) => html`<span class="alerts ${level}" title="${job.alerts[level]} ${level}">${job.alerts[level]}</span>`)}`;
 }
 
 /** @param {{ at: number | null | undefined }} props */

@@ -11,6 +11,8 @@ import { rank } from "./overview.js";
 /** @typedef {import("../types").Job} Job */
 /** @typedef {import("../types").Name} Name */
 
+const ALPHA = 0.05;
+
 export function Compare() {
   const jobs = place.value.query.get("jobs") ?? "";
   const uuids = jobs.split(",").filter(Boolean);
@@ -35,6 +37,13 @@ export function Compare() {
       <section aria-labelledby="curves"><h2 id="curves">Curves</h2><${Curves} found=${found} /></section>`}<//>`;
 }
 
+/** Of one run of each setting only the answers may differ; of several the setting may. @param {any} test */
+function outcomeOf(test) {
+  if (test.p_adjusted === null) return "not tested";
+  if (Math.max(...test.runs) > 1) return test.significant ? "significant" : "not significant";
+  return test.p_adjusted < ALPHA ? "their answers differ" : "may differ by chance";
+}
+
 /** @param {{ found: { job: Job }[], compared: any }} props */
 function Differences({ found, compared }) {
   const letters = Object.keys(compared.runs);
@@ -43,11 +52,11 @@ function Differences({ found, compared }) {
   const tests = compared.tests;
   const who = (/** @type {string} */ letter) => html`<i class="key c${letters.indexOf(letter) % COLOURS}"></i> ${nameOf(found[letters.indexOf(letter)].job)}`;
   return html`<section aria-labelledby="pairs"><h2 id="pairs">Do their held-out scores differ?</h2>
-    ${tests.length ? html`<div class="wide"><table><thead><tr><th>Metric</th><th>Runs</th><th class="right">Scores</th><th class="right">Difference</th><th>95 % interval</th><th class="right">p</th><th>Test</th><th></th></tr></thead>
+    ${tests.length ? html`<div class="wide"><table><thead><tr><th>Metric</th><th>Runs</th><th class="right">At step</th><th class="right">Scores</th><th class="right">Difference</th><th>95 % interval</th><th class="right">p</th><th>Test</th><th></th></tr></thead>
       <tbody>${tests.map((each) => html`<tr><td>${each.source || each.metric}</td><td>${who(each.a)} <span class="dim">and</span> ${who(each.b)}</td>
-        <td class="num right">${number(each.found?.a)}, ${number(each.found?.b)}</td><td class="num right">${each.difference > 0 ? "+" : ""}${number(each.difference)}</td>
-        <td class="num">${number(each.found?.low)} to ${number(each.found?.high)}</td><td class="num right">${number(each.p_adjusted ?? each.found?.p)}</td>
-        <td class="dim small">${each.found?.method}, ${number(each.found?.items)} rows${each.paired ? ", paired" : ""}</td><td>${each.significant ? "differ" : html`<span class="dim">no difference shown</span>`}</td></tr>`)}</tbody></table></div>` : html`<p class="dim">They have no held-out rows in common.</p>`}
+        <td class="num right">${[...new Set(each.steps)].map(number).join(", ")}</td><td class="num right">${number(each.found.a)}, ${number(each.found.b)}</td><td class="num right">${each.difference > 0 ? "+" : ""}${number(each.difference)}</td>
+        <td class="num">${number(each.found.low)} to ${number(each.found.high)}</td><td class="num right">${number(each.p_adjusted ?? each.found.p)}</td>
+        <td class="dim small">${each.found.method}, ${number(each.found.items)} rows${each.paired ? ", paired" : ""}</td><td>${outcomeOf(each)}</td></tr>`)}</tbody></table></div>` : html`<p class="dim">They have no held-out rows in common.</p>`}
     ${[...compared.notes, ...compared.remarks].map((/** @type {string} */ each) => html`<p class="dim small">${each}</p>`)}</section>
     <section aria-labelledby="settings"><h2 id="settings">Settings that differ <span class="count num">${settings.length}</span></h2>
       ${settings.length ? html`<div class="wide"><table><thead><tr><th>Setting</th>${found.map(({ job }, place) => html`<th><i class="key c${place % COLOURS}"></i> ${nameOf(job)}</th>`)}</tr></thead>

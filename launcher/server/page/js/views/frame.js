@@ -56,7 +56,7 @@ export function RunFrame({ uuid, view, parameters }) {
           <span class="num dim">${duration(job.elapsed_s)}${isLive(job) && job.eta_s != null ? `, ${duration(job.eta_s)} left` : ""}</span>
           ${job.attempt > 1 ? html`<span class="dim">attempt ${job.attempt}</span>` : null}
           ${isLive(job) && job.phase ? html`<span class="dim">${job.phase}</span>` : null}</p>
-        ${job.reason && job.status !== "finished" && job.status !== "running" ? html`<p class="reason">${job.reason}</p>` : null}
+        ${job.reason && !["finished", "running"].includes(job.status) && !job.verdict?.line.includes(job.reason) ? html`<p class="reason">${job.reason}</p>` : null}
       </div>
       <${Actions} job=${job} changed=${answer.again} />
     </div>

@@ -16,9 +16,17 @@ import { PlanPanel } from "./plan.js";
 /** What a run is made of. Of those marked, also something of one's own may be named: a folder, a file, an id. @type {[string, string, boolean][]} */
 const GROUPS = [["algorithm", "Algorithm", false], ["model", "Model", true], ["data", "Data", true], ["reward", "Reward", true], ["hardware", "Hardware", false], ["engine", "Engine", false]];
 
-/** The settings that most launches set. */
-const COMMON = ["trainer.experiment_name", "trainer.total_training_steps", "optim.lr", "data.train_batch_size", "sampler.n", "data.max_response_length",
-  "trainer.test_freq", "trainer.save_freq"];
+/** The settings that most launches set. @type {Record<string, string>} */
+const COMMON = {
+  "trainer.experiment_name": "Name",
+  "trainer.total_training_steps": "Steps",
+  "optim.lr": "Learning rate",
+  "data.train_batch_size": "Prompts a step",
+  "sampler.n": "Answers to a prompt",
+  "data.max_response_length": "Longest answer, tokens",
+  "trainer.test_freq": "Validate every … steps",
+  "trainer.save_freq": "Save every … steps",
+};
 const BEGIN = ["algorithm=grpo", "model=tiny", "data=reverse"];
 const QUIET_MS = 350;
 const RESUMABLE = ["paused", "stopped", "failed", "finished", "doubtful"];
@@ -56,6 +64,7 @@ function argumentsOf(config) {
 function Form({ schema, args, setArgs, base, job }) {
   const quiet = useQuiet(args.join("\n"), QUIET_MS);
   const [plan, setPlan] = useState(/** @type {Plan | null} */ (null));
+  const [good, setGood] = useState(/** @type {Plan | null} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(true);
   const [free, setFree] = useState(() => freeText(args));
@@ -65,7 +74,7 @@ function Form({ schema, args, setArgs, base, job }) {
     const stop = new AbortController();
     setBusy(true);
     call(at("/api/plan"), { method: "POST", body: { arguments: quiet.split("\n").filter(Boolean), settings: {} }, signal: stop.signal }).then(
-      (found) => (setPlan(found), setError(null), setBusy(false)),
+      (found) => (setPlan(found), found.ok && setGood(found), setError(null), setBusy(false)),
       (refused) => stop.signal.aborted || (setError(refused), setBusy(false)),
     );
     return () => stop.abort();
@@ -90,7 +99,8 @@ function Form({ schema, args, setArgs, base, job }) {
   const valueOf = (/** @type {string} */ name) => args.find((each) => nameOf(each) === name)?.replace(/^[^=]*=/, "") ?? "";
   const field = (/** @type {string} */ name, /** @type {string} */ label, /** @type {any} */ input) => html`<${Field} key=${name} name=${name} label=${label} problems=${at_(name)} mend=${mend} input=${input} />`;
   const known = new Map(schema.settings.map((each) => [each.name, each]));
-  const used = new Map((plan?.differs ?? []).map((each) => [each.name, each]));
+  const used = new Map(/** @type {[string, unknown][]} */ ((good?.differs ?? []).map((each) => [each.name, each.value])));
+  used.set("trainer.total_training_steps", good?.arithmetic?.steps ?? "").set("trainer.experiment_name", good?.folder?.split("/").at(-1) ?? "");
 
   const start = async () => {
     const made = await post(at("/api/jobs"), { name: valueOf("trainer.experiment_name"), description, arguments: args }, key);
@@ -111,17 +121,17 @@ function Form({ schema, args, setArgs, base, job }) {
         const value = valueOf(name);
         const help = choices.find((each) => each.name === value)?.help;
         return field(name, label, (/** @type {object} */ more) => own || (value && !choices.some((each) => each.name === value))
-          ? html`<input ...${more} list="choices-${name}" value=${value} placeholder=${plan?.choices?.[name] ?? "chosen by itself"} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />
+          ? html`<input ...${more} list="choices-${name}" value=${value} placeholder=${good?.choices[name] ?? "chosen by itself"} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />
             <datalist id="choices-${name}">${choices.map((each) => html`<option value=${each.name}>${each.help}</option>`)}</datalist>${help ? html`<small class="dim">${help}</small>` : null}`
           : html`<select ...${more} value=${value} onChange=${(/** @type {any} */ event) => set(name, event.target.value)}>
-            <option value="" selected=${!value}>${plan?.choices?.[name] ?? "chosen by itself"}</option>${choices.map((each) => html`<option value=${each.name} selected=${each.name === value}>${each.name}</option>`)}</select>
+            <option value="" selected=${!value}>${good?.choices[name] ?? "chosen by itself"}</option>${choices.map((each) => html`<option value=${each.name} selected=${each.name === value}>${each.name}</option>`)}</select>
             ${help ? html`<small class="dim">${help}</small>` : null}`);
       })}</div>
-      <div class="grid">${COMMON.map((name) => {
+      <div class="grid">${Object.entries(COMMON).map(([name, label]) => {
         const setting = known.get(name);
-        const shown = used.get(name);
-        return field(name, name, (/** @type {object} */ more) => html`<input ...${more} class="num" value=${valueOf(name)} title=${setting?.help ?? ""}
-          placeholder=${shown ? typed(shown.value) : setting?.default == null ? "" : typed(setting.default)} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />`);
+        const shown = used.get(name) ?? setting?.default ?? "";
+        return field(name, label, (/** @type {object} */ more) => html`<input ...${more} class="num" value=${valueOf(name)} title="${name}: ${setting?.help ?? ""}"
+          placeholder=${typed(shown)} onInput=${(/** @type {any} */ event) => set(name, event.target.value)} />`);
       })}</div>
       <${Adder} settings=${schema.settings} add=${(/** @type {string} */ word) => typeFree(`${free}${free && !free.endsWith("\n") ? "\n" : ""}${word}`)} />
       <div class="field">
@@ -142,7 +152,7 @@ function Form({ schema, args, setArgs, base, job }) {
 }
 
 /** Whether an argument has a field of its own. @param {string} word */
-const hasField = (word) => GROUPS.some(([name]) => name === nameOf(word)) || COMMON.includes(nameOf(word));
+const hasField = (word) => GROUPS.some(([name]) => name === nameOf(word)) || nameOf(word) in COMMON;
 
 /** @param {string[]} args */
 const freeText = (args) => args.filter((each) => !hasField(each)).map(quoted).join("\n");

@@ -30,8 +30,8 @@ export function Overview({ job }) {
   useFresh(["Step"], () => names.data?.length || names.again(), 2000);
   const found = (findings.data ?? []).filter((each) => each.rule !== "verdict");
   return html`<${Proof} job=${job} />
-    ${found.length ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
-      ${found.map((each, place) => html`<${FindingCard} job=${job} finding=${each} place=${place} />`)}</section>` : null}
+    ${found.length || (!findings.data && job.alerts.critical + job.alerts.warn) ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
+      ${findings.data ? null : html`<p class="dim loading" role="status">Judging…</p>`}${found.map((each, place) => html`<${FindingCard} job=${job} finding=${each} place=${place} />`)}</section>` : null}
     <section aria-labelledby="curves"><h2 id="curves">Curves</h2>
       <${Loaded} of=${names} empty="No step has been recorded yet.">
         <${Curves} job=${job} names=${names.data} findings=${found} />
@@ -75,7 +75,7 @@ export const settingsIn = (fix) => [...fix.matchAll(/\b([a-z_]+(?:\.[a-z_0-9]+)+
 function FindingCard({ job, finding, place }) {
   const step = finding.since ?? finding.step;
   return html`<article class="finding ${finding.level}" id="finding-${place}">
-    <p><span class="level ${finding.level}">${finding.level}</span> <span class="num dim">since step ${number(step)}</span> ${finding.text}</p>
+    <p><span class="level ${finding.level}">${finding.level === "warn" ? "warning" : finding.level}</span> <span class="num dim">since step ${number(step)}</span> ${finding.text}</p>
     <dl>
       ${finding.metric ? html`<dt>evidence</dt><dd><code>${finding.metric}</code> ${finding.evidence ?? [finding.measure && `${finding.measure} is ${number(finding.value)}`,
         finding.threshold != null && `bound ${number(finding.threshold)}`].filter(Boolean).join(", ")}</dd>` : null}

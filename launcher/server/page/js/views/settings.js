@@ -7,6 +7,18 @@ import { Loaded, nameOf } from "../ui.js";
 
 /** @typedef {import("../types").Job} Job */
 
+/** Settings by name; where choices of a group differ, those of the algorithm. @param {any} schema @param {string} algorithm @returns {Map<string, import("../types").Setting>} */
+function defaultsFor(schema, algorithm) {
+  const found = new Map();
+  for (const each of schema?.settings ?? []) {
+    if (!found.has(each.name) || each.choice.includes(algorithm)) found.set(each.name, each);
+  }
+  return found;
+}
+
+/** Its file without the folder; what was typed is called an argument. @param {string} origin */
+const shortened = (origin) => origin.replace(/^.*\/(?=spec\.yaml)/, "").replace(/^.*\/words\.txt: .*/, "argument");
+
 /** @param {{ job: Job }} props */
 export function Settings({ job }) {
   const other = place.value.query.get("other") ?? "";
@@ -17,8 +29,7 @@ export function Settings({ job }) {
   const jobs = useGet(at("/api/jobs", {}, { size: 200 }));
   const diff = useGet(other ? at("/api/jobs/{uuid}/config/diff", { uuid: job.uuid }, { other }) : null);
   const rows = config.data?.settings ?? [];
-  /** @type {Map<string, import("../types").Setting>} */
-  const known = new Map((/** @type {any} */ (schema.data)?.settings ?? []).map((/** @type {any} */ each) => [each.name, each]));
+  const known = defaultsFor(schema.data, job.algorithm.toLowerCase());
   const same = (/** @type {any} */ each) => !each.group && (each.origin === "default" || typed(each.value) === typed(known.get(each.setting)?.default));
   const shown = rows.filter((each) => each.setting.includes(filter) && (all || filter || !same(each)));
   const differs = diff.data?.differs ?? [];
@@ -35,7 +46,7 @@ export function Settings({ job }) {
     <${Loaded} of=${config} empty="The settings of this run are not known.">
       <table class="stack settings"><thead><tr><th>Setting</th><th>Value</th><th>Default</th><th>From</th></tr></thead>
         <tbody>${shown.map((each) => html`<tr data-row><td title=${known.get(each.setting)?.help ?? ""}><code>${each.setting}</code></td><td class=${same(each) ? "dim" : ""} data-label="value"><code>${typed(each.value)}</code></td>
-          <td class="dim" data-label="default"><code>${known.has(each.setting) ? typed(known.get(each.setting)?.default) : ""}</code></td><td class="dim" data-label="from">${each.origin}</td></tr>`)}</tbody></table>
+          <td class="dim" data-label="default"><code>${known.has(each.setting) ? typed(known.get(each.setting)?.default) : ""}</code></td><td class="dim" data-label="from">${shortened(each.origin)}</td></tr>`)}</tbody></table>
       ${shown.length ? null : html`<p class="empty">No setting matches.</p>`}
     <//>`;
 }
