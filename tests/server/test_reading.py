@@ -54,6 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "mask": [1, 1, 0]}  # fmt: skip
     damaged = '{"step":6,"group":2,"answer":0,"texts":["a"],"log_probs":[]}'
     (folder / "samples" / "tokens.jsonl").write_text(f"{json.dumps(facts)}\n{damaged}\nnone\n")
+    (folder / "words.txt").write_text("rlrun train algorithm=grpo 'data=a b.jsonl'\nrlrun train --resume grpo\n")
     (folder / "console.log").write_text("".join(f"line {n} é€😀 \x1b[31m\n" for n in range(3000)))
     (folder / "checkpoints" / "step_000006").mkdir(parents=True)
     (folder / "checkpoints" / "step_000006" / "model.safetensors").write_bytes(b"0" * 100)
@@ -158,7 +159,7 @@ def test_a_step_its_groups_and_their_tokens(ask):
     assert found["metrics"]["critic/score/mean"] == 0.6 and found["phases"] == {"step": 1.5}
     assert [each["group"] for each in found["groups"]] == [1, 2] and found["groups"][0]["spread"] == 1.0
     assert ask("groups")["total"] == 4
-    assert [each["step"] for each in ask("groups", size=3, page=2)["items"]] == [6]
+    assert [each["step"] for each in ask("groups", size=3, page=2)["items"]] == [1]
     assert ask("groups", step=1)["total"] == 2 and ask("groups", step=9)["items"] == []
     group = ask("groups/6/1")
     assert [each["tokens"] for each in group["answers"]] == [False, True, False]
@@ -214,6 +215,9 @@ def test_a_log_is_read_by_bytes(ask, place):
 def test_settings_checkpoints_usage_and_timeline(ask):
     settings = {row["setting"]: row for row in ask("config")["settings"] if not row["group"]}
     assert settings["trainer.experiment_name"]["value"] == "grpo" and "spec.yaml:" in settings["seed"]["origin"]
+    assert (
+        ask("config")["arguments"] == ["algorithm=grpo", "data=a b.jsonl"] and ask("config", "sft")["arguments"] == []
+    )
     newest, gone = ask("checkpoints")
     assert (newest["step"], newest["kept"], newest["bytes"], newest["verified"]) == (6, True, 100, None)
     assert newest["eval_results"].keys() == {"maths"}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
@@ -129,8 +130,9 @@ def group_summary(of: TrainingGroup) -> dict[str, Any]:
 
 @router.get("/groups", response_model=GroupPage)
 def get_groups(run: UsesRun, step: StepNumber | None = None, page: PageNumber = 1, size: PageSize = 50) -> Json:
-    """Groups of a training step, by default of all, in the order of the run."""
+    """Groups of a training step, by default of all, the latest step first."""
     places = run.columns.places_of(TrainingGroup, steps=None if step is None else [step])
+    places = places[np.argsort(-places[:, 3], kind="stable")]
     found = run.columns.read(places[(page - 1) * size : page * size], TrainingGroup)
     items = list(map(group_summary, found))
     return Json(page_of(items, len(places), page, size))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from launcher.config import diff
 from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage, events_of
-from launcher.core.files import open_file
+from launcher.core.files import open_file, read_file
 from launcher.core.metrics import held_out_score, label, validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -79,6 +81,8 @@ class SettingRow(BaseModel):
 
 class Settings(BaseModel):
     settings: list[SettingRow]
+    arguments: list[str]
+    """As they were typed after `rlrun train`; none where that is not known."""
 
 
 class SettingsDiff(BaseModel):
@@ -204,7 +208,17 @@ def get_config(run: UsesRun) -> Json:
         for whole, values in ((True, side.classes), (False, side.values))
         for name, value in values.items()
     ]
-    return Json({"settings": sorted(rows, key=lambda row: (row["setting"], not row["group"]))})
+    found = sorted(rows, key=lambda row: (row["setting"], not row["group"]))
+    return Json({"settings": found, "arguments": _arguments(run.folder.words)})
+
+
+def _arguments(words: Path) -> list[str]:
+    """What its first attempt was started with; nothing where that is not known."""
+    try:
+        first = shlex.split(read_file(words, 2**16).decode().partition("\n")[0])
+    except (OSError, ValueError):
+        return []
+    return list(map(redact, first[2:])) if first[:2] == ["rlrun", "train"] else []
 
 
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)

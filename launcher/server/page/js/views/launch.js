@@ -40,7 +40,7 @@ export function Launch() {
   const job = useGet(from ? at("/api/jobs/{uuid}", { uuid: from }) : null);
   const config = useGet(from ? at("/api/jobs/{uuid}/config", { uuid: from }) : null);
   const [args, setArgs] = useState(/** @type {string[] | null} */ (from ? null : [...BEGIN, ...added]));
-  const base = useMemo(() => (config.data ? argumentsOf(config.data) : null), [config.data]);
+  const base = useMemo(() => (config.data ? config.data.arguments : null), [config.data]);
   useEffect(() => {
     if (base) setArgs(added.reduce((all, each) => withValue(all, nameOf(each), each.slice(each.indexOf("=") + 1)), base));
   }, [base, query.toString()]);
@@ -50,14 +50,6 @@ export function Launch() {
   return html`<div class="head"><div><h1>${from ? "Rerun with changes" : "Launch a run"}</h1>
       ${job.data ? html`<p class="crumbs">from <a href="/run/${from}">${jobName(job.data)}</a></p>` : null}</div></div>
     <${Form} schema=${schema.data} args=${args} setArgs=${setArgs} base=${base} job=${job.data} />`;
-}
-
-/** What was typed for a run that is there. @param {any} config */
-function argumentsOf(config) {
-  if (config.arguments) return /** @type {string[]} */ (config.arguments);
-  /** @type {any[]} */
-  const rows = config.settings;
-  return rows.filter((each) => /argument|command line/.test(each.origin)).map((each) => `${each.setting}=${typed(each.value)}`);
 }
 
 /** @param {{ schema: Schema, args: string[], setArgs: (args: string[]) => void, base: string[] | null, job: Job | null }} props */
