@@ -71,8 +71,8 @@ BELOW = {
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks"
     ),
-    "server": "core monitor runs views",
-    "server.routes": "core config health launch reports runs views server",
+    "server": "core monitor runs views spec preflight launch",
+    "server.routes": "core config config.names config.reference health launch reports runs views server",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

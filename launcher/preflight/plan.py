@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from launcher.preflight.fit import fit_settings
 from launcher.runs import store
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
 
 RUNS = Path("runs")
 """Where a run is looked for by its name alone, as runs are put there unless a setting says otherwise."""
@@ -49,6 +50,21 @@ class Page:
     @property
     def ok(self) -> bool:
         return not any_failed(self.results)
+
+
+def page_node(page: Page) -> dict[str, Any]:
+    """A plan as JSON has it."""
+    return {
+        "ok": page.ok,
+        "results": [asdict(result) for result in page.results],
+        "run": to_node(page.run) if page.run else None,
+        "choices": dict(page.choices),
+        "differs": [{**asdict(value), "origin": str(page.origins.get(value.name, ""))} for value in page.differs],
+        "folder": str(page.folder) if page.folder else None,
+        "arithmetic": asdict(page.steps) if page.steps else None,
+        "memory": page.memory,
+        "processes": [asdict(process) for process in page.processes],
+    }
 
 
 @activity.reported("reading the settings")

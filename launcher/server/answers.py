@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,11 @@ def plain(view: Any) -> Any:
 
 def encoded(view: Any) -> bytes:
     """`view` as JSON."""
-    return orjson.dumps(writable(plain(view)))
+    node = writable(plain(view))
+    try:
+        return orjson.dumps(node)
+    except orjson.JSONEncodeError:  # an integer of more than 64 bits, which a person typed
+        return json.dumps(node, allow_nan=False).encode()
 
 
 class Json(Response):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import delete
+from sqlalchemy.exc import IntegrityError
 
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, short_repr
@@ -22,7 +23,7 @@ from launcher.core.settings import adapter
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
-from launcher.server.database import Database, JobRow
+from launcher.server.database import Database, JobRow, KeyRow
 from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 
@@ -49,6 +50,8 @@ class ServedJob:
     words: dict[str, Any] = field(default_factory=dict)
     spec: tuple[int, int] = (0, 0)
     """Size and time of the spec.yaml that `words` are of."""
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is started or stopped."""
 
     @property
     def uuid(self) -> str:
@@ -67,7 +70,8 @@ class Jobs:
         self.version = 0
         self._jobs = dict[str, ServedJob]()
         self._at = dict[Path, ServedJob]()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while rows change."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="jobs", daemon=True)
 
@@ -75,7 +79,7 @@ class Jobs:
 
     def get(self, uuid: str) -> ServedJob:
         """The job of that id as it is now. Raises `Problems`."""
-        with self._lock:
+        with self.lock:
             found = self._jobs.get(uuid)
             if found is None:
                 self.scan()
@@ -92,34 +96,53 @@ class Jobs:
 
     def every(self) -> list[ServedJob]:
         """All jobs, the one that began last first."""
-        with self._lock:
+        with self.lock:
             jobs = list(self._jobs.values())
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     def changed_since(self, version: int) -> list[ServedJob]:
         """The jobs that changed after `version`, and so are newer than what somebody has seen."""
-        with self._lock:
+        with self.lock:
             return [job for job in self._jobs.values() if job.version > version]
 
     # ---- changing
 
-    def add(self, record: JobRecord) -> ServedJob:
-        """Enter a job, in its file and in the database; a record with a place is that of the folder there. Raises
-        `Problems` where another job has its id or its Idempotency-Key."""
-        with self._lock:
+    def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
+        """Enter a job, in its file and in the database; a record with a place is that of the folder there. Also
+        whether it is new: of the same key and request it is there already. Raises `Problems` where another job has its
+        id, or its key is that of another request."""
+        with self.lock:
             if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
-                raise Problems(
-                    Problem("uuid", f"{short_repr(record.uuid)} is taken, or no id", "use another", "in-use")
-                )
+                got = f"{short_repr(record.uuid)} is taken, or no id"
+                raise Problems(Problem("uuid", got, "use another", "in-use"))
+            if record.key and (made := self.of_key(record.key, record.digest)):
+                return made, False
             job = ServedJob(record, self._folder_of(record))
-            self._keep(job)
+            try:
+                self._keep(job)
+            except IntegrityError:  # of another server with this database, at the same moment
+                self._file(record).unlink(missing_ok=True)
+                if record.key and (made := self.of_key(record.key, record.digest)):
+                    return made, False
+                raise
             self._enter(job)
             self._look(job)
-            return job
+            return job, True
+
+    def of_key(self, key: str, digest: str) -> ServedJob | None:
+        """The job that a request with this Idempotency-Key made. Raises `Problems` where that was another request."""
+        with self.database.session() as session:
+            row = session.get(KeyRow, key)
+        if row is None:
+            return None
+        if row.digest != digest:
+            got = "was sent before with another request"
+            raise Problems(Problem("Idempotency-Key", got, "use a new key for a new request", "in-use"))
+        return self.get(row.uuid)
 
     def change(self, job: ServedJob, **fields: Any) -> ServedJob:
         """Another name, place or request of a job."""
-        with self._lock:
+        with self.lock:
             before = self._file(job.record)
             job.record = replace(job.record, **fields)
             self._at.pop(job.folder.path, None)
@@ -133,9 +156,15 @@ class Jobs:
 
     def _keep(self, job: ServedJob) -> None:
         """In its file first: what the database lacks is read from there."""
-        write_record(self._file(job.record), job.record)
+        record = job.record
+        write_record(self._file(record), record)
+        self._index(record)
+
+    def _index(self, record: JobRecord) -> None:
         with self.database.session() as session:
-            session.merge(JobRow(uuid=job.uuid, place=job.record.place, record=job.record.node))
+            session.merge(JobRow(uuid=record.uuid, place=record.place, record=record.node))
+            if record.key and not session.get(KeyRow, record.key):
+                session.add(KeyRow(key=record.key, digest=record.digest, uuid=record.uuid))
 
     def _file(self, record: JobRecord) -> Path:
         """Of a run elsewhere, which may be another person's, the record lies here."""
@@ -145,6 +174,10 @@ class Jobs:
     def _folder_of(self, record: JobRecord) -> Folder:
         return Folder(self.root / (record.place or f"{CREATED}/{record.uuid}"))
 
+    def place_of(self, folder: Folder) -> str:
+        """How a record names a folder."""
+        return str(folder.path.absolute().relative_to(self.root.absolute()))
+
     def _enter(self, job: ServedJob) -> None:
         self._jobs[job.uuid] = job
         self._at[job.folder.path] = job
@@ -153,7 +186,7 @@ class Jobs:
 
     def start(self, *, reindex: bool = False) -> None:
         """Read what is known, look at every folder once, and go on looking until `stop`."""
-        with self._lock:
+        with self.lock:
             if reindex:
                 with self.database.session() as session:
                     session.execute(delete(JobRow))
@@ -180,7 +213,7 @@ class Jobs:
     def scan(self) -> None:
         """New folders come, changed ones are read, gone ones go."""
         found = list(self._folders())
-        with self._lock:
+        with self.lock:
             for path, place in found:
                 if path not in self._at:
                     self._adopt(self._record_of(path, place))
@@ -210,10 +243,8 @@ class Jobs:
 
     def _adopt(self, record: JobRecord) -> None:
         """Enter a job that was found; its folder stays as it is."""
-        job = ServedJob(record, self._folder_of(record))
-        with self.database.session() as session:
-            session.merge(JobRow(uuid=job.uuid, place=record.place, record=record.node))
-        self._enter(job)
+        self._index(record)
+        self._enter(ServedJob(record, self._folder_of(record)))
 
     def _forget(self, job: ServedJob) -> None:
         """Its folder was deleted or moved."""
@@ -230,14 +261,14 @@ class Jobs:
             return
         run = self._see(job) if job.has_folder else None
         self._read_words(job)
-        standing = standing_of(job.record, run, job.folder, begins=self._begins(job))
+        standing = standing_of(job.record, run, job.folder, begins=self.begins(job))
         node = job_node(job.record, run, standing, job.words, attempt=len(job.folder.attempts()))
         job.mark = mark
         if node != job.node:
             self.version += 1
             job.node, job.standing, job.version = node, standing, self.version
 
-    def _begins(self, job: ServedJob) -> bool:
+    def begins(self, job: ServedJob) -> bool:
         """Whether the process that was started last is there, and may not have begun to write."""
         pid = job.record.pid
         return pid is not None and machine.has_open(pid, job.folder.detached)

@@ -78,17 +78,22 @@ def _of_problems(_: Request, error: Exception) -> Response:
     return document(status_of(error.problems), error.problems)
 
 
-def _of_validation(_: Request, error: Exception) -> Response:
+def _of_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return document(422, [_of_field(each) for each in error.errors()])
+    body = getattr(request.scope.get("route"), "body_field", None)
+    model = body.field_info.annotation if body else None
+    known = list(getattr(model, "model_fields", ()))
+    return document(422, [_of_field(each, known) for each in error.errors()])
 
 
-def _of_field(found: Mapping[str, Any]) -> Problem:
+def _of_field(found: Mapping[str, Any], known: Sequence[str]) -> Problem:
     """One finding of pydantic, named by the field as the request spells it."""
     source, *names = found["loc"]
     where, what = ".".join(map(str, names)) or str(source), found["type"]
     if what == "extra_forbidden":
-        return Problem(where, "no such field", "leave it out", "unknown-setting")
+        near = nearest(where, known)
+        fix = f"did you mean {near}?" if near else f"leave it out; known are {', '.join(sorted(known))}"
+        return Problem(where, "no such field", fix, "unknown-setting")
     if what == "missing":
         return Problem(where, "is missing", "give it a value")
     if what == "json_invalid":
@@ -108,10 +113,3 @@ def _of_fault(_: Request, error: Exception) -> Response:
     """A fault of ours: the log has it, the answer says no more than that."""
     got, fix = "a fault of the server's own; its log has it", "report it with the log"
     return document(500, [Problem("server", got, fix, "not-supported")])
-
-
-def unknown_field(name: str, known: Sequence[str]) -> Problem:
-    """A field that nothing here reads, with the nearest one that something does."""
-    near = nearest(name, known)
-    fix = f"did you mean {near}?" if near else f"leave it out; known are {', '.join(sorted(known))}"
-    return Problem(name, "no such field", fix, "unknown-setting")

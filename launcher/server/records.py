@@ -44,6 +44,8 @@ class JobRecord:
     created_at: float = 0.0
     words: Mapping[str, Any] = field(default_factory=dict)
     """The documents' fields, as they were sent."""
+    planned: Mapping[str, Any] = field(default_factory=dict)
+    """The same fields as its plan had them, shown until the run has settings."""
     arguments: tuple[str, ...] = ()
     """What follows `rlrun train` where a server starts it."""
     place: str = ""

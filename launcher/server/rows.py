@@ -22,6 +22,7 @@ from launcher.monitor.console import waiting
 from launcher.runs.folder import FIRST_SEQ, Folder
 from launcher.runs.store import Run
 from launcher.server.records import JobRecord
+from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
 MARK = "✗ "  # begins a line with a problem
@@ -81,10 +82,11 @@ def job_node(
 ) -> dict[str, Any]:
     """The whole row. Texts of people stay as they are, but for secrets and control characters."""
     state = run.state if run else RunState()
+    words = {**(words or record.planned), **record.words}
     node = {
         "uuid": record.uuid, "name": record.name or record.place.rpartition("/")[2], "description": record.description,
         "tags": list(record.tags), "notes": record.notes, "who": record.who, "origin": record.origin,
-        "run": run.folder.name if run else "", "algorithm": state.algorithm or words.get("algorithm", ""),
+        "run": run.folder.name if run else "", "algorithm": words.get("algorithm") or state.algorithm,
         "model": words.get("model", ""), "status": standing.status, "reason": standing.reason, "since": standing.since,
         "created_at": record.created_at, "started_at": state.started_at, "elapsed_s": state.elapsed_s,
         "step": state.step, "steps": state.steps,
@@ -94,7 +96,7 @@ def job_node(
         "verdict": {**asdict(state.verdict), "line": state.verdict.line} if state.verdict else None,
         "alerts": _alerts(state), "goal": None,
     }  # fmt: skip
-    node |= {name: value for name, value in {**words, **record.words}.items() if name not in node}
+    node |= {name: value for name, value in words.items() if name not in node}
     found: dict[str, Any] = writable(_printable(node))
     return found
 
@@ -141,27 +143,18 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         node = parse_yaml(read_file(folder.spec, 2**22))
     except (OSError, ValueError, YAMLError):
         return {}
-    if not isinstance(node, dict):
-        return {}
-
-    def value(name: str) -> Any:
-        found: Any = node
-        for part in name.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
-
-    lengths = [value("data.max_prompt_length"), value("data.max_response_length")]
-    target = str(value("algorithm._target_") or "").rpartition(".")[2]
-    return {
-        "algorithm": target.lower(), "model": value("model.path") or str(value("model._target_") or "").split(".")[-1],
-        "model_path": value("model.path"), "train_data_path": _files(value("data.train_files")),
-        "eval_data_path": _files(value("data.val_files")), "num_gpus": value("hardware.n_gpus_per_node"),
-        "learning_rate": value("optim.lr"), "batch_size": value("data.train_batch_size"),
-        "num_epochs": value("trainer.total_epochs"), "rollout_n": value("sampler.n"),
-        "context_length": sum(lengths) if all(isinstance(each, int) for each in lengths) else None,
-        "kl_coef": value("algorithm.kl_loss_coef"),
-    }  # fmt: skip
+    return words_of_node(node) if isinstance(node, dict) else {}
 
 
-def _files(found: Any) -> str | None:
-    return ", ".join(map(str, found)) if isinstance(found, list) and found else found or None
+def words_of_node(node: dict[str, Any]) -> dict[str, Any]:
+    """The same of settings that were read."""
+    algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
+    words = shown_words(node)
+    named = words["model_path"] or (model[-2] if len(model) > 1 else "")
+    return {**words, "algorithm": algorithm[-1].lower(), "model": named}
+
+
+def _class_path(node: dict[str, Any], group: str) -> list[str]:
+    """`launcher.algorithms.grpo.GRPO`, in parts."""
+    chosen = node.get(group)
+    return str(chosen.get("_target_") if isinstance(chosen, dict) else "").split(".")

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
+from launcher.server.launching import Launching
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Services:
     settings: ServerSettings
     database: Database
     jobs: Jobs
+    launching: Launching
     logs: LogCache = field(default_factory=LogCache)
     """What was read of the runs that were asked for lately."""
     memo: Memo = field(default_factory=Memo)

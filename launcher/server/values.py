@@ -105,3 +105,29 @@ class JobPage(BaseModel):
     total: int
     page: int
     size: int
+
+
+# ---- what requests hold
+
+
+class RequestBody(BaseModel):
+    """Fields that are unknown are named, with the nearest one that is known."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+MOST_WORDS, DEEPEST = 400, 8
+
+
+def _shallow(value: Any, left: int = DEEPEST) -> Any:
+    if left == 0:
+        raise ValueError(f"is nested more than {DEEPEST} deep")
+    if isinstance(value, str):
+        return _plain(value)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _shallow(inner, left - 1)
+    return value
+
+
+Words = Annotated[list[Annotated[Text, StringConstraints(min_length=1)]], Field(max_length=MOST_WORDS)]
+Settings = Annotated[dict[str, Any], Field(max_length=MOST_WORDS), AfterValidator(_shallow)]

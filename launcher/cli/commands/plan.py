@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
@@ -20,10 +19,10 @@ from launcher.config.recipe import run_request
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
-from launcher.preflight.plan import Page
+from launcher.preflight.plan import Page, page_node
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
-from launcher.spec.stored import to_node, to_yaml
+from launcher.spec.stored import to_yaml
 
 Multirun = Annotated[
     bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
@@ -59,27 +58,13 @@ def plan(
 def answer_plan(page: Page, *, as_yaml: bool = False, source: bool = False) -> CommandAnswer:
     """A plan, with 2 where anything FAILs, as the run would end."""
     show = partial(_print_yaml, page) if as_yaml and page.run else partial(_print, page, source)
-    return CommandAnswer(_node(page), show, exit_code=0 if page.ok else 2)
+    return CommandAnswer(page_node(page), show, exit_code=0 if page.ok else 2)
 
 
 def _print_yaml(page: Page) -> None:
     say_problems([result.line for result in page.results if result.level == "FAIL"])
     if page.run:
         typer.echo(to_yaml(page.run), nl=False)
-
-
-def _node(page: Page) -> dict[str, Any]:
-    return {
-        "ok": page.ok,
-        "results": [asdict(result) for result in page.results],
-        "run": to_node(page.run) if page.run else None,
-        "choices": dict(page.choices),
-        "differs": [{**asdict(value), "origin": str(page.origins.get(value.name, ""))} for value in page.differs],
-        "folder": str(page.folder) if page.folder else None,
-        "arithmetic": asdict(page.steps) if page.steps else None,
-        "memory": page.memory,
-        "processes": [asdict(process) for process in page.processes],
-    }
 
 
 def _print(page: Page, source: bool) -> None:

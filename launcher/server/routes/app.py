@@ -11,11 +11,12 @@ from fastapi import FastAPI
 from launcher import __version__
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
+from launcher.server.launching import Launching
 from launcher.server.problems import add_handlers
-from launcher.server.routes import answers, curves, jobs, page, records
+from launcher.server.routes import answers, curves, jobs, launch, models, page, records, schema
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, curves, answers, records, page)
+ROUTES = (jobs, launch, models, schema, curves, answers, records, page)
 """Modules with a `router`, in the order in which they are asked."""
 
 
@@ -23,7 +24,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     """The whole server as an ASGI application. Raises `Problems` where its database cannot be opened."""
     settings.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = Database(settings.database, settings.root)
-    services = Services(settings, database, Jobs(settings.root, settings.also, database))
+    registry = Jobs(settings.root, settings.also, database)
+    services = Services(settings, database, registry, Launching(registry))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict
 
 from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, short_repr, suggest
@@ -16,7 +15,7 @@ from launcher.server.answers import Json
 from launcher.server.jobs import ServedJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, JobPage, Text, Uuid
+from launcher.server.values import JobNode, JobPage, RequestBody, Text, Uuid
 from launcher.views.runs import Order
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(400, 401, 403, 404, 422))
@@ -79,11 +78,10 @@ def get_job(uuid: Uuid, services: UsesServices) -> Json:
     return Json(services.jobs.get(uuid).node)
 
 
-class JobChange(BaseModel):
+class JobChange(RequestBody):
     """What people say of a job; fields that are left out stay."""
 
-    model_config = ConfigDict(extra="forbid")
-    name: Annotated[Text | None, Query(max_length=200)] = None
+    name: Text | None = None
     description: Text | None = None
     notes: Text | None = None
     tags: list[Text] | None = None

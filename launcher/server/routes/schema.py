@@ -1,0 +1,50 @@
+"""What can be set: groups, choices, settings, and what documents and other projects call them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from fastapi import APIRouter
+
+from launcher.config.descriptions import Setting
+from launcher.config.names.table import table
+from launcher.config.reference import groups as handbook
+from launcher.server.answers import Json
+from launcher.server.problems import declared
+from launcher.server.words import words
+
+router = APIRouter(prefix="/api", tags=["launch"], responses=declared(400, 401, 403))
+
+
+@router.get("/schema", responses={200: {"model": dict[str, Any]}})
+def read_schema() -> Json:
+    """The config groups with their choices, every setting, and what the documents and other projects call them."""
+    return Json(_schema())
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    """Read once, as the classes of all choices are loaded for it."""
+    groups, settings = list[dict[str, Any]](), list[dict[str, Any]]()
+    for group in handbook.overview():
+        made = handbook.choices(group.name)
+        choices = [{"name": each.name, "help": each.description, "sets": dict(each.sets)} for each in made]
+        groups.append({"name": group.name, "help": group.description, "default": group.default, "choices": choices})
+    for target in (*(group["name"] for group in groups), *handbook.PLAIN):
+        for section in handbook.sections(target):
+            settings += [_setting(each, target, section.choices) for each in section.settings]
+    documents = [{"name": name, "help": word.about, "type": word.type, "settings": word.settings,
+                  "example": word.example} for name, word in words().items()]  # fmt: skip
+    others = {name: list(dict.fromkeys(ours for each in meanings for ours in each.ours))
+              for name, meanings in table().named.items()}  # fmt: skip
+    return {"groups": groups, "settings": settings, "names": {"documents": documents, "others": others}}
+
+
+def _setting(of: Setting, group: str, choices: list[str]) -> dict[str, Any]:
+    kind = " ".join(filter(None, (of.shape.kind, of.shape.range)))
+    return {
+        "name": of.name, "type": kind, "default": None if of.required else of.default, "required": of.required,
+        "choices": list(of.shape.values), "help": of.description, "group": group,
+        "choice": [each.partition("=")[2] for each in choices],
+    }  # fmt: skip

@@ -1,0 +1,165 @@
+"""Jobs from their creation to their end, over the API as document 001 types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from launcher.core.events import events_of
+from launcher.runs.folder import Folder, holder
+from tests.conftest import wait_until
+from tests.server.conftest import record_in
+
+ROWS = [{"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{n}+1="}], "ability": "math",
+         "reward_model": {"style": "rule", "ground_truth": str(n + 1)}} for n in range(24)]  # fmt: skip
+
+
+@pytest.fixture
+def document(tmp_path):
+    """The document's body, its files here, and so small that it trains in seconds."""
+    for name, rows in (("train", ROWS[:16]), ("test", ROWS[16:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {
+        "name": "qwen7b-grpo-math", "description": "Qwen2.5-7B GRPO training on GSM8K", "model_path": "tiny",
+        "model_size": "7B", "algorithm": "grpo", "train_data_path": str(tmp_path / "train.jsonl"),
+        "eval_data_path": str(tmp_path / "test.jsonl"), "num_gpus": 8, "learning_rate": 1e-6, "batch_size": 8,
+        "num_epochs": 1, "context_length": 48, "rollout_n": 5, "kl_coef": 0.001,
+    }  # fmt: skip
+
+
+def ended(client, uuid, *, status="finished"):
+    def node():
+        return client.get(f"/api/jobs/{uuid}").json()
+
+    wait_until(lambda: node()["status"] not in ("created", "waiting", "running", "stopping", "pausing"))
+    assert node()["status"] == status, node()
+    return node()
+
+
+def test_the_documents_requests_train_a_job_to_its_end(root, client, document):
+    response = client.post("/api/jobs", json=document)
+    assert response.status_code == 201, response.json()
+    job = response.json()
+    assert {name: job[name] for name in document} == document
+    assert (job["status"], job["origin"]) == ("created", "rlrun")
+    assert client.post(f"/api/jobs/{job['uuid']}/start").status_code == 202
+    done = ended(client, job["uuid"], status="doubtful")  # it learns nothing in two steps
+    assert (done["run"], done["step"], done["steps"], done["progress"]) == ("rlrun/qwen7b-grpo-math", 2, 2, 1.0)
+    assert {name: done[name] for name in document} == document
+    folder = root / done["run"]
+    assert record_in(folder)["uuid"] == job["uuid"]
+    assert any(event.step == 2 for event in events_of(folder / "events.jsonl") if type(event).__name__ == "Step")
+    again = client.post(f"/api/jobs/{job['uuid']}/start")
+    assert (again.status_code, again.json()["problems"][0]["code"]) == (409, "changed")
+
+
+TINY = ["algorithm=sft", "model=tiny", "data=reverse", "data.train_batch_size=8", "data.n_demos=64", "data.n_val=8"]
+
+
+def test_a_run_is_paused_resumed_and_outlives_its_server(root, serve):
+    client = serve()
+    body = {"name": "long", "arguments": [*TINY, "trainer.total_training_steps=100000", "trainer.save_freq=1000"]}
+    uuid = client.post("/api/jobs", json=body).json()["uuid"]
+    client.post(f"/api/jobs/{uuid}/start")
+    wait_until(lambda: client.get(f"/api/jobs/{uuid}").json()["step"] > 0)
+    assert client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"optim.lr": "x"}}).status_code == 422
+    assert client.post(f"/api/jobs/{uuid}/pause").json()["status"] == "pausing"
+    paused = ended(client, uuid, status="paused")
+    client.__exit__(None, None, None)
+    client = serve(reindex=True)
+    assert client.get(f"/api/jobs/{uuid}").json()["status"] == "paused"
+    resumed = client.post(f"/api/jobs/{uuid}/resume", json={"settings": {"trainer.total_training_steps": 10**6}})
+    assert resumed.status_code == 202, resumed.json()
+    wait_until(lambda: client.get(f"/api/jobs/{uuid}").json()["step"] > paused["step"])
+    found = client.get(f"/api/jobs/{uuid}").json()
+    assert (found["status"], found["attempt"], found["steps"]) == ("running", 2, 10**6)
+    assert client.post(f"/api/jobs/{uuid}/stop", json={"now": True}).status_code == 202
+    ended(client, uuid, status="stopped")
+    assert client.post(f"/api/jobs/{uuid}/stop").status_code == 409
+
+
+def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root, serve):
+    client, body, made = serve(), {"name": "once", "arguments": TINY}, []
+    headers = {"Idempotency-Key": "k1"}
+
+    def post():
+        made.append(client.post("/api/jobs", json=body, headers=headers))
+
+    threads = [threading.Thread(target=post) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each.status_code for each in made) == [200, 200, 200, 201]
+    assert len({each.json()["uuid"] for each in made}) == 1
+    (root / ".rlrun-serve.sqlite").unlink()
+    client = serve(reindex=True)
+    again = client.post("/api/jobs", json=body, headers=headers)
+    assert (again.status_code, again.json()["uuid"]) == (200, made[0].json()["uuid"])
+    other = client.post("/api/jobs", json={**body, "name": "twice"}, headers=headers)
+    assert (other.status_code, other.json()["problems"][0]["where"]) == (409, "Idempotency-Key")
+
+
+def test_all_that_is_wrong_is_named_at_once(client):
+    body = {"algorithm": "grpo", "model_path": "tiny", "learning_rat": 1, "batch_size": 0, "num_gpus": "8"}
+    found = {each["where"]: each for each in client.post("/api/jobs", json=body).json()["problems"]}
+    assert found.keys() == {"learning_rat", "batch_size", "num_gpus"}
+    assert found["learning_rat"]["fix"] == "did you mean learning_rate?"
+    body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2"], "settings": {"optim.lr": -1}}
+    refused = client.post("/api/jobs", json=body)
+    assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
+    assert {each["where"] for each in refused.json()["problems"]} >= {"sampler.m", "optim.lr"}
+    plan = client.post("/api/jobs", params={"dry_run": 1}, json=body)
+    assert (plan.status_code, plan.json()["ok"]) == (200, False)
+    assert client.get("/api/jobs").json()["total"] == 0
+
+
+def test_a_plan_is_what_the_command_line_prints(client):
+    body = {"arguments": TINY, "settings": {"optim.lr": 0.001}}
+    found = client.post("/api/plan", json=body).json()
+    words = shlex.split(found.pop("command"))
+    assert words[:2] == ["rlrun", "train"]
+    done = subprocess.run([sys.executable, "-m", "launcher", "plan", "--json", *words[2:]], capture_output=True)
+    assert json.loads(done.stdout) == found
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["--resume=x", "-d", "trainer.run_root=/tmp/elsewhere", "+trainer.run_root=/tmp/elsewhere", "${oc.env:HOME}"],
+)
+def test_arguments_are_no_options_and_runs_stay_below_the_root(client, word):
+    refused = client.post("/api/jobs", json={"arguments": [*TINY, word]})
+    assert refused.status_code in (403, 422), refused.json()
+
+
+def test_a_process_that_ends_before_it_begins_says_why(root, client):
+    uuid = client.post("/api/jobs", json={"name": "a", "arguments": TINY}).json()["uuid"]
+    client.post(f"/api/jobs/{uuid}/start")
+    folder = Folder(root / "rlrun" / "a")
+    pid = client.app.state.services.jobs.get(uuid).record.pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: holder(folder) is None)
+    assert ended(client, uuid, status="failed")["reason"]
+
+
+def test_a_name_that_is_taken_gets_a_number(client):
+    runs = [client.post("/api/jobs", json={"name": "My run/../x", "arguments": TINY}).json() for _ in range(2)]
+    records = [client.app.state.services.jobs.get(run["uuid"]).record for run in runs]
+    names = [word.partition("=")[2] for record in records for word in record.arguments if "experiment_name" in word]
+    assert names == ["My-run-..-x", "My-run-..-x-2"]
+
+
+def test_the_schema_has_every_setting_of_a_plan(client):
+    schema = client.get("/api/schema").json()
+    assert {"algorithm", "model", "data", "reward", "hardware"} <= {group["name"] for group in schema["groups"]}
+    known = {each["name"]: each for each in schema["settings"]}
+    assert known["optim.lr"]["default"] == 1e-6
+    assert known["algorithm.kl_loss_coef"]["help"]
+    assert "learning_rate" in {each["name"] for each in schema["names"]["documents"]}
