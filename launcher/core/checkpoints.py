@@ -23,6 +23,7 @@ from launcher.core.problems import Problem
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_[0-9]{6,}")
+_SET_ASIDE = re.compile(r"(?:damaged|aside)-step_([0-9]{6,})(?:-[0-9]+)?")
 _UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
 
 
@@ -134,6 +135,12 @@ def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
             while aside.exists():
                 aside, number = root / f"{why}-{folder.name}-{number}", number + 1
             folder.rename(aside)
+
+
+def set_aside(root: Path) -> list[tuple[int, Path]]:
+    """Steps and folders of what was set aside, newest step first."""
+    found = [(int(name[1]), path) for path in root.glob("*-step_*") if (name := _SET_ASIDE.fullmatch(path.name))]
+    return sorted(found, reverse=True)
 
 
 def folder_digests(folder: Path) -> dict[str, object]:

@@ -24,6 +24,7 @@ from launcher.core.checkpoints import (
     newest_first,
     newest_verified,
     retain,
+    set_aside,
     set_aside_after,
     step_of,
     validated,
@@ -422,6 +423,7 @@ def test_what_is_set_aside_is_no_checkpoint_any_more_and_keeps_its_files(root: P
     assert all((root / name / "policy" / "model.safetensors").stat().st_size == 3000 for name in aside)
     save(root, 10)
     assert aside < {path.name for path in root.iterdir()}  # tidying leaves them
+    assert [step for step, _ in set_aside(root)] == [8, 8, 8, 6, 6, 6] and set_aside(root / "none") == []
     set_aside_after(root / "none", 4)
 
 

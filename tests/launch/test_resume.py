@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.core.checkpoints import sha256
 from launcher.core.problems import Problems
 from launcher.launch import start, supervise
@@ -56,6 +60,13 @@ def test_an_earlier_checkpoint_is_one_that_is_there(done: Folder) -> None:
     assert supervise.rollback_to(found.checkpoint, found.faults, done) == []
     kept = {"step_000002", "aside-step_000004", "aside-step_000006"}
     assert {path.name for path in done.checkpoints.iterdir()} == kept, "they are sound, and are kept"
+    printed = CliRunner().invoke(app, ["checkpoints", str(done.path)]).stdout
+    assert "checkpoints set aside: of step 6, 4;" in CliRunner().invoke(app, ["show", str(done.path)]).stdout
+    backs = [line.partition("back: ")[2].partition(";")[0] for line in printed.splitlines() if "back: " in line]
+    for command in backs:
+        subprocess.run(shlex.split(command), check=True)
+    assert {path.name for path in done.checkpoints.iterdir()} == {"step_000002", "step_000004", "step_000006"}
+    assert start.to_resume(done, []).is_done, "as before"
 
 
 def test_a_curve_that_ends_elsewhere_is_told(done: Folder) -> None:

@@ -16,6 +16,7 @@ from launcher.cli.arguments import Root, complete_run
 from launcher.cli.commands import verl_checkpoints
 from launcher.cli.output import Cell, CommandAnswer, err, make_table, say, say_table, tell
 from launcher.cli.progress import show_bytes
+from launcher.core import checkpoints
 from launcher.core.metrics import label
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
@@ -32,6 +33,7 @@ OPTIONS = {
     "repair": set[str](),
 }
 """Of each action."""
+WHY = {"damaged": "it does not verify", "aside": "an earlier one was resumed"}
 
 
 def of_run(
@@ -73,7 +75,9 @@ def of_run(
     if action == "list":
         with err.status("hashing"):
             found = keeping.kept(run, metric, verify=verify)
-        return CommandAnswer([each.node for each in found], lambda: _show(run, found))
+        aside = checkpoints.set_aside(run.checkpoints)
+        nodes = [{"step": step, "path": path, "set_aside": True} for step, path in aside]
+        return CommandAnswer([*(each.node for each in found), *nodes], lambda: _show(run, found, aside))
     if action == "best":
         chosen = keeping.best(run, metric)
         return CommandAnswer(chosen.node, lambda: typer.echo(os.fspath(chosen.path)))
@@ -115,8 +119,8 @@ def _read_words(words: list[str]) -> tuple[str, str]:
     return (actions or ["list"])[0], names[0]
 
 
-def _show(run: Folder, found: list[Kept]) -> None:
-    if not found:
+def _show(run: Folder, found: list[Kept], aside: list[tuple[int, Path]]) -> None:
+    if not found and not aside:
         return say(f"no checkpoints in {run.name}", "dim")
     judged = next((each.judged[0] for each in found if each.judged), "")
     head = ["step", "written", "MB", "files", label(judged), ""]
@@ -125,6 +129,11 @@ def _show(run: Folder, found: list[Kept]) -> None:
         say(f"damaged  {fault}", "red")
     if judged:
         say(f"best by {judged}", "dim")
+    for step, path in aside:
+        why, back = path.name.partition("-")[0], path.with_name(checkpoints.name_of(step))
+        say(f"set aside  {path}, as {WHY[why]}")
+        if why == "aside" and not back.exists():
+            say(f"  back: {shlex.join(['mv', str(path), str(back)])}; --resume {run.path} --from {step}", "dim")
     return None
 
 

@@ -17,6 +17,7 @@ from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.log_view import tail, watch_log
 from launcher.cli.output import AsJson, Cell, CommandAnswer, json_safe, make_table, out, say, say_table
 from launcher.clusters.ray import remote
+from launcher.core import checkpoints
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.monitor.console import next_command
@@ -112,6 +113,9 @@ def _say_run(run: store.Run, tried: list[Attempt]) -> None:
         running = run.state.status == "running"
         rows = [_attempt_row(attempt, running and attempt is tried[-1]) for attempt in tried]
         say_table(make_table(["attempt", "ended", "step", "cause", "why"], rows))
+    if aside := checkpoints.set_aside(run.folder.checkpoints):
+        steps = ", ".join(str(step) for step, _ in aside)
+        say(f"checkpoints set aside: of step {steps}; rlrun checkpoints list {run.folder.path} says why", "dim")
     if run.state.following:
         say(f"next: {next_command(run.state.following, str(run.folder.path))}")
 
