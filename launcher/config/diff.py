@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import yaml
 
 from launcher.config import recipe
+from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
@@ -103,6 +104,8 @@ class DiffRow:
     """Of A and of B; None where a side has no such setting. Of a group the names of the classes."""
     whole: bool
     """The group's class differs, so its settings are others."""
+    derived: bool = False
+    """Nobody gave it on either side: it follows from other settings, or from the rows."""
 
 
 def rows(a: Side, b: Side) -> Iterator[DiffRow]:
@@ -113,7 +116,8 @@ def rows(a: Side, b: Side) -> Iterator[DiffRow]:
         for whole in (True, False):
             cells = _cell(a, name, whole), _cell(b, name, whole)
             if _spelled(cells[0]) != _spelled(cells[1]):
-                yield DiffRow(name, cells, whole)
+                given = whole or any(side.origins[name].kind != "default" for side in (a, b) if name in side.values)
+                yield DiffRow(name, cells, whole, derived=name in REASONS and not given)
 
 
 def node_of(a: Side, b: Side, *, source: bool) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def node_of(a: Side, b: Side, *, source: bool) -> dict[str, Any]:
 
 def _row_node(row: DiffRow, source: bool) -> dict[str, Any]:
     """A side that has no such setting has no key."""
-    node: dict[str, Any] = {"setting": row.name, "group": row.whole}
+    node: dict[str, Any] = {"setting": row.name, "group": row.whole} | ({"derived": True} if row.derived else {})
     for side, cell in zip("ab", row.cells, strict=True):
         if cell:
             node |= {side: cell.value} | ({f"{side}_from": cell.origin} if source else {})
@@ -188,11 +192,16 @@ def side_of_run(name: str, run: RunFiles) -> Side:
     """The settings of spec.yaml, whatever version wrote it. Raises `Problems`."""
     leaves_by_name = leaves(run.spec)
     names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
-    origins = {names[key]: Origin("run", f"{run.spec}:{leaf.line}") for key, leaf in leaves_by_name.items()}
-    for word in _typed(run.words):
+    typed = _typed(run.words)
+    fitted = REASONS.keys() if typed[:2] == ["rlrun", "train"] and all("=" in word for word in typed[2:]) else ()
+    origins = {
+        names[key]: Origin("default" if key in fitted else "run", f"{run.spec}:{leaf.line}")
+        for key, leaf in leaves_by_name.items()
+    }
+    for word in typed:
         key, _, text = word.partition("=")
         if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
-            origins[key] = Origin("run", f"{run.words}: {word}")
+            origins[key] = Origin("command line", f"{run.words}: {word}")
     classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
     return Side(name, values, origins, (), classes)
 

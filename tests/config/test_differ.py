@@ -55,6 +55,25 @@ def test_a_group_whose_class_differs_comes_first_and_whole():
     ]
 
 
+def test_what_nobody_gave_is_marked_and_comes_last():
+    """Of arguments and of runs: of a run what was typed for it is known."""
+    base = BASE.replace("data=reverse", "data=files data.train_files=rows.jsonl")
+    for name, more in (("one", []), ("other", ["data.max_length=64"])):
+        words, folder = [*base.split(), *more], RUNS / "rlrun" / name
+        folder.mkdir(parents=True)
+        folder.joinpath("spec.yaml").write_text(to_yaml(resolve(words)))
+        folder.joinpath("words.txt").write_text(f"rlrun train {' '.join(words)}\n")
+    derived = {"data.max_prompt_length", "data.max_response_length"}
+    for a, b in ((base, f"{base} data.max_length=64"), ("one", "other"), (base, "other")):
+        found = {row.name: row.derived for row in rows(of(a), of(b))}
+        assert found == {"data.max_length": False, **dict.fromkeys(derived, True)}
+    given = f"{base} data.max_length=64 data.max_prompt_length=60 data.max_response_length=4"
+    assert not any(row.derived for row in rows(of(base), of(given))), "it is given on one side"
+    shown = CliRunner().invoke(app, ["config", "diff", base, "rlrun/other"]).stdout.splitlines()
+    assert shown[3].split() == ["data.max_length", "null", "64"]
+    assert "derived, fitted to model or data.max_length" in shown[4]
+
+
 def test_a_setting_that_one_side_has_not_is_no_null():
     """DPO has no `clip_ratio_c`, whose default is null."""
     found = {row.name: row.cells for row in rows(of(BASE), of(BASE.replace("grpo", "dpo")))}

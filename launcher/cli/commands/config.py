@@ -14,6 +14,7 @@ from rich.text import Text
 from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
 from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, out, say, say_table, tell
 from launcher.config import diff as differ
+from launcher.config.defaults import REASONS
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import coming_from, groups, markdown
 from launcher.config.reference.groups import Group, Section
@@ -161,7 +162,7 @@ def diff(
 ) -> CommandAnswer:
     """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
     one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
-    rows = list(differ.rows(one, other))
+    rows = sorted(differ.rows(one, other), key=lambda row: row.derived)
     notes = [*one.notes, *other.notes]
     return CommandAnswer(
         differ.node_of(one, other, source=source),
@@ -172,15 +173,17 @@ def diff(
 
 def _say_difference(a: str, b: str, rows: list[differ.DiffRow], notes: list[str], source: bool) -> None:
     if rows:
-        of = ["from"] if source else []
+        of, derived = ["from"] if source else [], any(row.derived for row in rows)
         cells = list[list[Cell]]()
         for row in rows:
             texts = list[Cell]()
             for cell in row.cells:
                 value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
                 texts += [(value, "cyan" if row.whole else ""), (origin, "dim")]
-            cells.append([(row.name, "bold"), *(texts if source else texts[::2])])
+            mark = [(f"derived, {REASONS[row.name]}" if row.derived else "", "dim")] if derived else []
+            cells.append([(row.name, "bold"), *(texts if source else texts[::2]), *mark])
         say(f"A  {a}\nB  {b}", "dim")
-        say_table(make_table(["setting", "A", *of, "B", *of], cells, whole=["setting"]))
+        head = ["setting", "A", *of, "B", *of, *([""] if derived else [])]
+        say_table(make_table(head, cells, whole=["setting"]))
     for note in dict.fromkeys(notes):
         tell(f"· {note}")
