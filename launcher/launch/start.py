@@ -48,7 +48,7 @@ def start(
 
     Raises `Problems` before anything is started.
     """
-    run, trainer = ready.run, ready.run.trainer
+    run, trainer = replace(ready.run, engine=ready.run.engine.with_absolute_paths()), ready.run.trainer
     root = Path(trainer.run_root).expanduser()
     name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)
     run = replace(run, trainer=replace(trainer, experiment_name=name))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from launcher.core.check_result import CheckResult
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
@@ -159,6 +159,10 @@ class Engine(ABC):
     def problems(self, run: RunSpec) -> list[Problem]:
         """Why it cannot train this run."""
         return self.supports(run.algorithm)
+
+    def with_absolute_paths(self) -> Self:
+        """The same engine with absolute paths, valid in any working folder."""
+        return self
 
     def reward(self, run: RunSpec) -> Reward:
         """The run's reward, ready to score in this process, with its networks loaded."""

@@ -5,12 +5,13 @@ This file decides what verl can train; `words` has its arguments, `driver` runs 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -18,7 +19,7 @@ from launcher.clusters.ray import Ray
 from launcher.config.names import verl
 from launcher.config.names.table import table
 from launcher.core.check_result import CheckResult
-from launcher.core.overrides import key_of
+from launcher.core.overrides import argument, key_of
 from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Names, settings
 from launcher.engines.verl import memory, saved, words
@@ -128,6 +129,11 @@ class Verl(Engine):
             env["RAY_ADDRESS"] = run.cluster.remote_address  # it has no argument for that
         return Plan((Process(0, (*driver, *self.command(run, folder, start)), env),))
 
+    def with_absolute_paths(self) -> Self:
+        path = self.resume_from_path
+        return replace(self, extra=tuple(map(_from_here, self.extra)),
+                       resume_from_path=path and os.path.abspath(os.path.expanduser(path)))  # fmt: skip
+
     def memory(self, run: RunSpec) -> Memory | None:
         return memory.memory(run, self)
 
@@ -145,6 +151,14 @@ class Verl(Engine):
 
     def recover(self, folder: Path) -> list[int]:
         return saved.take_over(folder)
+
+
+def _from_here(word: str) -> str:
+    """The argument with the whole path of a file or folder that lies in the working folder: verl runs in another."""
+    typed, _, value = word.partition("=")
+    plain = value.strip("'\"")
+    is_here = typed.endswith("path") and plain and not os.path.isabs(plain) and os.path.exists(plain)
+    return argument(typed, os.path.abspath(plain)) if is_here else word
 
 
 def _unread_settings(run: RunSpec) -> Iterator[Problem]:

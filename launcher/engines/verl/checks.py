@@ -81,7 +81,7 @@ def _without_verl(engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEn
     if not composed.problems:
         known = _launch_facts(engine, run, facts, found, composed.config)
         results += _judged(composed.config, known, bool(engine.env.get(words.PLUGINS)))
-        results += from_problems(_missing_paths(engine.extra), "FAIL" if facts.here else "WARN")
+        results += from_problems(_missing_paths(engine.with_absolute_paths().extra), "FAIL" if facts.here else "WARN")
         results += from_problems(_critic(composed.config) if run.has_critic else ())
     return results
 
@@ -188,11 +188,13 @@ def _critic(config: dict[str, object]) -> Iterator[Problem]:
 
 def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
     """Files and folders that arguments name and that are not there; most are opened after the GPUs are taken. verl runs
-    in a folder of the run, so a relative path leads nowhere."""
+    in a folder of the run, so a relative path that is not there now leads nowhere."""
     for word in typed:
         key, value = key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
         path = Path(os.path.expanduser(value))
         is_local = value.startswith(("/", "~", "./", "../")) or path.suffix in FILES
-        is_there = path.is_absolute() and os.path.exists(path)  # Path.exists raises where a part may not be looked into
+        is_there = os.path.exists(path)  # Path.exists raises where a part may not be looked into
         if key.endswith("path") and "://" not in value and is_local and not is_there:
-            yield Problem(key, f"there is no {shortened(value)}", "use a whole path that all nodes see", "not-found")
+            yield Problem(
+                key, f"there is no {shortened(value)}", "use one that is there, and that all nodes see", "not-found"
+            )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launch_model import Model
 
-from launcher.engines.verl import rows, words
+from launcher.engines.verl import Verl, rows, words
 from launcher.preflight.plan import plan
 
 ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model"))
@@ -94,6 +94,18 @@ def test_a_path_that_leads_nowhere_is_named(folder: Path) -> None:
     there = named(folder, f"{loops}={folder}/train.parquet", f"{tokens}={folder}")
     assert not {loops, tokens} & {*there}
     assert tokens not in named(folder, f"{tokens}=Qwen/Qwen3-0.6B")
+
+
+def test_a_path_from_the_working_folder_is_made_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """verl runs elsewhere, and a resumed run is started from anywhere."""
+    monkeypatch.chdir(folder)
+    rows = f"{ROLLOUT}.agent.agent_loop_config_path"
+    assert rows not in named(folder, f"{rows}=./train.parquet")
+    words = (f"++{rows}=train.parquet", f"{MODEL}.tokenizer_path=Qwen/Qwen3-0.6B", "critic.optim.lr=1e-5")
+    there = Verl(extra=words, resume_from_path="global_step_3").with_absolute_paths()
+    assert there.extra == (f"++{rows}={folder}/train.parquet", *words[1:])
+    assert there.resume_from_path == f"{folder}/global_step_3"
+    assert there.with_absolute_paths() == there
 
 
 def test_a_reward_function_is_tried_as_verl_calls_it(folder: Path) -> None:
