@@ -99,7 +99,7 @@ def _head(answer: Sample) -> str:
     head = f"step {answer.step}  " + ("not scored" if answer.score is None else f"score {compact(answer.score)}")
     if not isinstance(answer, TrainingAnswer):
         return head
-    numbers = {"advantage": answer.advantage, **answer.parts}
+    numbers = {name: x for name, x in {"advantage": answer.advantage, **answer.parts}.items() if x == x}
     return "  ".join([f"group {answer.group}  {head}", *(f"{name} {compact(x)}" for name, x in numbers.items())])
 
 

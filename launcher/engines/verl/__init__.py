@@ -36,6 +36,7 @@ TAKEN = {
     "trainer.resume_from_path": "use engine.resume_from_path",
     "trainer.default_local_dir": "leave it out; trainer.run_root is the folder of runs",
     "trainer.validation_data_dir": "leave it out; answers are in the run's folder",
+    "trainer.rollout_data_dir": "leave it out; trainer.log_groups logs answers",
     "trainer.logger": "use trainer.logger without engine.extra",
     "data.train_files": "use data.train_files without engine.extra",
     "data.val_files": "use data.val_files without engine.extra",

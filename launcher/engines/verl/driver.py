@@ -31,6 +31,7 @@ from launcher.spec.stored import read_run
 
 GUARD = Path(__file__).with_name("guard.py")
 LOOK_S = 0.2  # between two looks at what verl has written
+GROUPS = 25  # steps of a run whose groups are logged, about
 BESIDE_GPUS, EACH_GPU = 12, 3
 """CPU cores that verl's processes reserve in Ray: of the queues that carry its batches and the one that drives it, and
 of each GPU. With fewer it waits for ever."""
@@ -157,6 +158,7 @@ class VerlRun:
                     self._validated[event.step] = dict(measured)
                     yield from self.reader.scores(event.step)
                 yield event
+        yield from self._new_groups(last)
         yield from self._new_checkpoints(last)
 
     def _console(self, last: bool) -> Iterator[Event]:
@@ -178,6 +180,21 @@ class VerlRun:
                 continue  # of an earlier attempt
             for line in self._answers.setdefault(path, NewLines(path)).read():
                 yield from self.reader.answer(line)
+
+    def _new_groups(self, last: bool) -> Iterator[Event]:
+        """Of the steps that `trainer.log_groups` is for. verl writes all answers of each step, and has written those of
+        one when the next one is done; they would fill the disk, so they are removed."""
+        trainer, steps = self.run.trainer, self.reader.steps
+        freq = trainer.log_groups_freq or -(-steps // GROUPS) or 1
+        places = (self.folder / words.WORK / words.TRAINING).glob("*.jsonl")
+        for path in sorted(places, key=lambda path: int(path.stem)):
+            step = int(path.stem)
+            if step >= self.reader.step and not last:
+                continue
+            if step in (1, steps) or step % freq == 0:
+                with path.open(encoding="utf-8", errors="replace") as lines:
+                    yield from self.reader.groups(step, lines, trainer.log_groups)
+            path.unlink()
 
     def _new_checkpoints(self, last: bool) -> Iterator[Event]:
         """Of the steps that verl says it has saved, once their metrics are there: a validation comes after saving."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
@@ -17,10 +17,12 @@ from launcher.core.events import (
     PhaseName,
     Sample,
     Step,
+    TrainingGroup,
     held_out_scores,
     prompt_digest,
 )
 from launcher.core.metric_aliases import canonical
+from launcher.core.redaction import cut_middle
 from launcher.logs.tracebacks import TracebackReader
 
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
@@ -30,6 +32,9 @@ _TOTAL = re.compile(r"Total training steps: ([0-9]{1,9})")
 _PHASES: tuple[tuple[str, PhaseName], ...] = (
     ("Training Progress:", "rollout"), ("Saving checkpoint to", "saving"), ("validation generation end", "rollout"),
 )  # fmt: skip
+
+TEXT = 1_000
+"""Characters of a text of a training step's answers, about."""
 
 
 class VerlReader:
@@ -79,7 +84,7 @@ class VerlReader:
         step = node.get("step")
         if not isinstance(step, int):
             return
-        prompt, response, truth = (str(node.get(key) or "") for key in ("input", "output", "gts"))
+        prompt, response, truth = _texts(node)
         source, score = str(node.get("data_source") or ""), _number(node.get("score"))
         prompts = self._scores.setdefault(step, {})
         prompts.setdefault((source, prompt_digest(prompt, truth)), []).append(score)
@@ -89,6 +94,22 @@ class VerlReader:
         yield Sample(
             step=step, data_source=source, prompt=prompt, response=response, ground_truth=truth, score=score
         )  # fmt: skip
+
+    def groups(self, step: int, lines: Iterable[str], most: int) -> list[TrainingGroup]:
+        """The answers to the first `most` prompts of `training/STEP.jsonl`; verl writes no advantages there."""
+        found = dict[tuple[str, str], list[tuple[str, float]]]()
+        for node in map(_node, lines):
+            prompt, response, truth = _texts(node)
+            if node and (len(found) < most or (prompt, truth) in found):
+                found.setdefault((prompt, truth), []).append((response, _number(node.get("score"))))
+        return [
+            TrainingGroup(
+                step=step, group=number, data_source="", prompt=cut_middle(prompt, TEXT),
+                ground_truth=cut_middle(truth, TEXT), responses=tuple(cut_middle(text, TEXT) for text, _ in answers),
+                scores=tuple(score for _, score in answers), parts={}, advantages=(math.nan,) * len(answers),
+            )
+            for number, ((prompt, truth), answers) in enumerate(found.items(), 1)
+        ]  # fmt: skip
 
     def scores(self, step: int) -> list[HeldOutScores]:
         """Of the prompts of a validation, once all its answers were read; nothing when asked again."""
@@ -127,6 +148,12 @@ def _node(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return node if isinstance(node, dict) else {}
+
+
+def _texts(node: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Prompt, answer and ground truth of a line of answers."""
+    prompt, response, truth = (str(node.get(key) or "") for key in ("input", "output", "gts"))
+    return prompt, response, truth
 
 
 def _number(value: Any) -> float:

@@ -33,9 +33,9 @@ SFT_ON_RAY = "verl.trainer.sft_trainer_ray"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 FUNCTION = "reward.custom_reward_function"
 SFT_DATA_KEY = "messages"
-WORK, SAVED, VALIDATION, STATE = "verl", "saved", "validation", "state"
-"""Folder in the run's that holds verl's own files; in it, what it saves and its held-out answers. Folder of a
-checkpoint that holds what verl saved."""
+WORK, SAVED, VALIDATION, TRAINING, STATE = "verl", "saved", "validation", "training", "state"
+"""Folder in the run's that holds verl's own files; in it, what it saves, its held-out answers and those of training.
+Folder of a checkpoint that holds what verl saved."""
 PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 """Variable that names Python modules which every process of verl imports."""
 AT_THE_END = 10**9
@@ -252,6 +252,8 @@ def _paths(run: RunSpec, folder: Path) -> Section:
     made["data.val_files"] = val if held_out else train  # main_ppo opens some, also where it never validates
     if held_out:
         made["trainer.validation_data_dir"] = str(work / VALIDATION)
+    if run.trainer.log_groups:
+        made["trainer.rollout_data_dir"] = str(work / TRAINING)
     return made
 
 

@@ -62,6 +62,11 @@ def log(step: int, **more: float) -> None:
             {"input": f"{n}+1=", "output": str(n + 1), "gts": str(n + 1), "score": 1.0, "step": step} for n in range(9)
         ]
         Path(folder, f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if folder := step and ARGUMENTS.get("trainer.rollout_data_dir"):
+        Path(folder).mkdir(exist_ok=True)
+        rows = [{"input": f"{n // 4}+1=", "output": str(n), "gts": str(n // 4 + 1), "score": float(n % 4 == 1),
+                 "step": step, "uid": f"x{n // 4}_{n % 4}_0"} for n in range(32)]  # fmt: skip
+        Path(folder, f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = {"critic/score/mean": step / 10, "actor/pg_loss": -0.5, "actor/perf/max_memory_allocated_gb": 1.5,
             "val-core/sums/acc/mean@1": step / 10, "a/name/nobody/has": 7.0, "timing_s/step": 0.1, **more}  # fmt: skip
     with Path(os.environ["VERL_FILE_LOGGER_PATH"]).open("ab") as file:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.core import checkpoints
-from launcher.core.events import HeldOutScores, Loaded, Sample, Saved, Step, events_of, prompt_digest
+from launcher.core.events import HeldOutScores, Loaded, Sample, Saved, Step, TrainingGroup, events_of, prompt_digest
 
 Words = Callable[..., list[str]]
 
@@ -54,6 +54,12 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
     assert [event.step for event in scores] == steps(run)
     assert scores[3].prompts == tuple(prompt_digest(f"{n}+1=", str(n + 1)) for n in range(9)), "of all prompts"
     assert set(scores[3].scores) == {1.0}
+    groups = events(run, TrainingGroup)
+    assert [(group.step, group.group) for group in groups] == [(step, g) for step in range(1, 7) for g in (1, 2, 3, 4)]
+    assert groups[5].responses == ("4", "5", "6", "7") and groups[5].scores == (0.0, 1.0, 0.0, 0.0)
+    assert not [*(run / "verl" / "training").iterdir()], "they would fill the disk"
+    shown = call("samples", "a", "--step", "2", "--group", "2", "--training").stdout
+    assert "group 2  step 2  score 1\n  5" in shown and "nan" not in shown
     held_out = json.loads((run / "checkpoints/step_000004/trainer.json").read_text())["validated"]
     assert (held_out["step"], held_out["metrics"]["val-core/sums/reward/mean@1"]) == (4, 0.4)
     assert "finished" in (run / "console.log").read_text().splitlines()[-1]
