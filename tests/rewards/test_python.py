@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.verl.score import scored
+from launcher.core.activity import reported_to
+from launcher.core.events import Waiting
+from launcher.engines.verl.reader import VerlReader
+from launcher.engines.verl.score import report_wait, scored
+from launcher.rewards import pool
 from launcher.rewards.python import Python
 from launcher.spec.reward import Answer, score_safely
 
@@ -82,6 +86,21 @@ def test_the_function_is_given_the_type_of_the_row(written: Write, truth: Any) -
     assert reward.score([Answer("x", json.dumps(truth), typed_truth=truth)]) == [1.0]
     asked = {"response": "x", "ground_truth": truth, "data_source": "", "extra_info": None}
     assert scored(reward, asked)["score"] == 1.0  # as verl's bridge asks for it
+
+
+def test_with_verl_the_row_of_a_reward_that_waits_is_an_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool, "SLOW_S", 0.1)
+    file = tmp_path / "slow.py"
+    file.write_text("import time\ndef compute_score(*given):\n    time.sleep(99)\n")
+    asked = {"response": "4", "ground_truth": "4", "data_source": "", "extra_info": {"index": 7}}
+    with reported_to(report_wait):
+        scored(Python(path=str(file), timeout_s=1.0), asked)
+    lines = capsys.readouterr().err.splitlines()
+    events = [event for line in lines for event in VerlReader(0).console(f"(RewardLoopWorker pid=7) {line}")]
+    waits = [event.text for event in events if isinstance(event, Waiting)]
+    assert "reward slow.py:3: time.sleep(99), row 7 (extra_info.index)" in waits and waits[-1] == ""
 
 
 def test_several_processes_keep_the_order(written: Write) -> None:

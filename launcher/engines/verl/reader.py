@@ -18,17 +18,20 @@ from launcher.core.events import (
     Sample,
     Step,
     TrainingGroup,
+    Waiting,
     held_out_scores,
     prompt_digest,
 )
 from launcher.core.metric_aliases import canonical
 from launcher.core.redaction import cut_middle
+from launcher.engines.verl.score import WAITS
 from launcher.logs.tracebacks import TracebackReader
 
 _RAY = re.compile(r"\(([^()\n]{1,200}pid=[0-9]{1,10}(?:, ip=[0-9a-fA-F.:]{3,45})?)\) ?")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
 _STEP = re.compile(r"step:[0-9]{1,12} - ")
 _TOTAL = re.compile(r"Total training steps: ([0-9]{1,9})")
+_WAITS = re.compile(rf"{WAITS} ([0-9]{{1,9}}) s: (.*)")
 _PHASES: tuple[tuple[str, PhaseName], ...] = (
     ("Training Progress:", "rollout"), ("Saving checkpoint to", "saving"), ("validation generation end", "rollout"),
 )  # fmt: skip
@@ -57,6 +60,9 @@ class VerlReader:
         text = _ANSI.sub("", line)
         source = _RAY.match(text)
         text = text[source.end() :] if source else text
+        if waits := _WAITS.search(text):
+            yield Waiting(text=waits[2], for_s=float(waits[1]))
+            return
         self.errors.take(text, source[1] if source else "")
         if _STEP.match(text):  # it went on, so no error before ended it
             self.errors.forget()

@@ -8,9 +8,13 @@ import os
 import sys
 from pathlib import Path
 
+from launcher.core import activity
+from launcher.core.problems import short_repr
 from launcher.spec.reward import Answer, Reward, score_safely, truth_text
 from launcher.spec.stored import read_run
 
+WAITS = "rlrun waits"
+"""Begins the line on standard error about a reward that takes long; `reader` reads it among verl's lines."""
 NO_SCORE = 0.0
 """Of an answer that cannot be scored: verl has no word for it."""
 
@@ -20,17 +24,24 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     reward = read_run(Path(sys.argv[1])).reward
-    for line in sys.stdin:
-        out.write(json.dumps(scored(reward, json.loads(line))) + "\n")
-        out.flush()
+    with activity.reported_to(report_wait):
+        for line in sys.stdin:
+            out.write(json.dumps(scored(reward, json.loads(line))) + "\n")
+            out.flush()
+
+
+def report_wait(text: str, for_s: float) -> None:
+    print(f"{WAITS} {for_s:.0f} s: {text}", file=sys.stderr, flush=True)
 
 
 def scored(reward: Reward, asked: dict[str, object]) -> dict[str, float]:
     """The score as verl's `compute_score` returns it: `acc` is what validation reports, and each part stands beside
     it, always with the same names."""
     extra, truth = asked["extra_info"], asked["ground_truth"]
+    index = extra.get("index") if isinstance(extra, dict) else None
     answer = Answer(
         str(asked["response"]), truth_text(truth), str(asked["data_source"]), extra if isinstance(extra, dict) else {},
+        where=f"with the ground truth {short_repr(truth, 40)}" if index is None else f"{index} (extra_info.index)",
         typed_truth=None if isinstance(truth, str) else truth,
     )  # fmt: skip
     found = score_safely(reward, [answer])
