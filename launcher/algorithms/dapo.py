@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @settings
 class DAPO(GRPO):
-    """GRPO with a larger upper clip range, token-mean loss, and only groups with both right and wrong answers."""
+    """Decoupled Clip and Dynamic sAmpling Policy Optimization: GRPO with a larger upper clip range, token-mean loss,
+    and only groups with both right and wrong answers."""
 
     clip_ratio_high: Annotated[Positive, OFF_POLICY] = 0.28
     loss_agg_mode: ops.Aggregation = "token-mean"

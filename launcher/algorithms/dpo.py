@@ -44,7 +44,7 @@ LOSSES: Mapping[str, Callable[[Tensor, float, float], Tensor]] = {"sigmoid": sig
 
 @settings
 class DPO(Algorithm):
-    """Learns from preference pairs, without a reward model.
+    """Direct Preference Optimization: learns from preference pairs, without a reward model.
 
     The two answers of a pair have one `group`, and `preference` 1 (chosen) and -1 (rejected).
     """

@@ -14,7 +14,8 @@ from launcher.core.settings import settings
 
 @settings
 class DrGRPO(GRPO):
-    """GRPO without the standard deviation; an answer's sum is divided by `loss_scale_factor`, equal for all answers."""
+    """GRPO Done Right: without the standard deviation; an answer's sum is divided by `loss_scale_factor`, equal for all
+    answers."""
 
     norm_adv_by_std_in_grpo: bool = False
     loss_agg_mode: ops.Aggregation = "seq-mean-token-sum-norm"

@@ -30,7 +30,8 @@ VERL = {
 
 @settings
 class GRPO(Clipped):
-    """PPO without a critic: an answer's advantage is its reward relative to the other answers of its group."""
+    """Group Relative Policy Optimization: PPO without a critic, an answer's advantage is its reward relative to the
+    other answers of its group."""
 
     kl_loss_coef: NonNegative = 0.0  # type: ignore[misc]  # the base class names a constant
     """Weight of the KL loss towards the reference model (the paper uses 0.04); 0 loads no reference model."""

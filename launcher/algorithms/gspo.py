@@ -20,7 +20,8 @@ WIDEST = 0.02  # range of the ratio of a whole answer: about fifty times the pap
 
 @settings
 class GSPO(GRPO):
-    """Clips one probability ratio per answer, not per token, in a range several hundred times narrower than GRPO's."""
+    """Group Sequence Policy Optimization: clips one probability ratio per answer, not per token, in a range several
+    hundred times narrower than GRPO's."""
 
     clip_ratio_low: Annotated[Fraction, OFF_POLICY] = 3e-4
     clip_ratio_high: Annotated[Positive, OFF_POLICY] = 4e-4

@@ -28,7 +28,7 @@ ADAPTIVE = ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")
 
 @settings
 class PPO(Clipped):
-    """Clipped policy gradient with a critic as baseline."""
+    """Proximal Policy Optimization: clipped policy gradient with a critic as baseline."""
 
     clip_ratio_c: Annotated[AboveOne | None, OFF_POLICY] = 3.0
     gamma: Share = 1.0

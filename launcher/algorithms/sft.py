@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @settings
 class SFT(Algorithm):
-    """Negative log-likelihood of the answers."""
+    """Supervised Fine-Tuning: negative log-likelihood of the answers."""
 
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
     """`token-mean`: mean over all answer tokens of the batch; `seq-mean-token-mean`: each answer has equal weight."""

@@ -59,7 +59,7 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
 
 
 def _is_place(value: str) -> bool:
-    """Whether it can only be a path, or is one that is there."""
+    """Whether it can only be a path, or is a folder that is there."""
     if value.startswith("[") or _ADDRESS.match(value):
         return False
     return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(value)
@@ -68,7 +68,8 @@ def _is_place(value: str) -> bool:
 def _files_of(value: str) -> list[str]:
     """Rows in a file, in those of a pattern or in a list of files."""
     parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
-    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) for part in parts]
+    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) or os.path.isfile(part)
+               for part in parts]  # fmt: skip
     if all(is_file) and not any(map(_ADDRESS.match, parts)):
         text = value if value.startswith("[") else argument("", value)[1:]
         return ["data=files", f"data.train_files={text}"]

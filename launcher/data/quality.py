@@ -39,11 +39,17 @@ class Seen:
         if not self.starts or self.starts[-1][1] != file:
             self.starts.append((len(self.lines), file))
         self.prompts.append(hash(asked(row)))
-        same = (asked(row), _last_answer(row), row.rejected) if kind != "prompts" else asked(row)
-        self.rows.append(hash(same))
+        more = repr({name: value for name, value in row.extra_info.items() if name != "index"})  # of environments
+        same = (row.ground_truth, more) if kind == "prompts" else (_last_answer(row), row.rejected)
+        self.rows.append(hash((self.prompts[-1], *same)))
         self.lines.append(int(line) if line.isdecimal() else 0)
         self.sources[row.data_source] += 1
         self.without_truth += row.ground_truth is None
+
+    @property
+    def repeats(self) -> int:
+        """Rows with the same content as an earlier one."""
+        return len(self.rows) - len(set(self.rows))
 
     def where(self, place: int) -> str:
         file = next(file for start, file in reversed(self.starts) if start <= place)

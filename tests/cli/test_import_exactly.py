@@ -46,6 +46,8 @@ SCRIPTS = {
         f"{R}.multi_turn.enable=True {R}.multi_turn.max_assistant_turns=4 {R}.mode=async",
     # verl's servers read no do_sample, so its default must not make validation greedy
     "temperature of validation": f"{RL} {GRPO} {R}.val_kwargs.temperature=0.9 {R}.val_kwargs.n=8",
+    "temperature of validation, not sampled": f"{RL} {GRPO} {R}.val_kwargs.temperature=0.9 {R}.val_kwargs.n=8 "
+        f"{R}.val_kwargs.do_sample=False",
     "reward model": f"{RL} {GRPO} reward.reward_model.enable=True reward.reward_model.model_path=r/m "
                     "reward.reward_model.rollout.name=sglang reward.reward_model.rollout.gpu_memory_utilization=0.4",
     "older keys": f"{RL} {GRPO} custom_reward_function.path=my.py reward_model.reward_manager=naive "

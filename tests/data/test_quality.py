@@ -22,7 +22,13 @@ def test_rows_that_are_there_twice() -> None:
     rows = [Row("a:1", "x"), Row("a:2", "y", "1"), Row("b:3", (Message("user", "x"),)), Row("b:7", "y", "2"),
             Row("b", "x", ground_truth="4", data_source="other")]  # fmt: skip
     found = seen(*rows)
-    assert [*repeated(found)] == [Twice("b:3", "a:1"), Twice("b:7", "a:2"), Twice(":0", "a:1")]
+    assert [*repeated(found)] == [Twice("b:3", "a:1"), Twice("b:7", "a:2")], (
+        "of two right answers one is not a repetition"
+    )
+    assert found.repeats == 2
+    games = seen(Row("a:1", "x", extra_info={"index": 1, "seed": 1}), Row("a:2", "x", extra_info={"seed": 2}),
+                 Row("a:3", "x", extra_info={"index": 3, "seed": 1}))  # fmt: skip
+    assert [*repeated(games)] == [Twice("a:3", "a:1")]
     assert (found.without_truth, found.sources) == (4, {rows[0].data_source: 4, "other": 1})
     turns = (Message("user", "x"), Message("assistant", "1"))
     answers = seen(Row("a:1", "x", "1"), Row("a:2", "x", "2"), Row("b:3", turns), kind="answers")

@@ -22,6 +22,8 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.data.prepare import PreparedData, prepared
 from launcher.data.quality import Histogram
+from launcher.preflight.checks.context import Context
+from launcher.preflight.fit import fit_settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Split, prompt_node
 from launcher.tools import data_check as checking
@@ -93,10 +95,11 @@ def check(
     found = datasets.chosen(name, kind, overrides or [], config_dir)
     folder = to or Path(f"check-{found.name}")
     with _removed_unless_needed(folder, to is None), show_data_progress() as watch:
-        model = found.run.model if found.has_model else None
+        given = {word.partition("=")[0] for word in overrides or []}
+        model = fit_settings(Context(found.run, here=False), given).asked.model if found.has_model else None
         reward = found.run.reward if found.has_reward or found.run.algorithm.sampled else None
-        given = any(word.startswith("data.train_batch_size=") for word in overrides or [])
-        report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, given)
+        batch_given = "data.train_batch_size" in given
+        report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward, batch_given)
     kept = folder if folder.exists() else None
     view = {**asdict(report), "passed": report.passed, "folder": kept}
     return CommandAnswer(view, lambda: _say(report, kept), exit_code=int(not report.passed))

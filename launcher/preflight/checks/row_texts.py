@@ -57,18 +57,6 @@ def check(context: Context) -> Iterator[CheckResult]:
             what = sign.message.format(short_repr(shown, 40))
             message = f"{what} ({len(found):,} of {len(rows):,} rows, the first is {row.where})"
             yield CheckResult("WARN", "data", message, sign.fix)
-    yield from _repeated(context.file_rows, "" if context.train.complete else "the first ")
-
-
-def _repeated(rows: Sequence[Row], scope: str) -> Iterator[CheckResult]:
-    """Rows that are the same in all that trains or scores: environments may differ in extra_info alone."""
-    if 2 * len({(row.prompt, row.response, row.rejected) for row in rows}) > len(rows):
-        return
-    different = len({(row.prompt, row.response, row.rejected, row.ground_truth, repr(row.extra_info)) for row in rows})
-    if 2 * different <= len(rows) and different > 1:
-        message = f"{scope}{len(rows):,} rows hold {different:,} different ones"
-        fix = "leave the repeated ones out; trainer.total_epochs=2 goes through all rows twice"
-        yield CheckResult("WARN", "data", message, fix)
 
 
 def _answers(row: Row) -> Sequence[str]:

@@ -36,10 +36,13 @@ def check(context: Context) -> Iterator[CheckResult]:
         if not any_failed(bad):
             yield CheckResult("FAIL", "data", "has no usable rows", "use a file with rows")
         return
-    yield _sources(context.train)
+    seen = Seen()
+    for row in context.train.rows:
+        seen.add(row, context.run.algorithm.data)
+    yield from _sources(context.train, seen.repeats)
     yield from UnreadKeys([*context.train.rows, *context.val.rows]).results()
     yield from _all_alike(context)
-    yield from _leaks(context)
+    yield from _leaks(context, seen)
     yield from _best_metric(context)
     yield from context.lengths.results
     yield from _held_out(context)
@@ -139,13 +142,18 @@ def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
         yield CheckResult("WARN", f"data {split}", message)
 
 
-def _sources(train: SplitRows) -> CheckResult:
+def _sources(train: SplitRows, repeats: int) -> Iterator[CheckResult]:
     counted = Counter(row.data_source for row in train.rows)
     sources = ", ".join(f"{name} {count:,}" for name, count in counted.most_common(5))
     first = train.rows[0].where.rpartition(":")[0]
     more = f" and {len(counted) - 5} more sources" if len(counted) > 5 else ""
     rows = f"{len(train.rows):,} rows{'' if train.complete else ' and more'}"
-    return CheckResult("OK", "data", rows if set(counted) == {source_of(first)} else f"{rows}: {sources}{more}")
+    rows += f", {repeats:,} of them repeat an earlier one" if repeats else ""
+    yield CheckResult("OK", "data", rows if set(counted) == {source_of(first)} else f"{rows}: {sources}{more}")
+    if 2 * repeats >= len(train.rows) and repeats + 1 < len(train.rows):
+        message = f"{repeats:,} {train.scope} repeat an earlier one"
+        fix = "leave the repeated ones out; trainer.total_epochs=2 goes through all rows twice"
+        yield CheckResult("WARN", "data", message, fix)
 
 
 def _held_out(context: Context) -> Iterator[CheckResult]:
@@ -176,12 +184,11 @@ def _best_metric(context: Context) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "trainer.best_metric", message, suggest(wanted, known) if known else "use val/loss")
 
 
-def _leaks(context: Context) -> Iterator[CheckResult]:
+def _leaks(context: Context, train: Seen) -> Iterator[CheckResult]:
     """Held-out prompts that are trained on."""
-    train, held_out = Seen(), Seen()
-    for rows, into in ((context.train.rows, train), (context.val.rows, held_out)):
-        for row in rows:
-            into.add(row, context.run.algorithm.data)
+    held_out = Seen()
+    for row in context.val.rows:
+        held_out.add(row, context.run.algorithm.data)
     both = list(in_both(train, held_out)) if context.val.rows else []
     if both:
         message = (
