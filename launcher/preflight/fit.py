@@ -14,14 +14,14 @@ from launcher.config.explain import explain
 from launcher.config.nodes import flat
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
-from launcher.data.files import Files
 from launcher.models.scratch import Scratch
 from launcher.preflight.checks import memory
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.disk import checkpoint_bytes
 from launcher.preflight.checks.memory_fit import cheapest, value_of, with_settings
+from launcher.preflight.checks.steps import enough_epochs, has_own_rows
 from launcher.spec.data import prompt_turns
-from launcher.spec.run import RunSpec, size_factor
+from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 BATCH = "data.train_batch_size"
@@ -33,10 +33,6 @@ VALIDATIONS = 5
 """Of a run, after the first."""
 SMALL_BYTES = 2**28
 """Of a checkpoint that may be written at each validation."""
-UPDATES, MOST_EPOCHS = 100, {"answers": 3, "pairs": 3, "prompts": 10, "mixed": 3}
-"""Updates that a run should have at least, and epochs that are not too many for a pretrained model: it overfits."""
-SMALL_UPDATES = 1_000
-"""Updates that a model for exercises needs to learn answers."""
 LETTERS = 4_000
 """Characters of the rows that a vocabulary takes up at most."""
 
@@ -101,7 +97,7 @@ def _is_too_few(context: Context, batch_given: bool) -> bool:
 def _alphabet(context: Context) -> str | None:
     """That of a model from scratch, with the characters of the rows that it lacks: the most frequent ones."""
     model, rows = context.asked.model, (*context.train.rows, *context.val.rows)
-    if not isinstance(model, Scratch) or not _has_own_rows(context):
+    if not isinstance(model, Scratch) or not has_own_rows(context):
         return None
     counts = Counter[str]()
     for row in rows:
@@ -109,11 +105,6 @@ def _alphabet(context: Context) -> str | None:
             counts.update(text or "")
     lacking = [(-count, letter) for letter, count in counts.items() if letter not in model.alphabet]
     return model.alphabet + "".join(sorted(letter for _, letter in sorted(lacking)[:LETTERS]))
-
-
-def _has_own_rows(context: Context) -> bool:
-    """Whether they come from files: rows of a generated dataset are as many as its settings say."""
-    return isinstance(context.run.data, Files) and bool(context.train.rows)
 
 
 def _batch(context: Context) -> int:
@@ -128,13 +119,7 @@ def _batch(context: Context) -> int:
 
 
 def _epochs(context: Context) -> int | None:
-    """Enough for a number of updates: many where the model starts from nothing, few where it would overfit."""
-    run, steps = context.run, context.steps
-    if run.trainer.total_training_steps or not steps.steps_per_epoch or not _has_own_rows(context):
-        return None
-    many = size_factor(run.model) > 1 and not run.algorithm.sampled
-    epochs = -(-(SMALL_UPDATES if many else UPDATES) // (steps.steps_per_epoch * steps.mini_batches))
-    return epochs if many else min(epochs, MOST_EPOCHS[run.algorithm.data])
+    return None if context.run.trainer.total_training_steps else enough_epochs(context)
 
 
 def _test_freq(context: Context) -> int | None:

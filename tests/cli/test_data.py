@@ -101,6 +101,17 @@ def test_check_passes_good_rows() -> None:
     assert "✓ can be trained on" in rlrun("check", "sums.jsonl", "data.train_batch_size=8").stdout
 
 
+def test_check_and_plan_agree(place: Path) -> None:
+    """On rows that repeat others, and on a vocabulary that a plan makes of the rows."""
+    rows = [{**row, "prompt": row["prompt"].replace("+", "é")} for row in [*SUMS, *SUMS[:3]]]
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["algorithm=sft", "model=tiny", "data.val_share=0"]
+    found = node("check", "sums.jsonl", *words)
+    assert found["repeated"] == 3 and not any("no token" in note for note in found["notes"])
+    planned = CliRunner().invoke(app, ["plan", "data=sums.jsonl", *words]).output
+    assert "23 rows, 3 of them repeat an earlier one" in planned and "no token" not in planned
+
+
 @pytest.mark.parametrize(
     ("words", "passed", "printed"),
     [

@@ -72,6 +72,27 @@ def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_pa
         assert page.origins["data.train_batch_size"].where == "fitted to rows and processes"
 
 
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["trainer.total_training_steps=9"], "trainer.total_training_steps: 9 updates in 9 steps: "),
+        (["trainer.total_epochs=2"], "trainer.total_epochs: "),
+        (["trainer.total_training_steps=3"], ""),
+        (["trainer.total_training_steps=400"], ""),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_too_few_updates_are_named_with_enough(words: list[str], fix: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}+1>", "response": str(n + 1)}) + "\n" for n in range(40)))
+    typed = ["algorithm=sft", "model=tiny", f"data={file}"]
+    warned = [each for each in plan([*typed, *words]).results if "hardly anything is learnt" in each.message]
+    assert [each.line.startswith(fix) for each in warned] == [True] * bool(fix)
+    for each in warned:
+        enough = plan([*typed, f"{each.subject}={each.fix.removeprefix('use ')}"])
+        assert not any("hardly anything" in again.message for again in enough.results)
+
+
 ROWS = [{"prompt": f"What is {n} + 1?", "response": str(n + 1), "ground_truth": str(n + 1)} for n in range(300)]
 
 

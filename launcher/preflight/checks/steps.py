@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 from launcher.config.descriptions import fields_of, written
 from launcher.core.check_result import CheckResult
+from launcher.data.files import Files
 from launcher.preflight.checks.context import Context, Steps
-from launcher.spec.run import RunSpec
+from launcher.spec.run import RunSpec, size_factor
 
+UPDATES, MOST_EPOCHS = 100, {"answers": 3, "pairs": 3, "prompts": 10, "mixed": 3}
+"""Updates that a run should have at least, and epochs that are not too many for a pretrained model: it overfits."""
+SMALL_UPDATES = 1_000
+"""Updates that a model for exercises needs to learn answers."""
+FEW, TRIAL = 0.2, 3
+"""Part of those updates with which hardly anything is learnt; steps of a run that is only to show that it runs."""
 UNTESTED = ("sampler.val_temperature", "sampler.val_n", "trainer.log_val_generations")
 """What only validation reads."""
 
@@ -29,6 +36,7 @@ def check(context: Context) -> Iterator[CheckResult]:
     if found.steps is None:
         return
     yield CheckResult("OK", "steps", _steps(found))
+    yield from _few_updates(context, found.steps)
     for where, optim in (("optim", run.optim), ("critic.optim", run.critic.optim)):
         if optim.lr_warmup_steps >= found.steps and (where == "optim" or "critic" in run.algorithm.needs):
             message = f"rises over {optim.lr_warmup_steps} steps, and the run has {found.steps}"
@@ -37,6 +45,35 @@ def check(context: Context) -> Iterator[CheckResult]:
         message = f"only the critic learns for {trainer.critic_warmup} steps, and the run has {found.steps}"
         yield CheckResult("FAIL", "trainer.critic_warmup", message, f"use at most {found.steps - 1}")
     yield from _saving(run, found)
+
+
+def has_own_rows(context: Context) -> bool:
+    """Whether they come from files: rows of a generated dataset are as many as its settings say."""
+    return isinstance(context.run.data, Files) and bool(context.train.rows)
+
+
+def enough_epochs(context: Context) -> int | None:
+    """Enough for a number of updates: many where the model starts from nothing, few where it would overfit."""
+    run, steps = context.run, context.steps
+    if not steps.steps_per_epoch or not has_own_rows(context):
+        return None
+    epochs = -(-_enough_updates(run) // (steps.steps_per_epoch * steps.mini_batches))
+    return epochs if _enough_updates(run) == SMALL_UPDATES else min(epochs, MOST_EPOCHS[run.algorithm.data])
+
+
+def _enough_updates(run: RunSpec) -> int:
+    return SMALL_UPDATES if size_factor(run.model) > 1 and not run.algorithm.sampled else UPDATES
+
+
+def _few_updates(context: Context, steps: int) -> Iterator[CheckResult]:
+    """Of a length that was given: the one that is fitted has more, wherever more would help."""
+    run, enough, each = context.run, enough_epochs(context), context.steps.steps_per_epoch
+    updates = steps * context.steps.mini_batches
+    if enough and each and TRIAL < steps < enough * each and updates < FEW * _enough_updates(run):
+        by_steps = run.trainer.total_training_steps is not None
+        name, more = ("total_training_steps", enough * each) if by_steps else ("total_epochs", enough)
+        message = f"{_count(updates, 'update')} in {_count(steps, 'step')}: with so few hardly anything is learnt"
+        yield CheckResult("WARN", f"trainer.{name}", message, f"use {more}")
 
 
 def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:

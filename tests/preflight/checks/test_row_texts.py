@@ -10,6 +10,7 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.preflight.checks import row_texts
+from launcher.preflight.checks import rows as rows_check
 from launcher.preflight.checks.context import Context
 
 ASKED = [f"What is {n} and {n}? Say it." for n in range(40)]
@@ -42,10 +43,10 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
         ("dpo", pairs(repeat=True, role="```python\n"), ""),  # code that is completed
         ("sft", [{"prompt": "Write 1.", "response": f"Write 1. So: {n}"} for n in range(9)], "begin with their prompt"),
         ("sft", [{"prompt": asked, "response": asked} for asked in ASKED], ""),  # a copy is an answer
-        ("sft", answers() * 3, "120 rows hold 40 different ones"),
-        ("grpo", truths(1000, "1") * 2, "80 rows hold 40 different ones"),
+        ("sft", answers() * 3, "80 of 120 rows repeat an earlier one"),
+        ("grpo", truths(1000, "1") * 2, "40 of 80 rows repeat an earlier one"),
         ("sft", [*answers(), *answers()[:30]], ""),
-        ("sft", [{"prompt": f"{n % 2500}", "response": f"{n % 2500}"} for n in range(5000)], "5,000 rows hold 2,500"),
+        ("sft", [{"prompt": f"{n % 2500}", "response": f"{n % 2500}"} for n in range(5000)], "2,500 of 5,000 rows"),
         ("grpo", [{"prompt": f"Play level {n % 3}.", "extra_info": {"seed": n}} for n in range(40)], ""),
         ("sft", [*answers()[2:], *[{"prompt": f"{n}", "response": "NaN"} for n in range(2)]],
          "answers are 'NaN', which pandas writes where a value is missing (2 of 40 rows"),
@@ -88,6 +89,8 @@ def test_named_where_it_is_no_chance(algorithm: str, rows: list[Any], expected: 
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [f"algorithm={algorithm}", "model=tiny", "data=files", f"data.train_files={file}", "data.on_bad_row=skip"]
     more = ["reward=exact"] if algorithm == "grpo" else []
-    found = list(row_texts.check(Context(resolve([*words, *more, "data.train_batch_size=4"]), here=True)))
+    context = Context(resolve([*words, *more, "data.train_batch_size=4", "data.val_share=0"]), here=True)
+    repeats = [each for each in rows_check.check(context) if each.level == "WARN" and "repeat an" in each.message]
+    found = [*row_texts.check(context), *repeats]
     assert [result.level for result in found] == (["WARN"] if expected else [])
     assert all(expected in result.message and result.fix for result in found)
