@@ -51,7 +51,7 @@ BELOW = {
         "core spec data models rewards text engines.torch.model engines.torch.parallel "
         "engines.torch.rollout engines.torch.train engines"
     ),
-    "preflight": "core spec data models runs config preflight.checks",
+    "preflight": "core spec models runs config preflight.checks",
     "tools": (
         "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
         "preflight.checks"
