@@ -153,11 +153,16 @@ def _skip_line(file: BufferedReader) -> tuple[int, bool]:
     while piece := file.readline(2**20):
         if piece.endswith(b"\n"):
             return file.tell() - start, True
-        try:
-            file.seek(file.tell(), os.SEEK_DATA)
-        except OSError:  # only a hole is left
-            file.seek(0, os.SEEK_END)
+        skip_hole(file)
     return file.tell() - start, False
+
+
+def skip_hole(file: BufferedReader) -> None:
+    """Go on behind a hole of a sparse file, where one begins here."""
+    try:
+        file.seek(file.tell(), os.SEEK_DATA)
+    except OSError:  # only a hole is left
+        file.seek(0, os.SEEK_END)
 
 
 class NewLines:

@@ -72,7 +72,7 @@ class LogParser:
             if settled:
                 if found := self._plain.take(raw):
                     drawn = False
-                    yield Step(at=self.reading.at, step=found[0], metrics=found[1])
+                    yield Step(at=self.reading.at, step=found[0], metrics=self.reading.kept(found[1]))
                     continue
                 if _NOTHING(raw) and not any(mark in raw for mark in _OF_TABLES):
                     continue
@@ -90,6 +90,7 @@ class LogParser:
         for form in (*self._forms, *self._loose):
             yield from form.finish()
         yield from self.reading.samples()
+        yield from self.reading.overfull()
         if self.error:
             yield self.error
 

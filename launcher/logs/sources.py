@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from io import BufferedReader
 from itertools import chain, groupby, islice
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
 
 from launcher.core.events import Event, Step
-from launcher.core.files import open_file
+from launcher.core.files import open_file, skip_hole
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.logs import tensorboard, trainer_state
 from launcher.logs.forms.numbering import Basis, Kind
@@ -97,15 +97,18 @@ def open_log(path: Path, piped: bool = False) -> LogSource:
     cannot be read, is compressed, or is UTF-16."""
     try:
         with open_file(path) as file:
-            at, start = os.fstat(file.fileno()).st_mtime, file.read(_START)
+            start, stat = file.read(_START), os.fstat(file.fileno())
     except OSError as error:
         fix = "use the path of a log file, or the name of a run"
         raise Problems(Problem(str(path), error_message(error), fix, "not-found")) from error
+    if start is None or (start and not stat.st_size):
+        got = "is made by the system as it is read, and no log"
+        raise Problems(Problem(str(path), got, "use the path of a log file, or the name of a run", "bad-file"))
     for magic, (got, command) in _UNREADABLE.items():
         if start.startswith(magic):
             where, reads = ("standard input", command) if piped else (str(path), f"{command} {shlex.quote(str(path))}")
             raise Problems(Problem(where, got, f"use {reads} | rlrun metrics -", "bad-file"))
-    return LogSource(path, max(at, 0.0), next((each for each in DOCUMENTS if each.is_one(start)), None))
+    return LogSource(path, max(stat.st_mtime, 0.0), next((each for each in DOCUMENTS if each.is_one(start)), None))
 
 
 def _merged(steps: Iterable[Step]) -> Iterator[Step]:
@@ -117,12 +120,14 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
         yield Step(at=step.at, step=number, metrics=metrics)
 
 
-def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+def _lines_of(file: BufferedReader) -> Iterator[bytes]:
     """Blocks of whole lines; the last line may lack its end."""
     cutter = _LineCutter()
     while block := file.read(BLOCK):
         if text := cutter.cut(block):
             yield text
+        elif cutter.full:
+            skip_hole(file)
     if cutter.rest:
         yield _CUT.sub(b":", cutter.rest)
 
@@ -134,6 +139,11 @@ class _LineCutter:
         self._parts = list[bytes]()
         self._size = 0
         self._begun = False
+
+    @property
+    def full(self) -> bool:
+        """Whether more of the line that has begun is skipped."""
+        return self._size >= LONGEST_LINE
 
     @property
     def rest(self) -> bytes:
@@ -155,7 +165,7 @@ class _LineCutter:
         return text
 
     def _keep(self, part: bytes) -> None:
-        if self._size < LONGEST_LINE:
+        if not self.full:
             self._parts.append(part)
             self._size += len(part)
 
@@ -210,18 +220,21 @@ class GrowingLog:
         self._cutter, self._offset, self._before = _LineCutter(), 0, b""
         self.readings += 1
 
-    def _rewritten(self, file: BinaryIO) -> bool:
+    def _rewritten(self, file: BufferedReader) -> bool:
         """Whether the file is shorter than what was read of it, or has something else there."""
         return bool(self._before) and (
             os.pread(file.fileno(), len(self._before), self._offset - len(self._before)) != self._before
         )
 
-    def _read(self, file: BinaryIO) -> Iterator[Event]:
+    def _read(self, file: BufferedReader) -> Iterator[Event]:
         file.seek(self._offset)
         while block := file.read(BLOCK):
             self._offset += len(block)
             self._before = (self._before + block)[-self._KEPT :]
             yield from self._feed(self._cutter.cut(block))
+            if self._cutter.full:
+                skip_hole(file)
+                self._offset, self._before = file.tell(), b""
             numbers = self.parser.reading.numbers
             if numbers.changed and self._offset <= _SNIFFED * BLOCK:  # as a whole reading numbers them
                 self._begin_anew(numbers.basis)

@@ -259,8 +259,8 @@ def clock(seconds: float) -> str:
 
 
 def date(seconds: float | None) -> str:
-    """`2026-11-22 18:56`, where this machine is; empty of a time that no calendar has."""
-    known = seconds is not None and 0 <= seconds < YEAR_9999
+    """`2026-11-22 18:56`, where this machine is; empty of a time that is unknown, or that no calendar has."""
+    known = seconds is not None and 0 < seconds < YEAR_9999
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if known else ""
 
 

@@ -41,8 +41,8 @@ from launcher.reports.render import render
 from launcher.reports.text import setting_text
 from launcher.runs import store
 from launcher.runs.folder import Folder
-from launcher.views.read import read_record
-from launcher.views.record import RunRecord
+from launcher.views.read import LogOrRun, find, run_in
+from launcher.views.record import RunRecord, record_of
 from launcher.views.runs import status_word
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 200, 20, 300
@@ -163,12 +163,18 @@ class Comparison:
 def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
     run."""
-    return compare_folders([folder for name in names for folder in _folders(name, root)])
+    return compare_records(
+        [record_of(source) for source in _checked([s for name in names for s in _sources(name, root)])]
+    )
 
 
 def compare_folders(folders: Sequence[Folder]) -> Comparison:
     """The same of the runs in these folders."""
-    records = list(map(read_record, _checked(folders)))
+    return compare_records([record_of(source) for source in _checked(list(map(run_in, folders)))])
+
+
+def compare_records(records: Sequence[RunRecord]) -> Comparison:
+    """The same of what was read."""
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
     places = _places(rows, len(records))
@@ -181,23 +187,24 @@ def compare_folders(folders: Sequence[Folder]) -> Comparison:
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
 
 
-def _checked(folders: Sequence[Folder]) -> Sequence[Folder]:
+def _checked(found: Sequence[LogOrRun]) -> Sequence[LogOrRun]:
     """Several, each once. Raises `Problems`."""
-    if len({folder.path.resolve() for folder in folders}) < len(folders):
+    if len({source.folder.path.resolve() for source in found}) < len(found):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(folders) <= MOST_RUNS:
-        count = f"{len(folders)} run was given" if len(folders) == 1 else f"{len(folders)} runs were given"
-        fix = "use two or more" if len(folders) < 2 else f"use at most {MOST_RUNS}"
+    if not 2 <= len(found) <= MOST_RUNS:
+        count = f"{len(found)} run was given" if len(found) == 1 else f"{len(found)} runs were given"
+        fix = "use two or more" if len(found) < 2 else f"use at most {MOST_RUNS}"
         raise Problems(Problem("compare", count, fix))
-    return folders
+    return found
 
 
-def _folders(name: str, root: Path) -> list[Folder]:
-    """The run of that name, or those of a sweep that have begun."""
+def _sources(name: str, root: Path) -> list[LogOrRun]:
+    """The log or run of that name, or the runs of a sweep that have begun."""
     sweep = store.named(name, root, "sweep.json")
     if sweep is None:
-        return [store.find(name, root)]
-    return [Folder(path.parent) for path in sorted(sweep.path.parent.glob(f"{sweep.path.name}-*/events.jsonl"))]
+        return [find(name, root)]
+    begun = sorted(sweep.path.parent.glob(f"{sweep.path.name}-*/events.jsonl"))
+    return [run_in(Folder(path.parent)) for path in begun]
 
 
 def _places(rows: Sequence[SettingsRow], count: int) -> list[list[int]]:
@@ -214,9 +221,12 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow], list[str]]:
-    """Settings in which any run differs from the first, and what could not be read."""
+    """Settings in which any run differs from the first, and what could not be read. Those of a log of another program
+    are unknown: it differs from all others."""
     read, problems = dict[int, diff.Side](), list[str]()
     for place, record in enumerate(records):
+        if record.of_log:
+            continue
         try:
             read[place] = diff.side_of_run(record.name, record.folder)
         except Problems as error:
@@ -228,6 +238,8 @@ def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow],
     rows = []
     for name, whole in list(order)[:MOST_SETTINGS]:
         rows.append(SettingsRow(name, tuple(_setting(read.get(place), name, whole) for place in range(len(records)))))
+    if any(record.of_log for record in records):
+        rows.append(SettingsRow("log", tuple(record.name if record.of_log else ABSENT for record in records)))
     return rows, problems
 
 

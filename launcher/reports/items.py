@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.core.events import prompt_digest
+from launcher.core.events import HeldOutScores, Sample, prompt_digest
 from launcher.health.paired import PromptKey, by_prompt, numbered, pairs_of
-from launcher.views.read import samples_at, scores_at
 from launcher.views.record import KEPT_SAMPLES, RunRecord
 
 
@@ -40,12 +39,13 @@ def common_items(one: RunRecord, step: int, other: RunRecord, other_step: int) -
 def prompt_scores(record: RunRecord, step: int) -> dict[PromptKey, float]:
     """The mean score of each prompt at a step; empty where they are not logged."""
     kept = next((each for each in (record.scores, record.first_scores) if each and each[0].step == step), None)
-    events = scores_at(record.folder, step) if kept is None and record.scores else kept or []
-    return by_prompt(events)
+    if kept is None and record.scores:
+        kept = [each for each in record.events() if isinstance(each, HeldOutScores) and each.step == step]
+    return by_prompt(kept or [])
 
 
 def _first_answers(record: RunRecord, step: int) -> dict[PromptKey, float]:
     kept = next((each for each in (record.samples, record.first_samples) if each and each[0].step == step), [])
     if len(kept) >= KEPT_SAMPLES or (not kept and step in record.sample_steps):
-        kept = list(samples_at(record.folder, step))
+        kept = [each for each in record.events() if isinstance(each, Sample) and each.step == step]
     return numbered((each.data_source, prompt_digest(each.prompt, each.ground_truth), each.value) for each in kept)

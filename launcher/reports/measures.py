@@ -98,7 +98,8 @@ def _steps(record: RunRecord) -> ReportRow:
     state = record.state
     done = state.step >= state.steps > 0
     note = "" if done else f"status: {state.status}"
-    return ReportRow("steps", "pass" if done else "fail", f"{state.step} of {state.steps}", note)
+    status: Status = "pass" if done else "fail" if state.steps else "not measured"
+    return ReportRow("steps", status, f"{state.step} of {state.steps or '?'}", note)
 
 
 def _pace(record: RunRecord) -> ReportRow:

@@ -32,8 +32,6 @@ from launcher.reports.measures import (
 from launcher.reports.plots import line_of, line_of_validations, plot
 from launcher.reports.render import render
 from launcher.reports.text import one_line, setting_text
-from launcher.runs.folder import Folder
-from launcher.views.read import read_record
 from launcher.views.record import RunRecord
 from launcher.views.runs import status_word
 from launcher.views.trace import Trace
@@ -102,9 +100,8 @@ class Report:
         return ", ".join(f"{count} {status}" for status, count in found.items())
 
 
-def make_report(folder: Folder, goal: Goal | None = None) -> Report:
-    """Read the run and judge it. Raises `Problems` where the goal's metric is not one of the run's."""
-    record = read_record(folder)
+def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
+    """Judge a run. Raises `Problems` where the goal's metric is not one of the run's."""
     judged = judge_goal(record, goal)
     cost, low = efficiency(record), error_groups(record)
     return Report(
@@ -149,9 +146,8 @@ def check_output(out: Path) -> None:
 def _intro(state: RunState) -> str:
     began = f", began {date(state.started_at)}" if state.started_at else ""
     doubt = f": {one_line(state.why, 400)}" if state.why and state.status != "failed" else ""
-    return (
-        f"{state.algorithm or 'unknown algorithm'}, {state.status} at step {state.step} of {state.steps}{began}{doubt}"
-    )
+    at = f"{state.status} at step {state.step} of {state.steps or '?'}"
+    return f"{state.algorithm or 'unknown algorithm'}, {at}{began}{doubt}"
 
 
 def _problems(record: RunRecord) -> list[str]:
@@ -169,7 +165,7 @@ def _problems(record: RunRecord) -> list[str]:
 def _facts(record: RunRecord) -> Iterator[tuple[str, str]]:
     state, final = record.state, record.final
     yield "status", status_word(state)
-    yield "steps", f"{state.step} of {state.steps}"
+    yield "steps", f"{state.step} of {state.steps or '?'}"
     yield "duration", clock(record.active_s)
     if final:
         yield f"held out, {label(final.name)}"[:60], final.shown

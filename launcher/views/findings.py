@@ -72,13 +72,17 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
             last, rate = max(last, event.step), max(rate, *_rates(event))
         found += see(event)
         if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
-            # an error that ended a program has its remedy by the rule's name
-            found.append(replace(event, fix=judge.fix_of(endings.fixes_of(event.rule)) or event.fix))
+            found.append(with_fix(event, judge))
     found += _still_waiting(waits, max(last, 0))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     found += [] if own else judge.finish()
     return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
+
+
+def with_fix(alert: Alert, judge: Judge) -> Alert:
+    """An error that ended a program has its remedy by the rule's name, in the program's own spelling."""
+    return replace(alert, fix=judge.fix_of(endings.fixes_of(alert.rule)) or alert.fix)
 
 
 def _still_waiting(waits: Waiting, step: int) -> list[Alert]:

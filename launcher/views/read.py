@@ -8,34 +8,41 @@ import shlex
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
-from yaml import YAMLError
-
-from launcher.core.bounded_parse import parse_json, parse_yaml
-from launcher.core.events import Alert, Event, HeldOutScores, LogReader, Sample, Step, events_of, is_damage
-from launcher.core.files import read_file
-from launcher.core.problems import OnMessage, Problem, Problems, error_message, short_repr
+from launcher.core.events import Alert, Event, Step, events_of
+from launcher.core.problems import OnMessage, Problem, Problems, short_repr
 from launcher.logs import trainer_state
 from launcher.logs.forms.numbering import Kind
+from launcher.logs.forms.reading import MANY_NAMES
 from launcher.logs.forms.writers import TWO_WRITERS
 from launcher.logs.sources import LogSource, open_log
 from launcher.runs import store
-from launcher.runs.folder import Folder, read_attempts
-from launcher.views.record import RunRecord
+from launcher.runs.folder import Folder
+
+
+@dataclass(frozen=True)
+class LogAsFolder(Folder):
+    """A log in the place of a run's folder: it has a name, and none of a folder's files."""
+
+    title: str
+
+    @property
+    def name(self) -> str:
+        """The path as it was given, or `standard input`."""
+        return self.title
 
 
 @dataclass(frozen=True)
 class LogOrRun:
     """What a name stands for."""
 
-    title: str
-    """The run's name, or the log's path."""
+    folder: Folder
+    """The run's, or the log in its place."""
     kind: Kind
     """`rlrun` of a run; of a log its form: in whose spelling settings are named."""
     events: Callable[[], Iterator[Event]]
@@ -43,12 +50,17 @@ class LogOrRun:
     log: LogSource | None = None
     """The log; None where it is a run."""
 
+    @property
+    def title(self) -> str:
+        """The run's name, or the log's path."""
+        return self.folder.name
+
     def steps(self, tell: OnMessage = lambda text: None) -> Iterator[Step]:
-        """Those that are read; `tell` is called where the steps of a second program are left out."""
+        """Those that are read; `tell` is called where the steps of a second program, or metrics, are left out."""
         for event in self.events():
             if isinstance(event, Step):
                 yield event
-            elif isinstance(event, Alert) and event.rule == TWO_WRITERS:
+            elif isinstance(event, Alert) and event.rule in (TWO_WRITERS, MANY_NAMES):
                 tell(event.text)
 
     def last_steps(self, count: int) -> list[Step]:
@@ -63,19 +75,24 @@ class LogOrRun:
         return Problem(self.title, got, "use a log of verl, TRL or rlrun, or lines such as `Step 1/10 | Loss: 0.5`")
 
 
+def run_in(folder: Folder) -> LogOrRun:
+    """The run in a folder."""
+    return LogOrRun(folder, "rlrun", lambda: events_of(folder.events))
+
+
 def find(name: str, root: Path) -> LogOrRun:
     """The log file of that path, `-` for standard input, or the run: its folder, project/experiment, or experiment.
     Raises `Problems` where there is neither."""
     stream = copied(name)
-    if stream or os.path.isfile(name):
-        log = open_log(stream or Path(name), piped=stream is not None)
-        return LogOrRun("standard input" if name == "-" else name, log.kind, log.events, log)
-    if folder := store.named(name, root):
-        return LogOrRun(folder.name, "rlrun", lambda: events_of(folder.events))
-    if state := state_in(name):
-        log = open_log(state)
-        return LogOrRun(str(state), log.kind, log.events, log)
-    raise Problems(not_found(name, root))
+    path, title = stream or Path(name), "standard input" if name == "-" else name
+    if not stream and (os.path.isdir(name) or not os.path.exists(name)):
+        if folder := store.named(name, root):
+            return run_in(folder)
+        if not (state := state_in(name)):
+            raise Problems(not_found(name, root))
+        path, title = state, str(state)
+    log = open_log(path, piped=stream is not None)
+    return LogOrRun(LogAsFolder(path, title), log.kind, log.events, log)
 
 
 def state_in(name: str) -> Path | None:
@@ -125,52 +142,3 @@ def _logs_in(path: Path) -> list[str]:
     found = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings]
     states = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
     return [*map(str, sorted(found)[:8]), *map(str, states[-1:])]
-
-
-# ---- the record of a run
-
-
-def read_record(folder: Folder) -> RunRecord:
-    """The run as it is now. Raises `Problems` where the name means no run."""
-    heard_last: dict[int, float] | None = None
-
-    def last_heard(attempt: int) -> float | None:
-        """When an attempt wrote its last event, undone ones too: a killed launcher leaves no other end."""
-        nonlocal heard_last
-        if heard_last is None:
-            log = LogReader(folder.events).new()
-            heard_last = {logged.attempt: logged.event.at for logged in log if not is_damage(logged.event)}
-        return heard_last.get(attempt)
-
-    record = RunRecord(folder, store.see(folder).state, attempts=read_attempts(folder), last_heard=last_heard)
-    record.settings = _node(record, "spec.yaml", parse_yaml)
-    record.lock = _node(record, "lock.json", parse_json)
-    for event in events_of(folder.events):
-        record.take(event)
-    if not folder.events.is_file():
-        record.unread.append("events.jsonl: there is none, so nothing is known of the training")
-    if record.damaged:
-        record.unread.append(f"events.jsonl: {record.damaged} damaged lines were left out")
-    return record
-
-
-def _node(record: RunRecord, name: str, parse: Callable[[bytes], Any]) -> Mapping[str, Any]:
-    try:
-        node = parse(read_file(record.folder.path / name))
-    except (OSError, ValueError, YAMLError) as error:
-        record.unread.append(f"{name}: cannot be read, {error_message(error)}")
-        return {}
-    if not isinstance(node, dict):
-        record.unread.append(f"{name}: holds no settings")
-        return {}
-    return node
-
-
-def samples_at(folder: Folder, step: int) -> Iterator[Sample]:
-    """The answers that were logged at a step."""
-    return (event for event in events_of(folder.events) if isinstance(event, Sample) and event.step == step)
-
-
-def scores_at(folder: Folder, step: int) -> Iterator[HeldOutScores]:
-    """The scores of single prompts that were logged at a step."""
-    return (event for event in events_of(folder.events) if isinstance(event, HeldOutScores) and event.step == step)

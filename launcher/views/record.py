@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from yaml import YAMLError
+
+from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.events import (
     GOES_BACK,
     Alert,
     Event,
     HeldOutScores,
     Loaded,
+    LogReader,
     Restarted,
     Resumed,
     Sample,
@@ -27,14 +32,20 @@ from launcher.core.events import (
     Step,
     Usage,
     WentOn,
+    events_of,
     is_damage,
 )
+from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, held_out, validation
+from launcher.core.problems import Problems, error_message
 from launcher.core.redaction import redact
 from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
 from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
-from launcher.runs.folder import Attempt, Folder
+from launcher.runs import store
+from launcher.runs.folder import Attempt, Folder, read_attempts
+from launcher.views.log_state import LogState
+from launcher.views.read import LogOrRun
 from launcher.views.trace import Trace
 
 METRICS = 400  # names whose curves are kept
@@ -106,6 +117,10 @@ class RunRecord:
 
     folder: Folder
     state: RunState
+    events: Callable[[], Iterator[Event]]
+    """Reads all events from the beginning."""
+    of_log: bool = False
+    """Whether it is the log of another program, whose settings are unknown."""
     unread: list[str] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     lock: Mapping[str, Any] = field(default_factory=dict)
@@ -164,7 +179,8 @@ class RunRecord:
     def verdict(self) -> RunVerdict:
         """What its end says; before that, or of an older version, what its events say so far."""
         serious = [each for each in self.alerts if each.level == "critical" and each.rule]
-        return self.state.verdict or judge_end(self.state, self.results, EndFacts(serious[:2]))
+        verdict = self.state.verdict or judge_end(self.state, self.results, EndFacts(serious[:2]))
+        return replace(verdict, fix="") if self.of_log else verdict
 
     def trace(self, *names: str) -> tuple[str, Trace] | None:
         """The first of these metrics that has a value."""
@@ -261,3 +277,57 @@ def _shortened(sample: Sample) -> Sample:
         return sample
     cut = [redact(text)[:TEXT] for text in (sample.prompt, sample.response, sample.ground_truth)]
     return replace(sample, prompt=cut[0], response=cut[1], ground_truth=cut[2])
+
+
+# ---- the record of a run
+
+
+def read_record(folder: Folder) -> RunRecord:
+    """The run as it is now."""
+    heard_last: dict[int, float] | None = None
+
+    def last_heard(attempt: int) -> float | None:
+        """When an attempt wrote its last event, undone ones too: a killed launcher leaves no other end."""
+        nonlocal heard_last
+        if heard_last is None:
+            log = LogReader(folder.events).new()
+            heard_last = {logged.attempt: logged.event.at for logged in log if not is_damage(logged.event)}
+        return heard_last.get(attempt)
+
+    events = partial(events_of, folder.events)
+    record = RunRecord(folder, store.see(folder).state, events, attempts=read_attempts(folder), last_heard=last_heard)
+    record.settings = _node(record, "spec.yaml", parse_yaml)
+    record.lock = _node(record, "lock.json", parse_json)
+    for event in events():
+        record.take(event)
+    if not folder.events.is_file():
+        record.unread.append("events.jsonl: there is none, so nothing is known of the training")
+    if record.damaged:
+        record.unread.append(f"events.jsonl: {record.damaged} damaged lines were left out")
+    return record
+
+
+def record_of(source: LogOrRun) -> RunRecord:
+    """A run, or a log of another program as one. Raises `Problems` where a log has no step."""
+    if source.log is None:
+        return read_record(source.folder)
+    log = LogState(source.title, source.kind)
+    record = RunRecord(source.folder, log.state, source.events, of_log=True)
+    for event in chain(chain.from_iterable(map(log.see, source.events())), log.finish()):
+        record.take(event)
+    if not record.traces:
+        raise Problems(source.no_metrics)
+    record.state = log.ended(source.log.at)
+    return record
+
+
+def _node(record: RunRecord, name: str, parse: Callable[[bytes], Any]) -> Mapping[str, Any]:
+    try:
+        node = parse(read_file(record.folder.path / name))
+    except (OSError, ValueError, YAMLError) as error:
+        record.unread.append(f"{name}: cannot be read, {error_message(error)}")
+        return {}
+    if not isinstance(node, dict):
+        record.unread.append(f"{name}: holds no settings")
+        return {}
+    return node

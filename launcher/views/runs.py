@@ -79,7 +79,7 @@ def status_line(name: str, state: RunState) -> str:
     left = f", {clock(state.eta_s)} left" if state.status == "running" and state.eta_s is not None else ""
     parts = (
         f"{name}: {status_word(state)}",
-        f"step {state.step}/{state.steps}",
+        f"step {state.step}/{state.steps or '?'}",
         f"{clock(state.elapsed_s)}{left}",
         "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
         f"held out {held_out(state)}" if state.last else "",

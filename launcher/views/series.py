@@ -13,8 +13,6 @@ from launcher.core.metrics import HELD_OUT, better, label, shown_in
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.views.trace import Trace
 
-MOST_NAMES = 20_000
-"""Metrics that are kept of one log; a log with more is damaged."""
 STEP_NUMBER = ("step", "global_step", "training/global_step")
 TELLING = 18
 """Most metrics of the overview: what fits on a screen."""
@@ -53,7 +51,7 @@ def overview(steps: Iterable[Step], keys: Sequence[str]) -> Overview:
     chosen = set[str]()
     for step in steps:
         last = max(last, step.step)
-        if (new := step.metrics.keys() - names) and len(names) < MOST_NAMES:
+        if new := step.metrics.keys() - names:
             names |= new
             chosen |= {name for name in new if (matches(name, keys) if keys else is_telling(name))}
         for name in chosen & step.metrics.keys():

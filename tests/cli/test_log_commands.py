@@ -90,15 +90,50 @@ def test_what_is_neither_a_log_nor_a_run(run_root, tmp_path):
             find(name, run_root)
     empty = tmp_path / "empty.log"
     empty.write_text("nothing of worth\n")
-    for command in (["metrics"], ["diagnose", "--json"]):  # what cannot be read is not healthy
+    for command in (["metrics"], ["diagnose", "--json"], ["status"], ["report"]):  # what cannot be read is not healthy
         code, text = rlrun(*command, str(empty))
         assert code == 2 and "no line with metrics" in text
 
 
 def test_what_is_for_runs_alone_says_what_reads_a_log(log, run_root):
-    for command in (["report", log], ["compare", log, "r"], ["track", log, "--to", "file"]):
+    for command in (["logs", log], ["track", log, "--to", "file"]):
         code, text = rlrun(*command, "--root", str(run_root))
-        assert code == 2 and "a file, and no run; use the name of a run; rlrun watch, metrics, samples and" in text
+        assert code == 2 and "a file, and no run; use the name of a run; rlrun status, show, watch, metrics," in text
+
+
+def test_a_log_has_a_status_and_a_report_as_a_run_has(log):
+    code, text = rlrun("status", log, "--json")
+    found = json.loads(text)
+    assert code == 0 and (found["run"], found["step"], found["score"], found["last_at"]) == (log, 20, 0.5, 1010.0)
+    assert found["last"]["value"] == 0.567 and found["status"] == "running"
+    assert "step 20/?; 16:50; score 0.5; held out openai/gsm8k 0.567 at step 20" in rlrun("status", log)[1]
+    code, text = rlrun("show", log)
+    assert code == 0 and "score 0.5" in text and "1970" not in text and "attempt" not in text
+    code, text = rlrun("report", log, "--json")
+    found = json.loads(text)
+    assert code == 0 and found["run"] == log and found["measured"]["value"] == 0.567
+    page, markdown = (Path(f"{log}.report.{ending}").read_text() for ending in ("html", "md"))
+    assert "<svg" in page and "openai/gsm8k" in page and "| score |" in markdown
+
+
+def test_a_log_that_tells_its_end_has_it_as_its_status(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("Step 1/2 | Loss: 0.5\nStep 2/2 | Loss: 0.4\n")
+    assert json.loads(rlrun("status", str(path), "--json")[1])["status"] == "finished"
+    path.write_text('Step 1/9 | Loss: 0.5\nTraceback (most recent call last):\n  File "a"\nValueError: no\n')
+    found = json.loads(rlrun("status", str(path), "--json")[1])
+    assert found["status"] == "failed" and "ValueError: no" in found["why"]
+
+
+def test_logs_and_runs_are_compared_as_different_settings(log, run_root, tmp_path):
+    other = tmp_path / "other.log"
+    other.write_text(Path(log).read_text().replace(":0.567", ":0.7"))
+    code, text = rlrun("compare", log, str(other), "r", "--root", str(run_root), "--json")
+    found = json.loads(text)
+    assert code == 0 and found["runs"] == {"A": [log], "B": [str(other)], "C": ["p/r"]}
+    assert found["settings"]["log"] == {"A": log, "B": str(other), "C": "-"}
+    code, text = rlrun("compare", log, str(other))
+    assert code == 0 and "+0.133 (0.7 and 0.567)" in text
 
 
 def test_secrets_and_control_characters_of_a_log_are_not_printed(tmp_path):

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import LogProgress, Step
+from launcher.core.events import Alert, LogProgress, Step
 from launcher.core.problems import Problems
+from launcher.logs.forms.reading import MANY_NAMES, MOST_NAMES
 from launcher.logs.parser import LogParser
 from launcher.logs.sources import BLOCK, LONGEST_LINE, GrowingLog, open_log
+from launcher.views.read import find
 
 
 def line(step: int, end: str = "\n") -> str:
@@ -218,6 +220,30 @@ def test_what_is_no_file(tmp_path):
     for name in ("missing", ".", "pipe"):
         with pytest.raises(Problems, match="use the path of a log file, or the name of a run"):
             open_log(tmp_path / name)
+    for name in ("pipe", "/dev/zero", "/proc/self/environ", "/proc/self/pagemap"):
+        with pytest.raises(Problems, match=r"is a pipe, not|is a device, not|is made by the system"):
+            find(str(tmp_path / name), tmp_path)
+
+
+def test_holes_of_a_sparse_log_are_not_read(tmp_path):
+    path = log_at(tmp_path, line(1))
+    with path.open("r+b") as file:
+        file.truncate(2**42)  # hours, were it read
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + line(2).encode())
+    assert numbers(open_log(path).events()) == numbers(growing(path).new()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("form", "pair", "between"),
+    [("step:{} - {}\n", "n{}:1.0", " - "), ("{{'loss': 0.5, 'step': {}, {}}}\n", "'n{}': 1.0", ", ")],
+)
+def test_a_log_of_too_many_names_keeps_the_first(tmp_path, form, pair, between):
+    steps = [between.join(pair.format(f"{step}_{place}") for place in range(5_000)) for step in range(6)]
+    path = log_at(tmp_path, "".join(form.format(step, pairs) for step, pairs in enumerate(steps)))
+    events = list(open_log(path).events())
+    names = {name for event in events if isinstance(event, Step) for name in event.metrics}
+    assert len(names) == MOST_NAMES and [event.rule for event in events if isinstance(event, Alert)] == [MANY_NAMES]
 
 
 def test_an_empty_log(tmp_path):

@@ -11,7 +11,7 @@ from launcher.core.events import Ended, Step
 from launcher.core.problems import Problems
 from launcher.reports.goal import Goal, GoalResult, judge_goal, parse_goal
 from launcher.reports.items import common_items
-from launcher.views.read import read_record
+from launcher.views.record import read_record
 
 
 @pytest.mark.parametrize(("text", "goal"), [

@@ -11,6 +11,7 @@ from launcher.reports.comparison import compare_runs
 from launcher.reports.goal import Goal
 from launcher.reports.measures import ReportRow
 from launcher.reports.report import make_report, write_report
+from launcher.views.record import read_record
 
 
 def pairs(held_out: str) -> list[Step]:
@@ -22,7 +23,7 @@ def pairs(held_out: str) -> list[Step]:
 
 
 def rows_of(make_run: Any, events: list[Any]) -> dict[str, ReportRow]:
-    report = make_report(make_run(events))
+    report = make_report(read_record(make_run(events)))
     return {row.name: row for row in (*report.checklist, *report.efficiency)}
 
 
@@ -61,14 +62,14 @@ def test_a_best_validation_is_named_only_where_it_is_better_than_the_last(
     make_run: Any, logged: Any, first: int, shown: bool
 ) -> None:
     events = [*logged.begin(), logged.validated(1, first, 10), logged.validated(2, 5, 10)]
-    assert any(name == "best, at step 1" for name, _ in make_report(make_run(events)).facts) is shown
+    assert any(name == "best, at step 1" for name, _ in make_report(read_record(make_run(events))).facts) is shown
 
 
 def test_an_argument_that_a_finding_names_already_is_not_repeated(make_run: Any, logged: Any) -> None:
     alerts = [Alert(at=5.0, step=1, text=text, rule=text[:4], fix="optim.lr=1e-6")
               for text in ("loss grows; use optim.lr=1e-6", "norm grows")]  # fmt: skip
     folder = make_run([*logged.begin(), *alerts])
-    for file in write_report(make_report(folder), folder.path / "report.html"):
+    for file in write_report(make_report(read_record(folder)), folder.path / "report.html"):
         assert file.read_text().count("optim.lr=1e-6") == 2
 
 
@@ -78,6 +79,7 @@ def test_a_few_logged_answers_do_not_judge_a_run(
 ) -> None:
     """`trainer.log_val_generations` is 4 by default."""
     step = logged.validated(1, 100, 256)
-    report = make_report(make_run([*logged.begin(rows=256), *logged.answers(1, logged_scores), step]), Goal(0.9))
+    run = make_run([*logged.begin(rows=256), *logged.answers(1, logged_scores), step])
+    report = make_report(read_record(run), Goal(0.9))
     (row,) = (row for row in report.checklist if row.name.startswith("held-out answers"))
     assert row.status == status and f"of {len(logged_scores)} logged answers" in row.figure

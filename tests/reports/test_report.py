@@ -31,8 +31,7 @@ from launcher.reports.goal import parse_goal
 from launcher.reports.measures import efficiency, reward_parts, stability
 from launcher.reports.report import Report, check_output, make_report, write_report
 from launcher.runs.folder import AttemptEnd
-from launcher.views.read import read_record
-from launcher.views.record import RunRecord
+from launcher.views.record import RunRecord, read_record
 
 LIMIT = 2_000_000  # bytes of a page
 HOSTILE = (
@@ -128,7 +127,7 @@ def test_a_folder_that_lacks_something(make_run: Any, logged: Any, tmp_path: Pat
         folder.events.unlink()
     if left == "a deep lock":
         folder.lock.write_text("[" * 10_000)
-    page, text = written(make_report(folder, parse_goal("0.5")), tmp_path)
+    page, text = written(make_report(read_record(folder), parse_goal("0.5")), tmp_path)
     Tags(page)
     named = {
         "nothing": "events.jsonl: there is none",
@@ -147,7 +146,7 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
         )
     record = read_record(folder)
     assert record.damaged == 3 and record.final and record.final.value == 0.8
-    page, _ = written(make_report(folder), tmp_path)
+    page, _ = written(make_report(read_record(folder)), tmp_path)
     assert (
         "events.jsonl: 3 damaged lines were left out" in page
         and "byte" not in page.partition("Health findings")[2][:300]
@@ -157,7 +156,7 @@ def test_damaged_and_half_written_lines_are_left_out(make_run: Any, logged: Any,
 def test_a_failed_run_says_why(make_run: Any, logged: Any, tmp_path: Path) -> None:
     events = [*logged.begin(), step(1, pg_loss=0.1), Crashed(at=200.0, lines=("CUDA out of memory",), cause="error"),
               Ended(at=201.0, how="failed", why="rank 0: CUDA out of memory")]  # fmt: skip
-    page, text = written(make_report(make_run(events)), tmp_path)
+    page, text = written(make_report(read_record(make_run(events))), tmp_path)
     assert "the run failed: rank 0: CUDA out of memory" in page
     assert "GRPO, failed at step 1 of 100" in text
 
@@ -166,7 +165,7 @@ def test_a_link_in_the_place_of_the_page_is_replaced(make_run: Any, logged: Any,
     folder, mine = make_run(logged.begin()), tmp_path / "mine"
     mine.write_text("precious")
     (folder.path / "report.html").symlink_to(mine)
-    write_report(make_report(folder), folder.path / "report.html")
+    write_report(make_report(read_record(folder)), folder.path / "report.html")
     assert mine.read_text() == "precious" and not (folder.path / "report.html").is_symlink()
     with pytest.raises(Problems):
         check_output(tmp_path / "x.txt")
@@ -186,7 +185,7 @@ def test_hostile_text_stays_text(make_run: Any, logged: Any, tmp_path: Path) -> 
     folder = make_run(
         events, spec=f"a: {json.dumps(HOSTILE.replace(chr(0xD800), ''))}\nreward: {{_target_: os.system}}\n"
     )
-    page, text = written(make_report(folder), tmp_path)
+    page, text = written(make_report(read_record(folder)), tmp_path)
     found = Tags(page)
     assert {"script", "img", "iframe", "a", "object"}.isdisjoint(found.tags)
     assert not [
@@ -201,7 +200,7 @@ def test_secrets_are_hidden(make_run: Any, logged: Any, tmp_path: Path) -> None:
     token = "hf_" + "abcDEF0123456789" * 2
     spec = f"reward: {{api_key: plain-words-here, url: 'https://u:pw123456@host/x'}}\nnote: {token}\n"
     folder = make_run([*logged.begin(), *logged.answers(4, [0.0], response=token)], spec=spec)
-    for text in written(make_report(folder), tmp_path):
+    for text in written(make_report(read_record(folder)), tmp_path):
         assert token not in text and "plain-words" not in text and "pw123456" not in text and "secret" in text
 
 
@@ -333,7 +332,7 @@ def test_no_code_of_a_run_is_loaded_for_its_report(reward: Any) -> None:
 def test_samples_are_drawn_with_a_fixed_seed(make_run: Any, logged: Any, tmp_path: Path) -> None:
     """S2-31: 20 of them, those of the last validation."""
     events = [*logged.begin(), *logged.answers(1, [0.0] * 90), *logged.answers(2, [1.0] * 90)]
-    report = make_report(make_run(events))
+    report = make_report(read_record(make_run(events)))
     assert len(report.samples) == 20 and {sample.step for sample in report.samples} == {2}
     assert report.samples == drawn(logged.answers(2, [1.0] * 90)) != logged.answers(2, [1.0] * 20)
     assert "20 of 90 answers that were logged at step 2, drawn with a fixed seed" in written(report, tmp_path)[0]
@@ -355,7 +354,7 @@ def test_parts_of_the_reward(make_run: Any) -> None:
 
 def listed(make_run: Any, events: list[Event], goal: str | None = None) -> dict[str, str]:
     record = read_record(make_run(events))
-    report = make_report(record.folder, parse_goal(goal) if goal else None)
+    report = make_report(record, parse_goal(goal) if goal else None)
     return {row.name: row.status for row in report.checklist}
 
 

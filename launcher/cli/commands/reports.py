@@ -7,18 +7,23 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.arguments import Root, RunName, complete_run
+from launcher.cli.arguments import LogOrRunName, Root, complete_run
 from launcher.cli.output import Cell, CommandAnswer, make_table, say, say_table
+from launcher.core.problems import Problem, Problems
 from launcher.reports.comparison import Comparison, compare_runs, write_comparison
 from launcher.reports.goal import parse_goal
 from launcher.reports.report import Report, check_output, make_report, write_report
-from launcher.runs import store
+from launcher.views.read import find
+from launcher.views.record import record_of
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Page to write; default: in the run's folder.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="Page to write; default: in the run's folder, or beside the log."),
+]
 
 
 def report(
-    name: RunName,
+    name: LogOrRunName,
     goal: Annotated[
         str | None,
         typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
@@ -26,12 +31,15 @@ def report(
     out: Out = None,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
-    """It is read from the run's folder alone, and may be made while the run goes on."""
+    """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
     wanted = parse_goal(goal) if goal is not None else None
-    folder = store.find(name, root)
-    page = out or folder.path / "report.html"
+    source = find(name, root)
+    beside = source.folder.path.with_name(f"{source.folder.path.name}.report.html")
+    page = out or (beside if source.log else source.folder.path / "report.html")
+    if name == "-" and not out:
+        raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
-    made = make_report(folder, wanted)
+    made = make_report(record_of(source), wanted)
     written_to = write_report(made, page)
     return CommandAnswer(made.node, lambda: _say_report(made, written_to))
 
@@ -56,7 +64,9 @@ def compare(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...", help="Runs, or a sweep: by what differs but for the seed.", autocompletion=complete_run
+            metavar="LOG-OR-RUN...",
+            help="Runs, logs, or a sweep: by what differs but for the seed.",
+            autocompletion=complete_run,
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="Also write a page.")] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.cells import cell_len
 
-from launcher.cli.arguments import Root, RunName
+from launcher.cli.arguments import LogOrRunName, Root, RunName
 from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.log_view import tail, watch_log
 from launcher.cli.output import AsJson, Cell, CommandAnswer, json_safe, make_table, out, say, say_table
@@ -24,7 +23,8 @@ from launcher.monitor.console import next_command
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
 from launcher.views import runs as views
-from launcher.views.read import not_found, state_in
+from launcher.views.read import find
+from launcher.views.record import record_of
 
 Cluster = Annotated[
     str | None,
@@ -79,7 +79,9 @@ def fitting_columns(rows: list[dict[str, str]], width: int) -> list[str]:
     return [column for column in rows[0] if column in kept]
 
 
-def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> CommandAnswer:
+def show(
+    name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
+) -> CommandAnswer:
     found = _find_here("show", name, root, cluster, as_json)
     if isinstance(found, CommandAnswer):
         return found
@@ -88,7 +90,9 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
     return CommandAnswer(node, lambda: _say_run(found, tried))
 
 
-def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> CommandAnswer:
+def status(
+    name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False
+) -> CommandAnswer:
     found = _find_here("status", name, root, cluster, as_json)
     if isinstance(found, CommandAnswer):
         return found
@@ -96,19 +100,21 @@ def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as
 
 
 def _find_here(command: str, name: str, root: Path, cluster: str | None, as_json: bool) -> store.Run | CommandAnswer:
-    """The run of that name; of a sweep where each of its points stands."""
+    """The run of that name, or the log as one; of a sweep where each of its points stands."""
     if cluster is not None:
         _on_head(cluster, command, name, root, *(["--json"] if as_json else []))
     if found := store.named(name, root, SWEEP):
         from launcher.cli.commands.sweep import answer_sweep  # noqa: PLC0415  # late: it loads what plans runs
 
         return answer_sweep(found.path)
-    return store.see(store.find(name, root))
+    source = find(name, root)
+    return store.Run(source.folder, record_of(source).state) if source.log else store.see(source.folder)
 
 
 def _say_run(run: store.Run, tried: list[Attempt]) -> None:
     out.print(picture(run.state, time.time()))
-    say(f"{run.folder.path}  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}", "dim")
+    attempts = f"  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}" if tried else ""
+    say(f"{run.folder.path}{attempts}", "dim")
     if tried:
         running = run.state.status == "running"
         rows = [_attempt_row(attempt, running and attempt is tried[-1]) for attempt in tried]
@@ -128,28 +134,27 @@ def _attempt_row(attempt: Attempt, runs: bool) -> tuple[str, ...]:
     return name, at, str(ended.step), *(" ".join(text.splitlines()) for text in (ended.cause, ended.why))
 
 
-def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
+def watch(name: LogOrRunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
     """Ctrl-C ends the watching, not the run.
 
-    RUN may also be a log that another program writes (verl, TRL, ...): it is followed until Ctrl-C. The exit code is 0
-    whatever the run's is. Without a terminal, or with --cluster, it prints what logs -f prints.
+    A log that another program writes (verl, TRL, ...) is followed until Ctrl-C. The exit code is 0 whatever the run's
+    is. Without a terminal, or with --cluster, it prints what logs -f prints.
     """
     if cluster is not None:
         _on_head(cluster, "watch", name, root)
     if sweep := store.named(name, root, SWEEP):
         raise Problems(Problem(str(sweep.path), "is a sweep", "use rlrun status, or watch one of its runs"))
-    log = Path(name) if os.path.isfile(name) else None
-    folder = None if log else store.named(name, root)
-    if folder is None and not (log := log or state_in(name)):
-        raise Problems(not_found(name, root))
-    if folder and not out.is_terminal:
+    if name == "-":
+        raise Problems(Problem("watch", "standard input cannot be followed", "use the path of the log"))
+    source = find(name, root)
+    if not (source.log or out.is_terminal):
         return logs(name, root, follow=True)
     with suppress(KeyboardInterrupt):
-        if log:
-            watch_log(log)
-        elif folder:
+        if source.log:
+            watch_log(source.log)
+        else:
             with watching() as picturing:
-                store.watch(folder, [picturing])
+                store.watch(source.folder, [picturing])
     return None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
-from launcher.core.events import Event, LogProgress, Sample, Step
+from launcher.core.events import Alert, Event, LogProgress, Sample, Step
 from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
 from launcher.logs.forms.values import NUMBER, to_number
 from launcher.logs.forms.writers import Writers
@@ -15,6 +16,12 @@ _OF_TRL = (
     "eval_runtime", "train_runtime",
 )  # fmt: skip
 """What the names of metrics begin with that the trainers of transformers and TRL log."""
+
+
+MOST_NAMES = 20_000
+"""Metrics that are read of one log."""
+MANY_NAMES = "many-names"
+"""`rule` of the alert that says that some are left out."""
 
 
 class LineReading:
@@ -31,6 +38,8 @@ class LineReading:
         self.header: int | None = None
         self.steps = 0
         """How many steps were made, but for plain step lines that follow each other."""
+        self._names = set[str]()
+        self._left_out = 0
         self.complete = False
         """Whether the last bar is at its end."""
         self.answers = list[Mapping[str, str]]()
@@ -49,7 +58,33 @@ class LineReading:
         self.steps += 1
         yield from self.samples(step)
         self.last = step
-        yield Step(at=self.at, step=step, metrics=metrics)
+        yield Step(at=self.at, step=step, metrics=self.kept(metrics))
+
+    def kept(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Without those whose names come after the first `MOST_NAMES`: a log with more is damaged."""
+        if metrics.keys() <= self._names:
+            return metrics
+        if len(self._names) + len(metrics) <= MOST_NAMES:
+            self._names |= metrics.keys()
+            return metrics
+        known = self._names | set(
+            islice((name for name in metrics if name not in self._names), MOST_NAMES - len(self._names))
+        )
+        self._names = known
+        self._left_out += len(metrics.keys() - known)
+        return {name: value for name, value in metrics.items() if name in known}
+
+    def overfull(self) -> Iterator[Alert]:
+        """That metrics were left out."""
+        if self._left_out:
+            text = f"more than {MOST_NAMES:,} names of metrics; {self._left_out:,} values of later names are left out"
+            yield Alert(
+                at=self.at,
+                step=self.last or 0,
+                text=text,
+                rule=MANY_NAMES,
+                cause="a damaged log, or names with numbers in them",
+            )
 
     def samples(self, step: int | None = None) -> Iterator[Sample]:
         """The answers that waited for the number of their step: by default they get that behind the last."""
