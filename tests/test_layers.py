@@ -115,7 +115,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     ),  # held open for a whole run in the second
     "typer": ("cli/",),
     "rich": ("cli/",),
-    "tensorboard": ("trackers/tensorboard.py",),
+    "tensorboard": ("trackers/tensorboard.py", "logs/tensorboard.py"),
     "wandb": ("trackers/wandb.py",),
     "trackio": ("trackers/trackio.py",),
     "mlflow": ("trackers/mlflow.py",),

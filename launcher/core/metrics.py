@@ -104,6 +104,19 @@ def main_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     return next(((name, metrics[name]) for name in _SCORES if name in metrics), None)
 
 
+ROUNDED = 1e-6  # of a mean margin: log-probabilities of equal models differ by as much
+
+
+def ties_as_half(metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """With an accuracy of 0.5 where no pair has a margin: TRL counts ties as wrong, and before the first update all
+    pairs are ties, as the policy is its reference. What is judged would rise by half at once."""
+    for held_out in ("", "val/"):
+        accuracy = f"{held_out}rewards/accuracies"
+        if accuracy in metrics and abs(metrics.get(f"{held_out}rewards/margins", math.inf)) <= ROUNDED:
+            metrics = {**metrics, accuracy: 0.5}
+    return metrics
+
+
 def watched(metrics: Mapping[str, float], count: int = 6) -> list[tuple[str, float]]:
     """The `count` numbers of a step that matter most, most important first."""
     return [(name, value) for name, _, value in shown_values("watched", metrics)][:count]

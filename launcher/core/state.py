@@ -32,7 +32,7 @@ from launcher.core.events import (
     WeightsMoved,
     WentOn,
 )
-from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, validation
+from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, ties_as_half, validation
 from launcher.core.redaction import cut_middle
 from launcher.core.verdict import RunVerdict
 
@@ -262,6 +262,7 @@ def _going_on(state: RunState) -> RunState:
 
 
 def _after_step(state: RunState, event: Step) -> RunState:
+    event = replace(event, metrics=ties_as_half(event.metrics))
     measured = validation(event.metrics)
     if measured:
         state = replace(state, validation=measured, validated_step=event.step)

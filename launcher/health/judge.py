@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.core.events import Alert, Event, Step
 from launcher.core.metric_aliases import by_our_names, canonical
-from launcher.core.metrics import catalogue
+from launcher.core.metrics import catalogue, ties_as_half
 from launcher.core.numbers import compact
 from launcher.core.problems import Problem, Problems
 from launcher.health.advice import LARGEST_LR
@@ -136,7 +136,9 @@ class Judge:
 
     def _take(self, event: Step) -> set[str]:
         """Add a step's values; the aliases that have a new one."""
-        found = {ours: (name, event.metrics[name]) for ours, name in by_our_names(event.metrics).items()}
+        spelt = by_our_names(event.metrics)
+        values = ties_as_half({ours: event.metrics[name] for ours, name in spelt.items()})
+        found = {ours: (name, values[ours]) for ours, name in spelt.items()}
         self._seen |= found.keys()
         fresh = set[str]()
         for alias, names in self._aliases.items():

@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean, median
 from typing import Any
 
 from launcher.core.events import Loaded, Step
-from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, wilson
+from launcher.core.metrics import Z95, HeldOut, better, better_than, held_out, mean_of_validations, ties_as_half, wilson
 from launcher.health.advice import LARGEST_LR, setting
 from launcher.health.judge import JudgedRun
 from launcher.health.series import UnknownValue
@@ -57,7 +57,7 @@ class OwnRun(JudgedRun):
         """Call it before the judge sees the step."""
         self.steps = max(self.steps, event.step)
         self._rises = self._rises + 1 if self.series["score"].gained() else 0
-        measured = held_out(event.step, event.metrics)
+        measured = held_out(event.step, ties_as_half(event.metrics))
         if measured is None:
             return
         if measured.name == ACCURACY and self.val_rows:

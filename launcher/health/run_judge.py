@@ -17,11 +17,11 @@ from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
 from launcher.health.advice import smallest_rate, usable, with_one_rate
 from launcher.health.expressions import PLAIN, evaluate, namespace, parse_condition
+from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
 from launcher.health.judge import Judge, JudgedRun
 from launcher.health.profiles import profile_names, read_profile_file, read_rules, rules_of
 from launcher.health.run_facts import OwnRun
 from launcher.health.series import UnknownValue
-from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
 from launcher.spec.health import HealthRules
 from launcher.spec.run import RunSpec
 

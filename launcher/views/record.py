@@ -36,12 +36,12 @@ from launcher.core.events import (
     is_damage,
 )
 from launcher.core.files import read_file
-from launcher.core.metrics import HeldOut, held_out, validation
+from launcher.core.metrics import HeldOut, held_out, ties_as_half, validation
 from launcher.core.problems import Problems, error_message
 from launcher.core.redaction import redact
 from launcher.core.state import RunState
 from launcher.core.verdict import RunVerdict
-from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
+from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
 from launcher.runs import store
 from launcher.runs.folder import Attempt, Folder, read_attempts
 from launcher.views.log_state import LogState
@@ -218,6 +218,7 @@ class RunRecord:
             self._went_back = event
 
     def _take_step(self, event: Step) -> None:
+        event = replace(event, metrics=ties_as_half(event.metrics))
         for name, value in event.metrics.items():
             if name not in self.traces and len(self.traces) >= METRICS:
                 continue

@@ -23,6 +23,7 @@ from launcher.cli.output import out
 from launcher.core.events import Loaded, LogProgress, Sample, Step, TrainingGroup, to_line
 from launcher.core.problems import Problems
 from launcher.logs.sources import GrowingLog
+from launcher.views.findings import judge_of
 from launcher.views.read import find
 
 
@@ -123,6 +124,20 @@ def test_a_log_that_tells_its_end_has_it_as_its_status(tmp_path):
     path.write_text('Step 1/9 | Loss: 0.5\nTraceback (most recent call last):\n  File "a"\nValueError: no\n')
     found = json.loads(rlrun("status", str(path), "--json")[1])
     assert found["status"] == "failed" and "ValueError: no" in found["why"]
+
+
+def test_an_accuracy_of_ties_is_no_start_of_a_rise(tmp_path):
+    """Before its first update DPO's policy is the reference: all margins are 0, and TRL's accuracy is 0."""
+    path = tmp_path / "dpo.log"
+    records = [{"rewards/margins": step / 100, "rewards/accuracies": 0.6 * (step > 0)} for step in range(4)]
+    rows = [records[0] | {"eval_" + name: value for name, value in records[0].items()}, *records[1:]]
+    path.write_text("".join(f"{ {'loss': 0.69, 'step': step} | row }\n" for step, row in enumerate(rows)))
+    found = json.loads(rlrun("status", str(path), "--json")[1])
+    assert found["curve"]["points"] == [0.5, 0.6, 0.6, 0.6] and found["first"]["value"] == 0.5
+    judge = judge_of(None, "trl")
+    for step, row in enumerate(rows):
+        judge.see(Step(at=0.0, step=step, metrics=row))
+    assert judge.series["accuracy"].min == 0.5
 
 
 def test_logs_and_runs_are_compared_as_different_settings(log, run_root, tmp_path):

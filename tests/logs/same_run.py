@@ -6,7 +6,6 @@ A form has its program's words for our metrics, and writes numbers with all digi
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from pprint import pformat
 
@@ -112,27 +111,6 @@ def rollouts(per: int) -> Callable[[Run], str]:
     return write
 
 
-def tensorboard(run: Run) -> bytes:
-    def varint(number: int) -> bytes:
-        return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
-
-    def field(number: int, content: bytes) -> bytes:
-        return varint(number << 3 | 2) + varint(len(content)) + content
-
-    def event(step: int, name: str, value: float) -> bytes:
-        scalar = field(1, name.encode()) + varint(2 << 3 | 5) + struct.pack("<f", value)
-        data = (
-            varint(1 << 3 | 1) + struct.pack("<d", 1.7e9) + varint(2 << 3) + varint(step) + field(5, field(1, scalar))
-        )
-        return struct.pack("<QI", len(data), 0) + data + b"\0" * 4
-
-    version = field(3, b"brain.Event:2")
-    first = struct.pack("<QI", len(version), 0) + version + b"\0" * 4
-    return first + b"".join(
-        event(i, f"train/{name}", value) for i, values in enumerate(run, 1) for name, value in TRL(values).items()
-    )
-
-
 FORMS: Mapping[str, Callable[[Run], str | bytes]] = {
     "trl dicts": lines(lambda i, v, n: str(TRL(v) | {"epoch": i / 8})),
     "trl dicts between bars": lines(lambda i, v, n: f"{bar(i, n)}\r{TRL(v) | {'epoch': i / 8}}"),
@@ -179,5 +157,4 @@ FORMS: Mapping[str, Callable[[Run], str | bytes]] = {
     "a line of columns": lines(lambda i, v, n: f"Step {i}/{n} | {pairs(PLAIN(v))}"),
     "blocks below a heading": lines(lambda i, v, n: f"Step {i}\n{pairs(UNDERSCORED(v), ': ', chr(10))}\n"),
     "blocks with their step": lines(lambda i, v, n: f"step: {i}\n{pairs(UNDERSCORED(v), ': ', chr(10))}\n---"),
-    "TensorBoard": tensorboard,
 }  # fmt: skip

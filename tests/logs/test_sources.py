@@ -7,6 +7,7 @@ import os
 import random
 import shlex
 import subprocess
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -276,3 +277,11 @@ def test_time_is_linear_in_a_line(piece):
         parser = LogParser()
         list(parser.feed(raw))
         list(parser.finish())
+
+
+def test_an_event_file_of_tensorboard_needs_its_package(tmp_path, monkeypatch):
+    path = log_at(tmp_path, b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\xc0*T\xd6\xdaA\x1a\rbrain.Event:2')
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert open_log(path).kind == "tensorboard"
+    with pytest.raises(Problems, match="use pip install tensorboard"):
+        list(open_log(path).events())

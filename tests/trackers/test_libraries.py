@@ -22,6 +22,7 @@ import pytest
 from launcher.core.events import Restarted, Step
 from launcher.trackers.sending import Sender
 from launcher.trackers.tracker import read_state, state_file, write_state
+from launcher.views.read import find
 
 
 def needs(name: str):
@@ -149,6 +150,18 @@ def test_tensorboards_own_reader_finds_every_value(folder, awkward, expected):
     assert (histogram.step, histogram.histogram_value.num) == (7, 9.0)
     assert histogram.histogram_value.bucket == [0.0, 7.0, 2.0]
     assert {"settings", "alerts", "val/samples/gsm8k"} <= {*events.Tags()["tensors"]}
+
+
+@needs("tensorboard")
+def test_an_event_file_is_a_log(folder):
+    folder.write([Step(at=float(n), step=n, metrics={"a": n / 4, "b": -1.0}) for n in range(1, 9)])
+    send(folder, "tensorboard")
+    (file,) = (folder.path / "tensorboard").iterdir()
+    source = find(str(file), folder.path)
+    assert source.kind == "tensorboard"
+    assert [(each.step, each.metrics["a"], each.metrics["b"]) for each in source.steps()] == [
+        (n, n / 4, -1.0) for n in range(1, 9)
+    ]
 
 
 @needs("tensorboard")

@@ -218,7 +218,7 @@ def test_spreads_are_torchs(step: tuple[Batch, Batch]) -> None:
         "critic/rewards/std": made.reward.std(),
         "critic/advantages/std": made.advantage[seen].std(),
         "critic/vf_explained_var": 1 - (made.target - made.value)[seen].var() / made.target[seen].var(),
-        "critic/rewards/positive_share": (made.reward > 0).double().mean(),
+        "critic/rewards/positive_share": (raw.reward > 0).double().mean(),
         "critic/rewards/max": made.reward.max(),
         "critic/rewards/min": made.reward.min(),
         "response_length/max": raw.mask.sum(1).max(),
@@ -243,6 +243,9 @@ def test_rewards(reward: list[float], std: float, positive: float, step: tuple[B
     found = measure.batch_metrics(raw, made, True, 6)
     assert found["critic/rewards/std"] == pytest.approx(std, rel=1e-6, abs=0)
     assert found["critic/rewards/positive_share"] == positive
+    penalised = replace(made, reward=made.reward - 2e9)  # by the KL divergence, in the reward
+    found = measure.batch_metrics(raw, penalised, True, 6)
+    assert found["critic/rewards/positive_share"] == positive and found["critic/rewards/max"] < 0
 
 
 # ---- distributions

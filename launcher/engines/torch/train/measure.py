@@ -90,7 +90,7 @@ def batch_metrics(
         values["train/gradient_share"] = torch.isin(prepared.group, prepared.group[learnt])
     known = ~unscored_rows(raw)
     raw, prepared = raw.rows(known), prepared.rows(known)
-    values["critic/rewards/positive_share"] = prepared.reward > 0
+    values["critic/rewards/positive_share"] = raw.reward > 0  # a penalty on the KL divergence makes it no wrong answer
     same = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
     values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": same}
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}

@@ -13,7 +13,7 @@ from launcher.core.events import Alert, Ended, Event, Loaded, Saved, Step, held_
 from launcher.core.metrics import wilson
 from launcher.core.state import fold
 from launcher.core.verdict import RunVerdict
-from launcher.health.verdict import EndFacts, HeldOutResults, judge_end
+from launcher.health.held_out import EndFacts, HeldOutResults, judge_end
 
 SIGNAL = Alert(step=51, text="89 % of the groups taught nothing; use sampler.n=16", fix="sampler.n=16")
 ADVICE = {"slower": "optim.lr=1e-5", "faster": "optim.lr=1e-3"}
