@@ -126,7 +126,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "uvicorn": ("cli/commands/serve.py",),
     "verl": (),
 }
-LATE = 66
+LATE = 67
 FOREIGN_PROGRAMS = {"engines/verl/validate.py"}
 """They run in the environment of another program, and import nothing of ours."""
 ROOT = Path(__file__).parents[1] / "launcher"

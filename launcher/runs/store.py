@@ -130,9 +130,7 @@ def find(name: str, root: Path) -> Folder:
     if found := named(name, root):
         return found
     if os.path.isfile(name):
-        fix = (
-            "use the name of a run; rlrun status, show, watch, metrics, samples, diagnose, report and compare read logs"
-        )
+        fix = "use the name of a run; rlrun status, show, watch, metrics, samples, diagnose, report, compare read logs"
         raise Problems(Problem(short_repr(name), "a file, and no run", fix, "not-found"))
     raise Problems(
         Problem(short_repr(name), f"no run of that name in {root}", suggest(name, sorted(_names(root))), "not-found")

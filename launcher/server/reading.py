@@ -43,7 +43,7 @@ class ReadRun:
         of = self.columns
         known = set(of.places_of(*kinds)[:, 3].tolist())
         only = steps if steps and known.issuperset(steps) else None
-        return LogOrRun(self.folder.name, "rlrun", lambda: of.events(*kinds, steps=only))
+        return LogOrRun(self.folder, "rlrun", lambda: of.events(*kinds, steps=only))
 
     def row_of(self, step: int) -> list[int]:
         """The rows of a step, more than one where the log repeats it. Raises `Problems`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from launcher.core.events import Alert, Event, LogProgress, Sample, Step
 from launcher.logs.forms.numbering import SUREST, Basis, Kind, Numbering
@@ -64,27 +63,16 @@ class LineReading:
         """Without those whose names come after the first `MOST_NAMES`: a log with more is damaged."""
         if metrics.keys() <= self._names:
             return metrics
-        if len(self._names) + len(metrics) <= MOST_NAMES:
-            self._names |= metrics.keys()
-            return metrics
-        known = self._names | set(
-            islice((name for name in metrics if name not in self._names), MOST_NAMES - len(self._names))
-        )
-        self._names = known
-        self._left_out += len(metrics.keys() - known)
-        return {name: value for name, value in metrics.items() if name in known}
+        new, room = [name for name in metrics if name not in self._names], MOST_NAMES - len(self._names)
+        self._names.update(new[:room])
+        self._left_out += len(new[room:])
+        return {name: metrics[name] for name in metrics if name in self._names} if new[room:] else metrics
 
     def overfull(self) -> Iterator[Alert]:
         """That metrics were left out."""
         if self._left_out:
             text = f"more than {MOST_NAMES:,} names of metrics; {self._left_out:,} values of later names are left out"
-            yield Alert(
-                at=self.at,
-                step=self.last or 0,
-                text=text,
-                rule=MANY_NAMES,
-                cause="a damaged log, or names with numbers in them",
-            )
+            yield Alert(at=self.at, step=self.last or 0, text=text, rule=MANY_NAMES)
 
     def samples(self, step: int | None = None) -> Iterator[Sample]:
         """The answers that waited for the number of their step: by default they get that behind the last."""

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
 from launcher.config import diff
-from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage, events_of
+from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage
 from launcher.core.files import open_file, read_file
 from launcher.core.metrics import held_out_score, label, validation
 from launcher.core.problems import Problem, Problems
@@ -32,7 +32,7 @@ from launcher.server.routes.curves import CurvePoints
 from launcher.server.services import UsesServices
 from launcher.server.values import Number
 from launcher.views.findings import find_problems
-from launcher.views.read import LogOrRun
+from launcher.views.read import run_in
 
 OWN = declared(400, 401, 403, 404, 422)
 router = APIRouter(tags=["records"], responses=OWN)
@@ -145,7 +145,7 @@ def get_findings(run: UsesRun, profile: str = "") -> Json:
 
 
 def _findings(run: ReadRun, profile: str) -> list[Any]:
-    source = LogOrRun(run.folder.name, "rlrun", lambda: events_of(run.folder.events))
+    source = run_in(run.folder)
     rules = read_profile(profile) if profile else None
     own = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
     return find_problems(source, rules, own).nodes
