@@ -72,7 +72,7 @@ BELOW = {
         "launch preflight.checks"
     ),
     "server": "core monitor runs views spec preflight launch",
-    "server.routes": "core config config.names config.reference health launch reports runs views server",
+    "server.routes": "core config config.names config.reference health launch reports runs views server trackers",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

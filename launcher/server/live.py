@@ -202,7 +202,7 @@ class JobsTail:
         return [orjson.dumps(node).decode() for node in nodes]
 
 
-class Hub:
+class LiveStreams:
     """All that is watched, and the task that looks at it while anybody watches."""
 
     def __init__(self) -> None:

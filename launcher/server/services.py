@@ -12,7 +12,7 @@ from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
-from launcher.server.live import Hub
+from launcher.server.live import LiveStreams
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Services:
     """What was read of the runs that were asked for lately."""
     memo: Memo = field(default_factory=Memo)
     """Answers that take long, by what they are made of."""
-    live: Hub = field(default_factory=Hub)
+    live: LiveStreams = field(default_factory=LiveStreams)
 
 
 def services_of(request: Request) -> Services:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from typing import Any, get_args
 
 from launcher.core.events import Event, How, Level, Usage
@@ -22,6 +23,44 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LAST_LOOK_S = 6.0  # at the end of a run, for one more scrape of its last values
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _USAGE = [each.name for each in fields(Usage) if each.name not in ("rank", "host", *Event.__dataclass_fields__)]
+
+
+@dataclass(frozen=True)
+class LatestValues:
+    """What a page says of one run."""
+
+    run: str
+    up: bool = True
+    step: int = 0
+    at: float = 0.0
+    """When that step finished, Unix seconds."""
+    alerts: Mapping[str, int] = field(default_factory=dict)
+    """By their level."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    """By rank."""
+
+
+def page_of(runs: Sequence[LatestValues]) -> str:
+    """A page of these runs: each gauge once, with the values of all."""
+    return "".join(chain.from_iterable(_families(runs)))
+
+
+def _families(runs: Sequence[LatestValues]) -> Iterator[Iterator[str]]:
+    labels = [f'run="{escaped(each.run)}"' for each in runs]
+    known = list(zip(labels, runs, strict=True))
+    yield _family("rlrun_up", "1 while the run is followed", {run: float(of.up) for run, of in known})
+    yield _family("rlrun_step", "latest finished step", {run: float(of.step) for run, of in known})
+    yield _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", {run: of.at for run, of in known})
+    levels = get_args(Level)
+    alerts = {f'{run},level="{level}"': float(of.alerts.get(level, 0)) for run, of in known for level in levels}
+    yield _family("rlrun_alerts", "alerts of the run", alerts)
+    named = {f'{run},name="{escaped(name)}"': value for run, of in known for name, value in of.metrics.items()}
+    yield _family("rlrun_metric", "latest value of a metric", named)
+    for name in _USAGE:
+        used = {f'{run},rank="{rank}"': vars(usage)[name] for run, of in known for rank, usage in of.usage.items()}
+        values = {label: float(value) for label, value in used.items() if value is not None}
+        yield _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", values)
 
 
 class Prometheus(Tracker):
@@ -56,21 +95,8 @@ class Prometheus(Tracker):
         """What `/metrics` answers now."""
         with self._lock:
             self._asked = self._changed
-            return "".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        run = f'run="{escaped(self._run)}"'
-        yield from _family("rlrun_up", "1 while the run is followed", {run: 1.0})
-        yield from _family("rlrun_step", "latest finished step", {run: float(self._step)})
-        yield from _family("rlrun_step_timestamp_seconds", "when it finished, Unix time", {run: self._at})
-        levels = {f'{run},level="{level}"': float(self._alerts[level]) for level in get_args(Level)}
-        yield from _family("rlrun_alerts", "alerts of the run", levels)
-        named = {f'{run},name="{escaped(name)}"': value for name, value in self._metrics.items()}
-        yield from _family("rlrun_metric", "latest value of a metric", named)
-        for name in _USAGE:
-            used = {f'{run},rank="{rank}"': vars(usage)[name] for rank, usage in self._usage.items()}
-            known = {labels: float(value) for labels, value in used.items() if value is not None}
-            yield from _family(f"rlrun_usage_{name}", "of a training process; see the event Usage", known)
+            known = self._alerts, self._metrics, self._usage
+            return page_of([LatestValues(self._run, True, self._step, self._at, *known)])
 
     def close(self, how: How | None) -> None:
         """Values that were not asked for since they changed are kept for a moment."""

@@ -13,7 +13,7 @@ from starlette.testclient import WebSocketDenialResponse
 
 from launcher.core.events import Alert, Restarted, Step, to_line
 from launcher.server import live
-from launcher.server.live import BegunAnew, Hub, Overtaken
+from launcher.server.live import BegunAnew, LiveStreams, Overtaken
 from tests.server.conftest import write_run
 
 LINES = 400
@@ -41,7 +41,7 @@ class Client:
             raise ConnectionError
         await asyncio.sleep(0)
 
-    async def follow(self, hub: Hub, path: Path) -> None:
+    async def follow(self, hub: LiveStreams, path: Path) -> None:
         while len(self.got) < LINES:
             self._left = self._breaks.randrange(1, LINES)
             try:
@@ -69,12 +69,12 @@ def test_each_line_once_and_in_order_across_broken_connections(seed, tmp_path, m
     async def never(text: str) -> None:
         await asyncio.Event().wait()
 
-    async def frozen(hub: Hub) -> None:
+    async def frozen(hub: LiveStreams) -> None:
         with pytest.raises(Overtaken):
             await hub.send_log(path, -1, never)
 
     async def run() -> list[Client]:
-        hub, clients = Hub(), [Client(random.Random(number)) for number in range(20)]
+        hub, clients = LiveStreams(), [Client(random.Random(number)) for number in range(20)]
         await asyncio.gather(frozen(hub), write(), *(client.follow(hub, path) for client in clients))
         return clients
 
@@ -109,7 +109,7 @@ def test_a_client_that_the_ring_overtakes_can_come_back(tmp_path, monkeypatch):
             except ConnectionError:
                 return
 
-    hub = Hub()
+    hub = LiveStreams()
     asyncio.run(run())
     assert got == list(range(100))
 
@@ -137,7 +137,7 @@ def test_a_log_that_is_begun_anew_ends_the_stream(tmp_path):
             path.write_text(line(0))
 
     with pytest.raises(BegunAnew):
-        asyncio.run(Hub().send_log(path, -1, send))
+        asyncio.run(LiveStreams().send_log(path, -1, send))
 
 
 def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.events import Phase, Saved, Step, TrainingGroup, Usage, events_of, prompt_digest, to_line
+from launcher.core.events import Alert, Phase, Saved, Step, TrainingGroup, Usage, events_of, prompt_digest, to_line
 from launcher.core.redaction import printable
 from launcher.server.routes import curves
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE, make_folders
+from tests.server.conftest import write_run
 
 RUNS = ("sft", "dpo", "grpo", "killed")
 
@@ -274,3 +276,23 @@ def test_comparisons_are_bounded_and_of_jobs_that_are_there(ask):
     assert ask("/api/compare", jobs="nonsense", status=404)["problems"][0]["where"] == "uuid"
     assert ask("/api/compare", jobs=ask.uuids["grpo"], status=422)
     assert ask("metrics", "../../etc", status=404)
+
+
+def test_prometheus_has_every_run_once(root, serve):
+    """A run that is written has all values, one that ended lately too, one that ended long ago only its step."""
+    long_ago = write_run(root / "math" / "old")
+    recent = write_run(
+        root / "math" / 'a"b', 2, how="failed", more=(Alert(at=1.0, step=2, text="x", level="critical"),)
+    )
+    lines = (recent / "events.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) | {"at": time.time()}
+    (recent / "events.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    answer = serve().get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    page = answer.text.splitlines()
+    assert len([line for line in page if line.startswith("# TYPE")]) == len({line for line in page if "# TYPE" in line})
+    assert f'rlrun_step{{run="math/{long_ago.name}"}} 3.0' in page and 'rlrun_step{run="math/a\\"b"} 2.0' in page
+    assert 'rlrun_alerts{run="math/a\\"b",level="critical"} 1.0' in page
+    assert 'rlrun_metric{run="math/a\\"b",name="critic/score/mean"} 0.2' in page
+    assert not [line for line in page if line.startswith('rlrun_metric{run="math/old"')]
+    assert 'rlrun_up{run="math/old"} 0.0' in page

@@ -13,10 +13,10 @@ from launcher.server.database import Database
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
 from launcher.server.problems import add_handlers
-from launcher.server.routes import answers, curves, jobs, launch, live, models, page, records, schema
+from launcher.server.routes import answers, curves, jobs, launch, live, models, page, prometheus, records, schema
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, page)
+ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, page)
 """Modules with a `router`, in the order in which they are asked."""
 
 
