@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the 
 
 .DEFAULT_GOAL := help
 .PHONY: help equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
-	clean downloads secrets launches hostile ruined newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
+	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,12 @@ model-folders: $(VENV)/ready-dev  ## 34 shapes of public models' folders: plan, 
 
 chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must end with the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)
+
+logger-chaos: $(VENV)/ready-dev  ## kill the server KILLS times while a script logs 500 rows a second: each row is stored once
+	$(VENV)/bin/python benchmarks/logger_chaos.py $(KILLS) $(SEED)
+
+logger-calls: $(VENV)/ready-dev  ## how long a call of DualLogger takes, with the platform up, down, hanging, answering 500
+	$(VENV)/bin/python benchmarks/logger_calls.py
 
 node-runs: $(VENV)/ready-dev  ## runs over 4 simulated nodes (root): equality with one node, missing GPUs, SIGSTOP, SIGTERM
 	$(VENV)/bin/python benchmarks/node_runs.py 4

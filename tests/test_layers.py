@@ -26,6 +26,7 @@ BELOW = {
     "rewards": "core hubs spec rewards.worker sandbox",
     "text": "core spec models",
     "trackers": "core",
+    "logger": "core logs",
     "tools.merge": "core spec models engines.torch.model",
     "clusters.slurm": "core spec clusters.local clusters.ray",
     "engines.torch.model": "core spec models rewards text",
@@ -67,12 +68,12 @@ BELOW = {
     ),
     "tools.importing": ("core spec config.names engines.verl.config engines.verl config preflight.checks sandbox"),
     "cli.commands": (
-        "core clusters.nodes health hubs spec data models monitor clusters.ray tools.merge runs config trackers "
+        "core clusters.nodes health hubs logger spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks"
     ),
     "server": "core monitor runs views spec preflight launch",
-    "server.routes": "core config config.names config.reference health launch reports runs views server trackers",
+    "server.routes": "core config config.names config.reference health launch logger reports runs views server trackers",
     "": "runs core monitor preflight launch",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

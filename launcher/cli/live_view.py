@@ -131,12 +131,14 @@ def _used(usage: Sequence[Usage]) -> str:
     if full.gpu_memory_bytes is not None and full.gpu_memory_total_bytes is not None:
         parts.append(f"{_gb(full.gpu_memory_bytes)} of {_gb(full.gpu_memory_total_bytes)} GB")
     parts += [f"{max(heat):.0f} °C"] if heat else []
-    if not parts:
-        full = max(usage, key=lambda each: each.machine_memory_bytes / max(each.machine_memory_total_bytes, 1))
-        cpu, memory = sum(each.cpu_percent for each in usage), sum(each.memory_bytes for each in usage)
-        of_all = f"machine {_gb(full.machine_memory_bytes)} of {_gb(full.machine_memory_total_bytes)} GB"
-        parts = [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", of_all]
-    return "  ·  ".join(parts)
+    return "  ·  ".join(parts or _used_without_gpu(usage))
+
+
+def _used_without_gpu(usage: Sequence[Usage]) -> list[str]:
+    full = max(usage, key=lambda each: (each.machine_memory_bytes or 0) / (each.machine_memory_total_bytes or 1))
+    cpu, memory = sum(each.cpu_percent or 0.0 for each in usage), sum(each.memory_bytes or 0 for each in usage)
+    of_all = f"machine {_gb(full.machine_memory_bytes or 0)} of {_gb(full.machine_memory_total_bytes or 0)} GB"
+    return [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", of_all]
 
 
 def _gb(size: int) -> str:

@@ -283,15 +283,15 @@ class Usage(Event):
 
     rank: Int
     host: str
-    cpu_percent: float
+    cpu_percent: float | None = None
     """Of one core, with its children, since the last measurement."""
-    memory_bytes: Int
+    memory_bytes: Int | None = None
     """Resident, with its children; shared memory counts for each."""
-    machine_cpu_percent: float
+    machine_cpu_percent: float | None = None
     """Of all cores, by all processes."""
-    machine_memory_bytes: Int
-    machine_memory_total_bytes: Int
-    disk_free_bytes: Int | None
+    machine_memory_bytes: Int | None = None
+    machine_memory_total_bytes: Int | None = None
+    disk_free_bytes: Int | None = None
     """On the disk of the run's folder; on a machine that cannot see that, on the disk of the process's log."""
     gpu_percent: float | None = None
     """Share of the time in which the GPU was busy."""
@@ -350,7 +350,7 @@ class LoggedEvent:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=vars)
 
 
-def to_line(event: Event, **place: int) -> str:
+def to_line(event: Event, **place: Any) -> str:
     """One line of JSON, with `seq` and `attempt` first where `place` gives them. Numbers that JSON cannot hold are
     written as the texts NaN, Infinity, -Infinity."""
     node = {**place, "kind": type(event).__name__, **vars(event)}
@@ -375,10 +375,11 @@ def writable(node: Any) -> Any:
 
 def from_line(line: str | bytes) -> Event | None:
     """The event on a line; None for a kind unknown here. Raises `INVALID` where the line holds no event."""
-    return _from_node(parse_json(line))
+    return from_node(parse_json(line))
 
 
-def _from_node(node: Any) -> Event | None:
+def from_node(node: Any) -> Event | None:
+    """As `from_line`, of what a line says."""
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
@@ -437,7 +438,7 @@ class LogReader:
     def _read(self, line: bytes, offset: int) -> Event | None:
         try:
             node = parse_json(line)
-            event, self._attempt = _from_node(node), int(node.get("attempt", self._attempt))
+            event, self._attempt = from_node(node), int(node.get("attempt", self._attempt))
         except INVALID:
             return Alert(at=_DAMAGED, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
         return event

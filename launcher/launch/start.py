@@ -233,15 +233,19 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
         raise provenance.unreadable(folder.prepared, error) from error
 
 
-def judge_of(folder: Folder) -> RunJudge:
-    """By the run as it was asked for, from its folder. Raises `Problems` where it cannot be read."""
-    return RunJudge(_asked(folder, []))
+def judge_of(folder: Folder) -> RunJudge | None:
+    """By the run as it was asked for, from its folder; None where only another program knows that. Raises `Problems`
+    where it cannot be read."""
+    return None if folder.is_logged else RunJudge(_asked(folder, []))
 
 
 def _asked(folder: Folder, overrides: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = parse_yaml(read_file(folder.spec))
+        if folder.is_logged:
+            got = "is what a script of another program reports, so its settings are unknown"
+            raise Problems(Problem(folder.name, got, "start that script again", "not-supported"))
         if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
             add_code_dir(node["code_dir"])
         if not overrides or not isinstance(node, dict):

@@ -69,7 +69,8 @@ def _lines(event: Event, state: RunState) -> list[str]:
             line = step_line(event)
             if event.step == 0:
                 return [line]
-            lines = line, progress_line(state, event.metrics), summary_line(event, state.steps)
+            progress = progress_line(state, event.metrics) if state.steps else ""
+            lines = line, progress, summary_line(event, state.steps)
             return list(filter(None, lines))
         case Saved():
             return [f"saved {event.path}"]

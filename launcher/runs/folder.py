@@ -33,6 +33,7 @@ from launcher.core.settings import adapter
 from launcher.spec.engine import EventReader
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
+LOGGED = b"origin: logger\n"  # the beginning of spec.yaml of what no engine of ours trains
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
 ENDED = "ended.json"  # there, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
@@ -61,6 +62,13 @@ class Folder:
     def name(self) -> str:
         """project/experiment"""
         return f"{self.path.parent.name}/{self.path.name}"
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether a script of another program reports here, whose settings are unknown."""
+        with suppress(OSError):
+            return read_file(self.spec).startswith(LOGGED)
+        return False
 
     def check_no_link(self) -> None:
         """Raises `Problems` where a new run must not be made here. The folder that holds all runs may be a link."""
@@ -117,7 +125,8 @@ class Lock:
     The file names the holder, for `rlrun stop` and for error messages.
     """
 
-    def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S) -> None:
+    def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S, *, named: bool = True) -> None:
+        """Raises `Problems` where another process holds it. Whoever is `named` gets the signals of `rlrun stop`."""
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         give_up = time.monotonic() + wait_s
         while not self._taken():
@@ -126,7 +135,8 @@ class Lock:
                 raise Problems(in_use(folder))
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
-        os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        if named:
+            os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def _taken(self) -> bool:
         with suppress(BlockingIOError):

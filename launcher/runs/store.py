@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.3  # between two pictures of a watched run
 ASK_S = 5.0  # between two questions to a queue, which all its users ask
 GONE = "its processes are gone; --resume continues it"
+UNHEARD = "nothing is heard of its script"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,13 @@ def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
     job = _queued_job(folder)
     if job and job.stopped:  # before it began, or without time to say so
         return replace(state, status="stopped", phase="")
-    gone = f"{job.name} has left the queue before the run ended; see {job.log}" if job else GONE
+    gone = (
+        f"{job.name} has left the queue before the run ended; see {job.log}"
+        if job
+        else UNHEARD
+        if folder.is_logged
+        else GONE
+    )
     return replace(state, status="failed", phase="", why=state.why or gone)
 
 
@@ -170,6 +177,9 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
         return _stop_queued(job, now, wait_s)
     if holder(folder) is None:
         return "was not running"
+    if folder.is_logged:
+        got = "is what a script of another program reports"
+        raise Problems(Problem(folder.name, got, "end that script", "not-permitted"))
     if pid := writer_here(folder):
         _signal(pid, folder, now)
     else:  # on another machine, or the lock does not name its holder

@@ -275,7 +275,10 @@ class Jobs:
 
     def _see(self, job: ServedJob) -> Run | None:
         folder = job.folder
-        if job.record.origin != "rlrun":  # nobody holds its lock, so only its events say whether it goes on
+        if job.record.origin not in (
+            "rlrun",
+            "logger",
+        ):  # nobody holds its lock, so only its events say whether it goes on
             job.reader = job.reader or RunReader(folder.events)
             return Run(folder, job.reader.look())
         if holder(folder) is None:

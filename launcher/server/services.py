@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
+from launcher.server.ingest import Ingest
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
 from launcher.server.live import LiveStreams
@@ -39,6 +40,7 @@ class Services:
     database: Database
     jobs: Jobs
     launching: Launching
+    ingest: Ingest
     logs: LogCache = field(default_factory=LogCache)
     """What was read of the runs that were asked for lately."""
     memo: Memo = field(default_factory=Memo)

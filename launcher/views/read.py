@@ -77,7 +77,7 @@ class LogOrRun:
 
 def run_in(folder: Folder) -> LogOrRun:
     """The run in a folder."""
-    return LogOrRun(folder, "rlrun", lambda: events_of(folder.events))
+    return LogOrRun(folder, "unknown" if folder.is_logged else "rlrun", lambda: events_of(folder.events))
 
 
 def find(name: str, root: Path) -> LogOrRun:

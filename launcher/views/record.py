@@ -80,10 +80,10 @@ class Used:
             if share > (self.gpu_share or 0.0):
                 self.gpu_peak_bytes, self.gpu_total_bytes = event.gpu_memory_bytes, event.gpu_memory_total_bytes
         ranks = self._by_host.setdefault(event.host, {})
-        ranks[event.rank] = event.memory_bytes
+        ranks[event.rank] = event.memory_bytes or 0
         if sum(ranks.values()) > self.memory_peak_bytes:
             self.memory_peak_bytes = sum(ranks.values())
-            self.machine_total_bytes = event.machine_memory_total_bytes
+            self.machine_total_bytes = event.machine_memory_total_bytes or 0
 
     @property
     def gpu_share(self) -> float | None:
@@ -298,7 +298,7 @@ def read_record(folder: Folder) -> RunRecord:
     events = partial(events_of, folder.events)
     record = RunRecord(folder, store.see(folder).state, events, attempts=read_attempts(folder), last_heard=last_heard)
     record.settings = _node(record, "spec.yaml", parse_yaml)
-    record.lock = _node(record, "lock.json", parse_json)
+    record.lock = {} if folder.is_logged else _node(record, "lock.json", parse_json)
     for event in events():
         record.take(event)
     if not folder.events.is_file():

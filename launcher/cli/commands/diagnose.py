@@ -49,8 +49,11 @@ def diagnose(
     return CommandAnswer(found.nodes, lambda: _show(source, found), exit_code=int(critical))
 
 
-def _judge_of(name: str, root: Path) -> RunJudge:
-    """That of a run of ours. What reads its settings is loaded late: a log of another program does without."""
+def _judge_of(name: str, root: Path) -> RunJudge | None:
+    """That of a run of ours; None of one whose settings are unknown.
+
+    What reads its settings is loaded late: a log of another program does without.
+    """
     from launcher.launch.start import judge_of  # noqa: PLC0415
 
     return judge_of(store.find(name, root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,23 +15,41 @@ import typer
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.output import AsJson, CommandAnswer, say
 from launcher.core.problems import Problem, Problems
+from launcher.logger.dual_logger import PLATFORM_URL
+from launcher.logger.log_following import report_log
+from launcher.logger.sender import deliver_waiting
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.spec.trackers import TRACKERS, unknown_trackers
 from launcher.trackers.sending import Sender, Sent
 
 To = Annotated[
-    str, typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}.", autocompletion=lambda: list(TRACKERS))
+    str | None,
+    typer.Option("--to", metavar="TRACKER", help=f"{', '.join(TRACKERS)}.", autocompletion=lambda: list(TRACKERS)),
 ]
 Follow = Annotated[bool, typer.Option("-f", "--follow", help="Send what comes, too, until the run ends or Ctrl-C.")]
 Port = Annotated[
     int | None, typer.Option("--port", min=0, max=65535, help="Of prometheus: the port that it serves; 0: a free one.")
 ]
+Job = Annotated[
+    str | None,
+    typer.Option("--job", metavar="UUID", help="Job of rlrun serve that gets the log of another program; JOB_UUID."),
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--platform-url", metavar="URL", help=f"Of rlrun serve; PLATFORM_URL, else {PLATFORM_URL}."),
+]
+Spooled = Annotated[
+    bool, typer.Option("--spool", help="Send what loggers of scripts that have ended could not deliver, and end.")
+]
 
 
 def track(
-    name: RunName,
-    to: To,
+    name: RunName = "",
+    to: To = None,
+    job: Job = None,
+    platform_url: Url = None,
+    spool: Spooled = False,
     root: Root = Path("runs"),
     follow: Follow = False,
     port: Port = None,
@@ -38,13 +57,36 @@ def track(
 ) -> CommandAnswer:
     """What was sent before is not sent again. Prometheus asks for the values itself: with --follow until the run ends,
     without it until Ctrl-C. Exit code 1 where not everything has arrived: the same command sends the rest.
+
+    With --job, RUN is the log of another program, such as verl: its console log, or what its file logger writes.
     """
+    url = platform_url or os.environ.get("PLATFORM_URL") or PLATFORM_URL
+    if spool:
+        arrived, why = deliver_waiting(url)
+        text = f"{arrived} rows sent to {url}"
+        return CommandAnswer({"rows": arrived, "failure": why}, lambda: say(why or text), exit_code=int(bool(why)))
+    if to is None:
+        return _report(name, job or os.environ.get("JOB_UUID", ""), url, follow)
+    if job:
+        raise Problems(Problem("--job", "cannot go with --to", "use one of them"))
     _check(to, port)
     folder = store.find(name, root)
     address = str(port) if port is not None else os.environ.get(f"RLRUN_{to.upper()}_PORT", "")
     sent = _send(to, folder, follow, address, silent=as_json)
     view = {"run": folder.name, "tracker": to, **asdict(sent)}
     return CommandAnswer(view, lambda: say(_summary(to, sent)), exit_code=int(bool(sent.failure)))
+
+
+def _report(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
+    """The log of another program to a job, with --follow until Ctrl-C or SIGTERM, as a shell's background has no
+    Ctrl-C."""
+    asked = list[int]()
+    if not job:
+        raise Problems(Problem("--to", "is missing", f"use one of {', '.join(TRACKERS)}, or --job for a log"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: asked.append(number))  # what it reports is not torn
+    steps = report_log(Path(name), job, url, lambda: follow and not asked)
+    return CommandAnswer({"job": job, "steps": steps}, lambda: say(f"{steps} steps of {name} reported to job {job}"))
 
 
 def _check(to: str, port: int | None) -> None:

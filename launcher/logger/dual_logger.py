@@ -1,0 +1,182 @@
+"""`DualLogger`: what a training script calls. No call waits for a network, or raises once the logger is made."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from launcher.core.user_code import CallFailure, try_call
+from launcher.logger.spool import JOB, SpoolWriter, text_of
+
+PLATFORM_URL = "http://localhost:8000"
+FINISH_S = 5.0
+"""Seconds that `finish` and the end of a script wait at most for what was logged to arrive: RLRUN_FINISH_S."""
+_ROOT = str(Path(__file__).parents[2])
+
+
+def finish_s() -> float:
+    return float(os.environ.get("RLRUN_FINISH_S") or FINISH_S)
+
+
+class DualLogger:
+    """Sends what a script logs to the platform (`rlrun serve`), to W&B, or to both.
+
+    Each process that logs has a session of its own, a forked one too, of which only the platform hears. The token of
+    the platform is `token`, else RLRUN_TOKEN. Raises `ValueError` for a `job_uuid` that no job can have.
+    """
+
+    def __init__(
+        self,
+        job_uuid: str,
+        platform_url: str = PLATFORM_URL,
+        platform_enabled: bool = True,
+        wandb_project: str | None = None,
+        wandb_run_name: str | None = None,
+        wandb_entity: str | None = None,
+        wandb_config: Mapping[str, Any] | None = None,
+        wandb_tags: Sequence[str] | None = None,
+        wandb_enabled: bool = True,
+        *,
+        token: str | None = None,
+    ) -> None:
+        if not JOB.fullmatch(str(job_uuid)):
+            allowed = "use 1 to 128 letters, digits, `-`, `_` and `.`, of which `-` and `.` are not the first"
+            raise ValueError(f"job_uuid: got {job_uuid!r}; {allowed}")
+        self.job_uuid, self.platform_url = str(job_uuid), platform_url.rstrip("/") if platform_enabled else ""
+        self._token, self._status, self._lock = token, ("", ""), threading.Lock()
+        self._spool: SpoolWriter | None = None
+        self._sender: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._wandb: dict[str, Any] | None = None
+        if wandb_enabled and find_spec("wandb") is None:
+            self._say("W&B is not installed, so it gets nothing; use pip install wandb, or wandb_enabled=False")
+        elif wandb_enabled:
+            name, tags = wandb_run_name or self.job_uuid, list(wandb_tags or ())
+            self._wandb = {
+                "project": wandb_project, "name": name, "entity": wandb_entity, "config": dict(wandb_config or {}),
+                "tags": tags,
+            }  # fmt: skip
+        self._begin()
+        atexit.register(self._at_exit)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, Any], epoch: float | None = None) -> None:
+        """Numbers of a step. What is no number goes to W&B only."""
+        row = {"kind": "metrics", "at": time.time(), "step": step, "metrics": metrics}
+        self._append(row if epoch is None else {**row, "epoch": epoch})
+
+    def log_gpu_usage(
+        self,
+        gpu_index: int = 0,
+        utilization: float | None = None,
+        memory_used: float | None = None,
+        memory_total: float | None = None,
+        temperature: float | None = None,
+    ) -> None:
+        """Utilization in percent, memory in GB, temperature in degrees Celsius."""
+        self._append({
+            "kind": "gpu", "at": time.time(), "gpu_index": gpu_index, "utilization": utilization,
+            "memory_used": memory_used, "memory_total": memory_total, "temperature": temperature,
+        })  # fmt: skip
+
+    def log_checkpoint(
+        self, step: int, checkpoint_path: str | os.PathLike[str], eval_results: Mapping[str, Any] | None = None
+    ) -> None:
+        """A checkpoint that is complete, with the scores of held-out data by their names."""
+        at, row = time.time(), {"kind": "checkpoint", "step": step, "path": text_of(checkpoint_path)}
+        scores = {"kind": "metrics", "at": at, "step": step, "metrics": {}, "held_out": eval_results}
+        self._append(*([scores] if eval_results else []), {**row, "at": at})
+
+    def log_status(self, status: str, message: str = "") -> None:
+        """An alert. After `failed`, `error`, `stopped` or `cancelled`, the job ends so."""
+        self._status = text_of(status), text_of(message)
+        self._append({"kind": "status", "at": time.time(), "status": self._status[0], "message": self._status[1]})
+
+    def log_config(self, config: Mapping[str, Any]) -> None:
+        self._append({"kind": "config", "config": config})
+
+    def log_summary(self, summary: Mapping[str, Any]) -> None:
+        self._append({"kind": "summary", "summary": summary})
+
+    def finish(self) -> None:
+        """End the session. Waits a few seconds at most for what was logged to arrive; standard error names the rest."""
+        how = {"failed": "failed", "error": "failed", "stopped": "stopped", "cancelled": "stopped"}
+        status, message = self._status
+        self._finish(how.get(status.lower(), "finished"), message if status.lower() in how else "")
+
+    def _finish(self, how: str, why: str) -> None:
+        if self._spool is None or self._pid != os.getpid():  # of a forked process that logged nothing
+            return
+        spool, self._spool = self._spool, None
+        spool.append({"kind": "finish", "at": time.time(), "how": how, "why": text_of(why)})
+        if spool.refused:
+            self._say(f"rows were lost: {spool.refused}")
+        spool.close()
+        if self._sender:
+            try:
+                self._sender.wait(finish_s() + 5.0)  # it ends by itself
+            except subprocess.TimeoutExpired:
+                self._sender.kill()
+
+    def _at_exit(self) -> None:
+        """Of a script that did not call `finish`."""
+        if error := getattr(sys, "last_value", None):
+            how = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+            self._finish(how, f"{type(error).__name__}: {error}".removesuffix(": "))
+        elif self._status[0]:
+            self.finish()
+        else:
+            self._finish("stopped", "the script ended without finish()")
+
+    def _append(self, *rows: Mapping[str, Any]) -> None:
+        if self._pid != os.getpid():  # it was forked
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._wandb, self._sender = None, None
+                    self._begin()
+        if self._spool:
+            self._spool.append(*rows)
+
+    def _begin(self) -> None:
+        """A session of this process, and the process that sends it."""
+        self._pid, self._spool = os.getpid(), None
+        if not (self.platform_url or self._wandb):
+            return None
+        spool = try_call(lambda: SpoolWriter(self.job_uuid))
+        if isinstance(spool, CallFailure):
+            return self._say(f"nothing is logged: {spool.reason}; use a folder that takes files as RLRUN_SPOOL")
+        self._spool = spool
+        program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
+        host = os.uname().nodename
+        spool.append({"kind": "wandb", "init": self._wandb})
+        spool.append({"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program})
+        more = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
+        more |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
+        command = [sys.executable, "-P", "-m", "launcher.logger.sender", str(spool.path), self.platform_url]
+        started = try_call(
+            lambda: subprocess.Popen(
+                command, env={**os.environ, "WANDB_PROGRAM": program, **more}, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, start_new_session=True,
+            )
+        )  # fmt: skip
+        if isinstance(started, CallFailure):
+            return self._say(f"what is logged waits in {spool.path}: {started.reason}")
+        self._sender = started
+        return None
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # standard error may be closed
+            print(f"rlrun logger: {self.job_uuid}: {text}", file=sys.stderr, flush=True)
+
+
+def init_logging(job_uuid: str, wandb_project: str | None = None, **more: Any) -> DualLogger:
+    """A `DualLogger` in one line; `more` are its other arguments."""
+    return DualLogger(job_uuid=job_uuid, wandb_project=wandb_project, **more)

@@ -1,0 +1,63 @@
+"""The log of another program, reported to a job of the platform while it grows: verl writes it, and is not changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from launcher.core.events import Event, Step
+from launcher.core.problems import Problem, Problems
+from launcher.logger.dual_logger import DualLogger
+from launcher.logger.spool import JOB
+from launcher.logs.sources import GrowingLog, open_log
+
+LOOK_S = 0.5
+
+
+class LogReport:
+    """Hands the steps of a log to a session of the job. Where the log is begun anew, a new session begins, too."""
+
+    def __init__(self, path: Path, job: str, url: str) -> None:
+        self._log, self._job, self._url = GrowingLog(path, time.time), job, url
+        self._logger, self._readings, self.steps = self._new_session(), 0, 0
+
+    def _new_session(self) -> DualLogger:
+        return DualLogger(self._job, self._url, wandb_enabled=False)  # the program has its own W&B
+
+    def look(self) -> None:
+        """Report what is new."""
+        for event in self._log.new():
+            if self._log.readings != self._readings:
+                self._logger.finish()
+                self._logger, self._readings, self.steps = self._new_session(), self._log.readings, 0
+            self._see(event)
+
+    def finish(self) -> None:
+        """The program writes no more; an error that its log ends with is why it failed."""
+        self.look()
+        for event in self._log.finish():
+            self._see(event)
+        if error := self._log.parser.error:
+            self._logger.log_status("failed", error.text)
+        self._logger.finish()
+
+    def _see(self, event: Event) -> None:
+        if isinstance(event, Step):
+            self._logger.log_metrics(event.step, event.metrics)
+            self.steps += 1
+
+
+def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> int:
+    """Report a log to a job, and what comes while it `goes_on`; how many lines of steps it has. Raises `Problems` where
+    the log cannot be read, or no job can have the name."""
+    if not JOB.fullmatch(job):
+        fix = "use letters, digits, `-`, `_` and `.`, 128 at most, of which `-` and `.` are not the first"
+        raise Problems(Problem("--job", f"got {job!r}", fix))
+    open_log(path)
+    report = LogReport(path, job, url)
+    while goes_on():
+        report.look()
+        time.sleep(LOOK_S)
+    report.finish()
+    return report.steps

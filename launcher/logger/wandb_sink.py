@@ -1,0 +1,91 @@
+"""The rows of a session for W&B, through its own package: WANDB_API_KEY, WANDB_MODE, WANDB_DIR, ... count as always."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from launcher.core.user_code import CallFailure, try_call
+from launcher.logger.spool import SpoolReader, read_row
+
+POLL_S = 0.2
+LEVELS = {"failed": "ERROR", "error": "ERROR", "warning": "WARN", "warn": "WARN"}
+
+
+def _init(arguments: Mapping[str, Any]) -> Any:
+    os.environ.pop("WANDB_SERVICE", None)  # W&B's own process of the script
+    wandb = import_module("wandb")  # which may be missing, hang, or take seconds
+    return wandb.init(**arguments, settings=wandb.Settings(console="off"))
+
+
+class WandbSink:
+    """Hands a session to W&B as it grows. `_step` of W&B is the step of the script."""
+
+    def __init__(self, reader: SpoolReader, init: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        self._reader, self._init, self._say = reader, init, say
+        self._offset, self._step, self._row = 0, 0, 0
+        self._how = "finished"
+        self.reason, self.complete, self.hurry = "", False, False
+
+    @property
+    def rest(self) -> str:
+        """What W&B did not get."""
+        rows = sum(1 for _ in self._reader.lines()) - self._row
+        return f"{rows} rows did not reach W&B: {self.reason or 'it does not answer'}"
+
+    def run(self) -> None:
+        run = try_call(partial(_init, self._init))
+        if isinstance(run, CallFailure):
+            self.reason = run.reason
+            return self._say(f"W&B gets nothing: {run.reason}")
+        while True:
+            gone = self._reader.writer_gone()  # before reading
+            lines = self._reader.read(self._offset)
+            for line in lines:
+                done = try_call(partial(self._take, run, read_row(line)))
+                if isinstance(done, CallFailure) and done.reason != self.reason:
+                    self.reason = done.reason
+                    self._say(f"W&B refused a row: {done.reason}")
+                self._offset, self._row = self._offset + len(line), self._row + 1
+            if gone and not lines:
+                break
+            if not lines:
+                time.sleep(POLL_S)
+        done = try_call(partial(run.finish, exit_code=int(self._how == "failed")))
+        self.complete = not isinstance(done, CallFailure)
+        self.reason = done.reason if isinstance(done, CallFailure) else ""
+        return None
+
+    def _take(self, run: Any, row: Mapping[str, Any]) -> None:
+        match row.get("kind"):
+            case "metrics":
+                self._step = int(row["step"])
+                numbers = {name: _number(value) for name, value in row["metrics"].items()}
+                numbers |= {f"eval/{name}": _number(value) for name, value in row.get("held_out", {}).items()}
+                numbers |= {"epoch": row["epoch"]} if "epoch" in row else {}
+                run.log(numbers, step=self._step)
+            case "gpu":
+                names = ("utilization", "memory_used", "memory_total", "temperature")
+                used = {f"gpu/{row['gpu_index']}/{name}": row[name] for name in names if row[name] is not None}
+                run.log(used, step=self._step)
+            case "checkpoint":
+                run.log({"checkpoint/step": row["step"]}, step=self._step)
+                run.summary["checkpoint/path"] = row["path"]
+            case "status":
+                level = LEVELS.get(row["status"].lower(), "INFO")
+                run.alert(title=row["status"] or "status", text=row["message"] or row["status"], level=level)
+            case "config":
+                run.config.update(row["config"], allow_val_change=True)
+            case "summary":
+                run.summary.update(row["summary"])
+            case "finish":
+                self._how = row["how"]
+
+
+def _number(value: Any) -> Any:
+    """NaN and the infinities, which stand as texts in a row, are numbers again."""
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -1,0 +1,72 @@
+"""A server of its own for each test, and scripts whose logger speaks to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logger_platform import Platform
+
+WANDB = '''
+"""Writes down how it is called."""
+import json, os
+def note(name, /, *words, **more):
+    with open(os.environ["WANDB_CALLS"], "a") as file:
+        file.write(json.dumps([name, *words, more], default=repr) + "\\n")
+class Values:
+    def __init__(self, name):
+        self.name = name
+    def update(self, values, **more):
+        note(self.name, values)
+    def __setitem__(self, key, value):
+        note(self.name, {key: value})
+class Run:
+    config, summary = Values("config"), Values("summary")
+    def __getattr__(self, name):
+        return lambda *words, **more: note(name, *words, **more)
+def Settings(**more):
+    return more
+def init(**more):
+    exec(os.environ.get("WANDB_RUNS", ""))
+    note("init", **more)
+    return Run()
+'''
+"""The place of W&B, whose own package is tried in tests/trackers."""
+
+
+class Scripts:
+    """Runs scripts beside a server."""
+
+    def __init__(self, folder: Path, platform: Platform) -> None:
+        self.folder, self.platform, self._calls = folder, platform, folder / "calls.jsonl"
+
+    def run(self, text: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        known = self.platform.environment(WANDB_CALLS=str(self._calls), **more)
+        known["PYTHONPATH"] += f":{self.folder / 'modules'}"
+        (self.folder / "script.py").write_text(text)
+        command = [sys.executable, "script.py", *words]
+        return subprocess.run(command, cwd=self.folder, env=known, capture_output=True, text=True)
+
+    def calls(self, name: str) -> list[list[Any]]:
+        """Of W&B: the arguments of each call of that name."""
+        text = self._calls.read_text() if self._calls.exists() else ""
+        return [words for called, *words in map(json.loads, text.splitlines()) if called == name]
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> Iterator[Platform]:
+    platform = Platform(tmp_path)
+    yield platform
+    platform.kill()
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, platform: Platform) -> Scripts:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "wandb.py").write_text(WANDB)
+    return Scripts(tmp_path, platform)
