@@ -12,7 +12,7 @@ import pytest
 from logger_platform import Platform
 
 from launcher.logger import DualLogger
-from launcher.views.read import read_record
+from launcher.views.record import read_record
 from tests.logger.conftest import Scripts
 
 QUICK = """
