@@ -70,7 +70,7 @@ BELOW = {
     "cli.commands": (
         "core clusters.nodes health hubs logger spec data models monitor clusters.ray tools.merge runs config trackers "
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
-        "launch preflight.checks"
+        "launch preflight.checks server server.routes"
     ),
     "server": "core monitor runs views spec preflight launch",
     "server.routes": "core config config.names config.reference health launch logger reports runs views server trackers",
@@ -124,10 +124,10 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "fastapi": ("server/",),
     "starlette": ("server/",),
     "sqlalchemy": ("server/",),
-    "uvicorn": ("cli/commands/serve.py",),
+    "uvicorn": ("server/listening.py",),
     "verl": (),
 }
-LATE = 67
+LATE = 71
 FOREIGN_PROGRAMS = {"engines/verl/validate.py"}
 """They run in the environment of another program, and import nothing of ours."""
 ROOT = Path(__file__).parents[1] / "launcher"

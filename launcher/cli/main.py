@@ -87,6 +87,7 @@ COMMANDS = (
         "track", "track:track",
         "Send a run's metrics to TensorBoard, W&B, trackio, MLflow, SwanLab, Prometheus or a file.", LOOK,
     ),
+    CommandEntry("serve", "serve:serve", "Serve a job API and a page of all runs.", LOOK),
     CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
     CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),

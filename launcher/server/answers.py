@@ -11,6 +11,7 @@ import orjson
 from starlette.responses import Response
 
 from launcher.core.events import writable
+from launcher.core.redaction import redact
 
 
 def plain(view: Any) -> Any:
@@ -40,3 +41,10 @@ class Json(Response):
 
     def render(self, content: Any) -> bytes:
         return encoded(content)
+
+
+class RedactedJson(Json):
+    """... of what a request brought: a folder's files have no secrets."""
+
+    def render(self, content: Any) -> bytes:
+        return redact(encoded(content).decode()).encode()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 
 LOOK_S = 1.0  # between two looks at all folders
+FRESH_S = 0.1  # ... for the sake of an id that is not known, as of a run that has just begun
 LIVE = ("waiting", "running", "stopping", "pausing")
 Mark = tuple[tuple[int, int], ...]
 
@@ -68,6 +70,8 @@ class Jobs:
     def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
         self.root, self.also, self.database = root, tuple(also), database
         self.version = 0
+        self.at_each_look = list[Callable[[], None]]()
+        self._scanned = 0.0
         self._jobs = dict[str, ServedJob]()
         self._at = dict[Path, ServedJob]()
         self.lock = threading.RLock()
@@ -81,7 +85,7 @@ class Jobs:
         """The job of that id as it is now. Raises `Problems`."""
         with self.lock:
             found = self._jobs.get(uuid)
-            if found is None:
+            if found is None and time.monotonic() - self._scanned > FRESH_S:
                 self.scan()
                 found = self._jobs.get(uuid)
             if found is None:
@@ -107,10 +111,14 @@ class Jobs:
 
     # ---- changing
 
-    def add(self, record: JobRecord) -> tuple[ServedJob, bool]:
-        """Enter a job, in its file and in the database; a record with a place is that of the folder there. Also
-        whether it is new: of the same key and request it is there already. Raises `Problems` where another job has its
-        id, or its key is that of another request."""
+    def add(self, record: JobRecord) -> ServedJob:
+        """Enter a job, in its file and in the database; a record with a place is that of the folder there. Raises
+        `Problems` where another job has its id."""
+        return self.add_once(record)[0]
+
+    def add_once(self, record: JobRecord) -> tuple[ServedJob, bool]:
+        """The job, and whether it is new: of the same Idempotency-Key and request it is there already. Raises
+        `Problems` also where its key is that of another request."""
         with self.lock:
             if record.uuid in self._jobs or not VALID.fullmatch(record.uuid):
                 got = f"{short_repr(record.uuid)} is taken, or no id"
@@ -209,9 +217,12 @@ class Jobs:
     def _look_on(self) -> None:
         while not self._end.wait(LOOK_S):
             self.scan()
+            for call in self.at_each_look:
+                call()
 
     def scan(self) -> None:
         """New folders come, changed ones are read, gone ones go."""
+        self._scanned = time.monotonic()
         found = list(self._folders())
         with self.lock:
             for path, place in found:

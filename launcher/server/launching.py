@@ -100,7 +100,7 @@ class Launching:
                 str(uuid4()), **about, created_at=time.time(), words={**new.words, **_named(about)},
                 planned=words_of_node(to_node(page.run)), arguments=tuple(typed), key=key, digest=digest if key else "",
             )  # fmt: skip
-            return self.jobs.add(record)
+            return self.jobs.add_once(record)
 
     def _check_root(self, typed: Sequence[str]) -> None:
         if any(word.lstrip("+~").startswith(f"{ROOT}=") for word in typed if word not in self._at_root):
@@ -155,7 +155,7 @@ class Launching:
             str(uuid4()), f"{old.node['name']} again", tags=old.record.tags, created_at=time.time(), arguments=typed,
             place=self.jobs.place_of(submitted.folder),
         )  # fmt: skip
-        return self._begun(self.jobs.add(record)[0], submitted, "start")
+        return self._begun(self.jobs.add(record), submitted, "start")
 
     def _begun(self, of: ServedJob, submitted: Submitted, request: JobRequest) -> ServedJob:
         self._processes[of.uuid] = submitted  # kept, so that its exit is collected

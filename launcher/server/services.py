@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from launcher.server.access import AccessTokens
 from launcher.server.columns import LogCache, Memo
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest
@@ -30,6 +31,8 @@ class ServerSettings:
     """Wanted with every request where it is not empty."""
     reindex: bool = False
     """Whether the database is made again from the folders."""
+    host: str = "127.0.0.1"
+    """Where it listens: a name under which it may be asked."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Services:
     database: Database
     jobs: Jobs
     launching: Launching
+    tokens: AccessTokens
     ingest: Ingest
     logs: LogCache = field(default_factory=LogCache)
     """What was read of the runs that were asked for lately."""

@@ -1,23 +1,28 @@
-"""The application: its parts, and the routes that use them."""
+"""The application: its parts, the routes that use them, and what stands before all of them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from anyio import to_thread
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from launcher import __version__
+from launcher.server.access import AccessTokens
 from launcher.server.database import Database
 from launcher.server.ingest import Ingest, folder_for
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
-from launcher.server.problems import add_handlers
+from launcher.server.problems import MEDIA, add_handlers
 from launcher.server.routes import (
+    access,
     answers,
     curves,
+    health,
     ingest,
     jobs,
     launch,
@@ -28,10 +33,39 @@ from launcher.server.routes import (
     records,
     schema,
 )
+from launcher.server.security import Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
-ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, page)
+ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
 """Modules with a `router`, in the order in which they are asked."""
+ABOUT = """Jobs that post-train language models: each is a run folder, and everything here is what `rlrun` prints.
+
+Errors are problem documents (RFC 9457). Where the server wants a token, send `Authorization: Bearer TOKEN`; its scope
+is `read`, `launch` (which is running code on the server's machine) or `admin`."""
+
+
+class Application(FastAPI):
+    """FastAPI within a `Guard`, which also sees the answers to faults."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        services: Services = self.state.services
+        return Guard(super().build_middleware_stack(), services.tokens, names_of(services.settings.host))
+
+    def openapi(self) -> dict[str, Any]:
+        """With the media type that problem documents have, and the token."""
+        if self.openapi_schema is None:
+            found = super().openapi()
+            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            found["security"] = [{}, {"token": []}]
+            operations = (each for path in found["paths"].values() for each in path.values())
+            for response in (answer for one in operations for answer in one["responses"].items()):
+                _as_problem(*response)
+        return super().openapi()
+
+
+def _as_problem(status: str, response: dict[str, Any]) -> None:
+    if status >= "400" and "application/json" in response.get("content", {}):
+        response["content"] = {MEDIA: response["content"].pop("application/json")}
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -39,17 +73,22 @@ def create_app(settings: ServerSettings) -> FastAPI:
     settings.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     database = Database(settings.database, settings.root)
     registry = Jobs(settings.root, settings.also, database)
-    services = Services(settings, database, registry, Launching(registry), Ingest(partial(folder_for, registry)))
+    launching = Launching(registry)
+    registry.at_each_look.append(launching.collect)
+    tokens, reports = AccessTokens(settings.token, database), Ingest(partial(folder_for, registry))
+    services = Services(settings, database, registry, launching, tokens, reports)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await to_thread.run_sync(lambda: services.jobs.start(reindex=settings.reindex))
+        await to_thread.run_sync(lambda: registry.start(reindex=settings.reindex))
         yield
         await to_thread.run_sync(services.ingest.close)
-        await to_thread.run_sync(services.jobs.stop)
+        await to_thread.run_sync(registry.stop)
         database.close()
 
-    app = FastAPI(title="rlrun", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = Application(
+        title="rlrun", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.services = services
     add_handlers(app)
     for module in ROUTES:

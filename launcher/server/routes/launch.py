@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, Field, create_model
 
-from launcher.server.answers import Json
+from launcher.server.answers import Json, RedactedJson
 from launcher.server.launching import NewJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
@@ -65,21 +66,23 @@ def _new_job(body: BaseModel) -> NewJob:
 def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
+    request: Request,
     dry_run: Annotated[bool, Query(description="Create nothing: answer with the plan.")] = False,
     idempotency_key: Annotated[Text, Header(max_length=255, description="The same key and body make one job.")] = "",
 ) -> Json:
     """A job that `POST /api/jobs/{uuid}/start` starts."""
     new = _new_job(body)
     if dry_run:
-        return Json(services.launching.plan(new))
-    made, is_new = services.launching.create(new, idempotency_key)
+        return RedactedJson(services.launching.plan(new))
+    about = {"who": request.scope.get("who", ""), **new.about}
+    made, is_new = services.launching.create(replace(new, about=about), idempotency_key)
     return Json(made.node, 201 if is_new else 200)
 
 
 @router.post("/plan", responses={200: {"model": dict[str, Any]}})
 def plan_job(body: NewJobBody, services: UsesServices) -> Json:  # type: ignore[valid-type]
     """What would run, and all that would fail, as `rlrun plan --json` prints it; `command` does the same."""
-    return Json(services.launching.plan(_new_job(body)))
+    return RedactedJson(services.launching.plan(_new_job(body)))
 
 
 @router.post("/jobs/{uuid}/start", status_code=202, responses={202: {"model": JobNode}})

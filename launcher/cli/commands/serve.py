@@ -1,0 +1,72 @@
+"""`rlrun serve`: a job API and a page over run folders."""
+
+from __future__ import annotations
+
+import ipaddress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.cli.arguments import Root
+from launcher.cli.output import say, tell
+from launcher.core.problems import Problem, Problems
+
+NEEDS = ("fastapi", "sqlalchemy", "uvicorn", "websockets")
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen at; any but this machine's own wants a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Of API and page; 0: a free one.")] = 8000,
+    page_port: Annotated[
+        int | None, typer.Option("--page-port", min=0, max=65535, help="A second port with the same, such as 5173.")
+    ] = None,
+    root: Root = Path("runs"),
+    also: Annotated[
+        list[Path] | None,
+        typer.Option("--also", metavar="PATH", help="Run folders, or logs of verl, TRL and others, shown beside them."),
+    ] = None,
+    database: Annotated[
+        str,
+        typer.Option("--db", metavar="ADDRESS", help="Such as postgresql+psycopg://USER@HOST/NAME; default: SQLite."),
+    ] = "",
+    reindex: Annotated[bool, typer.Option("--reindex", help="Make the database again from the folders.")] = False,
+    token: Annotated[bool, typer.Option("--token", help="Want a token on this machine's own address, too.")] = False,
+) -> None:
+    """Run folders stay the truth, and runs go on when the server ends. The page is at the address that is printed.
+
+    Where a token is wanted, one is made and printed when the server starts; it allows everything, also to start runs,
+    which is running code on this machine. POST /api/tokens gives out others, with a scope.
+    """
+    if missing := [name for name in NEEDS if find_spec(name) is None]:
+        got = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise Problems(Problem("serve", got, "pip install 'rlrun[serve]'", "not-installed"))
+    from launcher.server.access import new_token  # noqa: PLC0415  # late: no other command loads a web server
+    from launcher.server.listening import listen, run  # noqa: PLC0415  # late, as above
+    from launcher.server.routes.app import create_app  # noqa: PLC0415  # late, as above
+    from launcher.server.services import ServerSettings  # noqa: PLC0415  # late, as above
+
+    own = new_token() if token or not _is_loopback(host) else ""
+    settings = ServerSettings(root, tuple(also or ()), database, own, reindex, host)
+    app = create_app(settings)
+    sockets = listen(host, [port] if page_port is None else [port, page_port])
+
+    def began() -> None:
+        shown = f"[{host}]" if ":" in host else host
+        for each in sockets:
+            say(f"serves {root} at http://{shown}:{each.getsockname()[1]}")
+        if own:
+            typer.echo(f"token {own}")  # as it is, and only here
+        tell("Ctrl-C ends the server; runs go on")
+
+    run(app, sockets, began)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,88 @@
+"""Who may do what: bearer tokens with a scope. `read` looks; `launch` starts, stops and changes jobs, which is running
+code on this machine; `admin` gives out tokens. Of tokens only digests are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from sqlalchemy import delete, select
+
+from launcher.core.problems import Problem, Problems
+from launcher.server.database import Database, TokenRow
+
+Scope = Literal["read", "launch", "admin"]
+SCOPES = get_args(Scope)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a token, and what it allows."""
+
+    scope: Scope
+    who: str = ""
+
+    def may(self, scope: Scope) -> bool:
+        """Each scope has those before it."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+class AccessTokens:
+    """The server's own token, which has every scope, and those given out. Methods may be called from any thread."""
+
+    def __init__(self, own: str, database: Database) -> None:
+        self._own, self._database = _digest(own) if own else "", database
+        self._lock = threading.Lock()
+        with database.session() as session:
+            rows = session.scalars(select(TokenRow))
+            self._holders = {row.digest: Holder(_scope(row.scope), row.who) for row in rows}
+
+    @property
+    def are_wanted(self) -> bool:
+        return bool(self._own)
+
+    def holder(self, token: str) -> Holder | None:
+        """None of an unknown token."""
+        digest = _digest(token)
+        if self._own and hmac.compare_digest(digest, self._own):
+            return Holder("admin")
+        return self._holders.get(digest)
+
+    def give(self, scope: Scope, who: str) -> str:
+        """A new token. It is not kept, and cannot be shown again."""
+        token = new_token()
+        digest = _digest(token)
+        with self._lock, self._database.session() as session:
+            session.add(TokenRow(digest=digest, scope=scope, who=who, at=time.time()))
+            self._holders[digest] = Holder(scope, who)
+        return token
+
+    def take_back(self, prefix: str) -> None:
+        """By the first digits of its digest, as `listed` shows it. Raises `Problems`."""
+        with self._lock, self._database.session() as session:
+            found = [digest for digest in self._holders if digest.startswith(prefix)]
+            if len(found) != 1:
+                raise Problems(Problem("id", "is the id of no token", "GET /api/tokens lists them", "not-found"))
+            session.execute(delete(TokenRow).where(TokenRow.digest == found[0]))
+            del self._holders[found[0]]
+
+    def listed(self) -> list[dict[str, str]]:
+        with self._lock:
+            return [{"id": digest[:16], "scope": of.scope, "who": of.who} for digest, of in self._holders.items()]
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _scope(text: str) -> Scope:
+    return next((scope for scope in SCOPES if scope == text), "read")

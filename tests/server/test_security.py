@@ -1,0 +1,300 @@
+"""Attacks on the server: each fails, and says in a problem document why."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+import uvicorn
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from launcher.core.problems import Problems
+from launcher.server import listening, security
+from launcher.server.listening import listen
+from launcher.server.security import HEADERS, Guard, RequestLimits
+from tests.server.conftest import write_run
+
+OWN = "t" * 43
+BODY = {"arguments": ["algorithm=sft", "model=tiny", "data=reverse"]}
+
+
+def is_refused(response, status):
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["status"] == status
+    assert response.json()["problems"][0]["got"]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "", "127.0.0.1.nip.io", "[::1"]
+)
+def test_dns_rebinding(client, host):
+    is_refused(client.get("/api/jobs", headers={"Host": host}), 421)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7"])
+def test_own_names_and_addresses_are_answered(client, host):
+    assert client.get("/api/jobs", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:3000", "https://localhost:8000.evil.example"]
+)
+def test_a_script_of_another_page(client, origin):
+    is_refused(client.post("/api/jobs", json=BODY, headers={"Origin": origin}), 403)
+    is_refused(client.get("/api/jobs", headers={"Origin": origin}), 403)
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/stream", headers={"Origin": origin}):
+        pass
+
+
+def test_its_own_page_and_no_browser_are_answered(client):
+    assert client.get("/api/jobs", headers={"Origin": "http://localhost:8000"}).status_code == 200
+    is_refused(client.post("/api/plan", json=BODY, headers={"Sec-Fetch-Site": "cross-site"}), 403)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_form_of_another_page(client, kind):
+    is_refused(client.post("/api/jobs", content=json.dumps(BODY), headers={"Content-Type": kind}), 415)
+
+
+def test_a_token_is_wanted_and_has_a_scope(serve):
+    client = serve(token=OWN)
+    own = {"Authorization": f"Bearer {OWN}"}
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": f"Basic {OWN}"},
+        {"Cookie": f"token={OWN}"},
+    ):
+        for path in ("/api/jobs", "/metrics", "/api/%6aobs"):
+            is_refused(client.get(path, headers=headers), 401)
+        is_refused(client.post("/api/jobs", json=BODY, headers=headers), 401)
+        is_refused(client.post("/", json=BODY, headers=headers), 401)
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/stream", subprotocols=["bearer.wrong"]):
+        pass
+    given = {}
+    for scope in ("read", "launch"):
+        made = client.post("/api/tokens", json={"scope": scope, "who": "ada"}, headers=own).json()["token"]
+        given[scope] = {"Authorization": f"Bearer {made}"}
+    assert client.get("/api/jobs", headers=given["read"]).status_code == 200
+    is_refused(client.post("/api/plan", json=BODY, headers=given["read"]), 403)
+    made = client.post("/api/jobs", json=BODY, headers=given["launch"])
+    assert (made.status_code, made.json()["who"]) == (201, "ada")
+    is_refused(client.get("/api/tokens", headers=given["launch"]), 403)
+    shown = client.get("/api/tokens", headers=own).text
+    assert OWN not in shown
+    again = serve(token=OWN)
+    assert again.get("/api/jobs", headers=given["read"]).status_code == 200
+    for each in json.loads(shown):
+        assert client.delete(f"/api/tokens/{each['id']}", headers=own).status_code == 204
+    is_refused(client.get("/api/jobs", headers=given["read"]), 401)
+    assert client.get("/healthz").status_code == client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("query", [f"token={OWN}", f"access_token={OWN}", f"a=1&Authorization={OWN}", f"api_key={OWN}"])
+def test_a_token_in_an_address(serve, query):
+    is_refused(serve(token=OWN).get(f"/api/jobs?{query}", headers={"Authorization": f"Bearer {OWN}"}), 400)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "../secret", "..%2f..%2fetc", "%2e%2e", "a/../../b", "a%00b", "a%0d%0aSet-Cookie:x=1", "x" * 300, "\u202e"],
+)
+def test_a_path_in_the_place_of_an_id(root, client, name):
+    root.parent.joinpath("secret").mkdir()
+    write_run(root.parent / "secret" / "one")
+    for path in ("", "/config", "/logs", "/checkpoints", "/metrics"):
+        response = client.get(f"/api/jobs/{name}{path}")
+        assert response.status_code in (404, 405, 422, 200), response.text
+        assert "math" not in response.text and "Qwen" not in response.text
+        assert "set-cookie" not in response.headers
+
+
+def test_links_to_folders_elsewhere_are_no_jobs(root, client):
+    write_run(root.parent / "elsewhere" / "math" / "one")
+    root.joinpath("linked").symlink_to(root.parent / "elsewhere" / "math")
+    root.joinpath("math").mkdir()
+    root.joinpath("math", "one").symlink_to(root.parent / "elsewhere" / "math" / "one")
+    client.app.state.services.jobs.scan()
+    assert client.get("/api/jobs").json()["total"] == 0
+
+
+def test_a_copied_or_forged_record_takes_no_other_jobs_place(root, client):
+    jobs = client.app.state.services.jobs
+    write_run(root / "math" / "one")
+    jobs.scan()
+    [one] = client.get("/api/jobs").json()["items"]
+    client.patch(f"/api/jobs/{one['uuid']}", json={"notes": "mine"})
+    for name, node in (
+        ("two", {"uuid": one["uuid"]}),
+        ("three", {"uuid": "../../x"}),
+        ("four", {"uuid": "d", "place": "/etc"}),
+    ):
+        write_run(root / "math" / name)
+        (root / "math" / name / "job.json").write_text(json.dumps(node))
+    jobs.scan()
+    found = {job["run"]: job["uuid"] for job in client.get("/api/jobs").json()["items"]}
+    assert len(set(found.values())) == 4
+    assert found["math/one"] == one["uuid"]
+    assert "../../x" not in found.values()
+    assert all(str(job.folder.path).startswith(f"{root}/") for job in jobs.every())
+
+
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"
+
+
+def test_texts_of_people_are_json_and_their_controls_escapes(root, client):
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()
+    [one] = client.get("/api/jobs").json()["items"]
+    changed = client.patch(f"/api/jobs/{one['uuid']}", json={"name": HOSTILE, "tags": [HOSTILE], "notes": HOSTILE})
+    assert changed.headers["content-type"] == "application/json"
+    assert changed.json()["name"] == "<script>alert(1)</script>\\x202e\\x1b[31m"
+    bad = client.patch(
+        f"/api/jobs/{one['uuid']}", content=b'{"name":"a\\u0000b"}', headers={"Content-Type": "application/json"}
+    )
+    is_refused(bad, 422)
+    lone = client.patch(
+        f"/api/jobs/{one['uuid']}", content=b'{"name":"\\ud800"}', headers={"Content-Type": "application/json"}
+    )
+    is_refused(lone, 422)
+
+
+def test_a_secret_leaves_in_no_answer(root, client, monkeypatch):
+    secret = "hf_" + "Ab1" * 12
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()
+    [one] = client.get("/api/jobs").json()["items"]
+    client.patch(f"/api/jobs/{one['uuid']}", json={"notes": f"used {secret}", "tags": [secret]})
+    assert secret not in client.get(f"/api/jobs/{one['uuid']}").text
+    assert secret not in (root / "math" / "one" / "job.json").read_text()
+    plan = client.post("/api/plan", json={**BODY, "settings": {"model.path": f"https://user:{secret}@host/x"}})
+    assert secret not in plan.text
+    assert secret not in client.post("/api/plan", json={**BODY, secret: 1}).text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000, b'{"a":' * 5_000, b"1" * 5_000, b'{"batch_size": 1e999}', b'{"batch_size": NaN}', b"\xff\xfe",
+        b"null",        b"[]", b'"x"', b"", b'{"settings": {"a.b": ' + b"[" * 500 + b"]" * 500 + b"}}", 
+        b'{"learning_rate": 1' + b"0" * 5_000 + b"}",
+        b'{"settings": {"optim.lr": 1' + b"0" * 4_000 + b"}}", b'{"tags": [{}]}', b'{"settings": {"--resume": "x"}}',
+    ],
+)  # fmt: skip
+def test_bodies_that_are_none(client, body):
+    response = client.post("/api/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 415, 422), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_a_huge_body(client):
+    parts = (b" " * 2**20 for _ in range(9))
+    is_refused(client.post("/api/jobs", content=parts, headers={"Content-Type": "application/json"}), 413)
+    is_refused(client.post("/api/jobs", content=b" " * (9 * 2**20), headers={"Content-Type": "application/json"}), 413)
+    is_refused(client.get("/api/jobs", params={"search": "x" * 10_000}), 414)
+
+
+@pytest.mark.parametrize(
+    "query", ["size=0", "size=100000", "page=-1", "sort=x", "status=x", f"search={'x' * 500}", "page=" + "9" * 400]
+)
+def test_a_query_that_would_cost_too_much(client, query):
+    is_refused(client.get(f"/api/jobs?{query}"), 422)
+
+
+def test_every_answer_has_the_headers(client):
+    asked = (
+        client.get("/"),
+        client.get("/api/jobs"),
+        client.get("/nothing"),
+        client.get("/api/jobs/x"),
+        client.put("/api/jobs"),
+    )
+    for response in (*asked, client.get("/docs"), client.get("/api/jobs", headers={"Host": "x"})):
+        assert {name: response.headers[name] for name in HEADERS} == HEADERS
+        assert "server" not in response.headers
+    assert client.put("/api/jobs").headers["content-type"] == "application/problem+json"
+
+
+def test_a_fault_of_the_servers_own_says_nothing_of_it(client, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("/etc/passwd and a secret")
+
+    monkeypatch.setattr(client.app.state.services.jobs, "every", fail)
+    quiet = TestClient(client.app, base_url="http://localhost:8000", raise_server_exceptions=False)
+    response = quiet.get("/api/jobs")
+    is_refused(response, 500)
+    assert "passwd" not in response.text
+    assert response.headers["x-frame-options"] == "DENY"
+
+
+# ---- over a socket
+
+
+@pytest.fixture
+def server(serve, monkeypatch):
+    """A real server; `send(text)` gives what it answers until it closes the connection."""
+    monkeypatch.setattr(listening, "HEAD_S", 0.3)
+    monkeypatch.setattr(security, "RequestLimits", lambda: RequestLimits(body_s=0.3, requests=4))
+    app = serve().app
+    [listener] = listen("127.0.0.1", [0])
+    config = uvicorn.Config(app, http=listening.BoundedProtocol, lifespan="off", log_config=None, server_header=False)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, args=([listener],), daemon=True)
+    thread.start()
+
+    def send(text, *, slowly=b""):
+        with socket.create_connection(listener.getsockname(), 10) as client:
+            client.sendall(text)
+            if slowly:
+                threading.Thread(target=_drip, args=(client, slowly), daemon=True).start()
+            found = b""
+            while part := client.recv(65536):
+                found += part
+            return found
+
+    yield send
+    running.should_exit = True
+    thread.join()
+
+
+def _drip(client, data):
+    for byte in data:
+        try:
+            client.send(bytes([byte]))
+        except OSError:
+            return
+        time.sleep(0.05)
+
+
+def test_a_body_and_headers_that_never_end(server):
+    head = b"POST /api/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert b"408" in server(head + b"Content-Length: 100\r\n\r\n{", slowly=b" " * 90)
+    assert server(b"GET /api/jobs HTTP/1.1\r\nHost: loc", slowly=b"a" * 90) == b""
+    assert server(b"") == b""
+
+
+def test_two_hosts_and_broken_requests(server):
+    ends = b"Connection: close\r\n\r\n"
+    assert b"421" in server(b"GET /api/jobs HTTP/1.1\r\nHost: evil.example\r\n" + ends)
+    for text in (
+        b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n" + ends,
+        b"GET /api/jobs HTTP/1.1\r\n" + ends,
+        b"POST /api/plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n" + ends,
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ):
+        assert b" 200 " not in server(text).split(b"\r\n")[0]
+
+
+def test_a_port_that_is_taken_is_a_problem():
+    with listen("127.0.0.1", [0])[0] as taken, pytest.raises(Problems, match="--port"):
+        listen("127.0.0.1", [taken.getsockname()[1]])
+
+
+def test_connections_are_counted():
+    assert Guard(None, None, frozenset(), RequestLimits(requests=0))._open == {"http": 0, "websocket": 0}
