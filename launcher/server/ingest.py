@@ -282,7 +282,7 @@ def folder_for(jobs: Jobs, uuid: str) -> Folder:
     except Problems as problems:
         if problems.problems[0].code != "not-found":
             raise
-        job, _ = jobs.add(JobRecord(uuid, uuid, origin="logger", created_at=time.time(), place=place))
+        job = jobs.add(JobRecord(uuid, uuid, origin="logger", created_at=time.time(), place=place))
     return (job if job.record.place else jobs.change(job, origin="logger", place=place)).folder
 
 

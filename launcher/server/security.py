@@ -270,7 +270,7 @@ def _with_headers(connection: Connection, send: Send) -> Send:
         more.append((b"cache-control", b"no-store"))
 
     async def with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
+        if message["type"].endswith("http.response.start"):  # or a WebSocket that is refused
             message["headers"] = [*message.get("headers", ()), *more]
         await send(message)
 
