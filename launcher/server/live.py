@@ -25,7 +25,7 @@ from launcher.server.jobs import Jobs
 
 POLL_S = 0.05  # between two looks at the logs that are watched
 JOBS_S = 0.5  # ... at the jobs
-STALL_S = 15.0  # that a client may take for one message
+STALL_S = 15.0  # that a client may take for BURST messages
 PING_S = 20.0  # of silence until a client is told that the connection stands
 RING_LINES, RING_BYTES = 2_000, 2**22  # messages that wait for slow clients
 PART_BYTES = 2**18  # of a log that a client catches up with at once
@@ -279,11 +279,11 @@ async def _send_on(ring: Ring, number: int, send: Send) -> None:
 
 
 async def _send_all(texts: list[str], send: Send) -> None:
-    for place, text in enumerate(texts, start=1):
+    for begin in range(0, len(texts), BURST):
         try:
             async with asyncio.timeout(STALL_S):
-                await send(text)
+                for text in texts[begin : begin + BURST]:
+                    await send(text)
         except TimeoutError:
             raise Overtaken from None
-        if place % BURST == 0:
-            await asyncio.sleep(0)  # a client that takes everything would keep the others waiting
+        await asyncio.sleep(0)  # a client that takes everything would keep the others waiting
