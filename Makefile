@@ -125,8 +125,8 @@ $(PAGE)/ready: $(VENV)/ready-dev
 test-page: $(PAGE)/ready $(PAGE)/node/ready  ## the page in Debian's Chromium: every view, themes, widths, accessibility, a person's visit
 	PYTHONPATH=$(CURDIR) AXE=$(NODE)/axe-core/axe.min.js $(PAGE)/bin/python -W ignore -m pytest tests/server/page --no-header -p no:cacheprovider --durations=5
 
-serve-load: $(VENV)/ready-dev  ## a server of RUNS runs (1000): list, first curve, memory, and 200 clients of one run for SECONDS (60), one of them frozen
-	$(VENV)/bin/python benchmarks/serve_load.py --runs $(or $(RUNS),1000) --steps 10000 --touches 200 --seconds $(or $(SECONDS),60)
+serve-load: $(VENV)/ready-dev  ## a server of SERVED runs (1000): list, first curve, memory, and 200 clients of one run for SECONDS (60), one of them frozen
+	$(VENV)/bin/python benchmarks/serve_load.py --runs $(or $(SERVED),1000) --steps 10000 --touches 200 --seconds $(or $(SECONDS),60)
 
 test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and SwanLab read back
 	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
