@@ -37,7 +37,7 @@ def test_a_file_is_sent_whole_and_once(client, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["vendor/package.json", "js/types.d.ts", "../app.py", "..%2fapp.py", "js/../../app.py", "/etc/passwd", ""]
+    "name", ["vendor/package.json", "js/types.ts", "../app.py", "..%2fapp.py", "js/../../app.py", "/etc/passwd", ""]
 )
 def test_nothing_else_is_sent(client, name):
     assert client.get(f"/page/{name}").status_code == 404

@@ -11,12 +11,13 @@ export const received = { events: 0, characters: 0, gaps: 0, doubles: 0 };
 
 const SHORTEST_MS = 500;
 const LONGEST_MS = 20_000;
+const BEGUN_ANEW = 1012; // another log is in the place of the one that was followed
 
 /**
  * @param {string} path of the WebSocket
- * @param {(event: Event) => void} apply called once for each event, in order
- * @param {number} [after] the number of the last event that is known; without one, what comes from now on. Then an
- *   event of the kind Open says from when on that is
+ * @param {(event: Event) => void} apply called once for each event, in order; one of the kind Open says that all was
+ *   begun anew
+ * @param {number} [after] the number of the last event that is known; without one, messages have no numbers
  * @returns {() => void} ends it
  */
 export function follow(path, apply, after) {
@@ -32,7 +33,6 @@ export function follow(path, apply, after) {
     socket.onopen = () => {
       connection.value = "live";
       wait = SHORTEST_MS;
-      if (seq === undefined) apply({ kind: "Open", seq: -1, attempt: 0, at: Date.now() / 1000 });
     };
     socket.onmessage = ({ data }) => {
       received.characters += data.length;
@@ -46,8 +46,12 @@ export function follow(path, apply, after) {
       received.events++;
       apply(event);
     };
-    socket.onclose = () => {
+    socket.onclose = ({ code }) => {
       if (ended) return;
+      if (code === BEGUN_ANEW) {
+        seq = -1;
+        apply({ kind: "Open", seq, attempt: 0, at: Date.now() / 1000 });
+      }
       connection.value = "retrying";
       timer = setTimeout(open, wait * (0.75 + Math.random() / 2));
       wait = Math.min(wait * 2, LONGEST_MS);
@@ -66,7 +70,7 @@ export function follow(path, apply, after) {
 /**
  * Follow while a component is shown.
  * @param {string | null} path null follows nothing
- * @param {(event: Event) => void} apply @param {number} [after]
+ * @param {(event: Event) => void} apply @param {number} [after] as it is when `path` is first given
  */
 export function useLive(path, apply, after) {
   const newest = useRef(apply);

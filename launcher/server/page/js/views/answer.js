@@ -38,12 +38,12 @@ export function Answer({ job, step, group, answer }) {
         class="token ${token.learns ? "" : "masked"} ${index === chosen ? "chosen" : ""}" data-at=${index}
         style=${{ "--heat": token.learns || kind === "mask" ? shown.shade(token) : 0 }}
         onClick=${() => choose(index)} title="${number(shown.value(token))}">${visible(token.text)}</span>`)}</p>
-      <dl class="figures" aria-live="off">${one ? html`
+      ${one ? html`<dl class="figures">
         <div><dt>token ${chosen}</dt><dd><code>${JSON.stringify(one.text)}</code></dd></div>
         <div><dt>log-probability</dt><dd class="num">${number(one.log_prob)}</dd></div>
         <div><dt>of the sampler</dt><dd class="num">${number(one.sampler_log_prob)}</dd></div>
         <div><dt>ratio</dt><dd class="num">${one.learns ? number(one.ratio) : "masked"}</dd></div>
-        <div><dt>advantage</dt><dd class="num">${one.learns ? number(one.advantage) : "masked"}</dd></div>` : html`<div class="dim">Point at a token to see its numbers.</div>`}</dl>
+        <div><dt>advantage</dt><dd class="num">${one.learns ? number(one.advantage) : "masked"}</dd></div></dl>` : html`<p class="dim">Point at a token to see its numbers.</p>`}
       <details><summary>As a table</summary>
         <table><thead><tr><th class="right">#</th><th>Token</th><th class="right">Log-probability</th><th class="right">Sampler</th><th class="right">Ratio</th><th class="right">Advantage</th></tr></thead>
         <tbody>${tokens.map((token, index) => html`<tr class=${token.learns ? "" : "dim"}><td class="num right">${index}</td><td><code>${JSON.stringify(token.text)}</code></td>

@@ -1,6 +1,6 @@
 /** What stands above every view of one run: its name, state, actions and the other views; and the events that come. */
 import { html, signal, useEffect, useState } from "../vendor.js";
-import { at, post, useGet } from "../api.js";
+import { at, call, post, useGet } from "../api.js";
 import { atMostEvery, useLive } from "../live.js";
 import { duration } from "../format.js";
 import { go } from "../router.js";
@@ -38,14 +38,15 @@ export function RunFrame({ uuid, view, parameters }) {
   /** @type {{ again: () => void }} */
   const last = answer;
   useEffect(() => () => void (newest.value = null), [uuid]);
-  useLive(`/api/jobs/${encodeURIComponent(uuid)}/stream`, (event) => {
+  const seq = useSeq(uuid);
+  useLive(seq === null ? null : `/api/jobs/${encodeURIComponent(uuid)}/stream`, (event) => {
     newest.value = event;
     if (event.kind !== "Usage" && event.kind !== "Sample") again();
-  });
+  }, seq ?? undefined);
   const job = /** @type {Job | null} */ (answer.data);
   useTitle(job ? nameOf(job) : "Run");
   const base = `/run/${uuid}`;
-  return html`<${Loaded} of=${answer}>${job && html`
+  return html`<${Loaded} of=${answer}>${job && seq !== null && html`
     <div class="head run">
       <div class="who">
         <p class="crumbs"><a href="/runs">Runs</a>${folderOf(job) ? ` / ${folderOf(job)}` : ""}</p>
@@ -66,6 +67,15 @@ export function RunFrame({ uuid, view, parameters }) {
         <a href=${base + path} aria-current=${text.toLowerCase() === current(parameters) ? "page" : undefined}>${text}</a>`)}
     </nav>
     <${view} job=${job} ...${parameters} />`}<//>`;
+}
+
+/** The number of the last event before any view asks for values, so that what comes later is not missed. @param {string} uuid */
+function useSeq(uuid) {
+  const [seq, setSeq] = useState(/** @type {number | null} */ (null));
+  useEffect(() => {
+    call(at("/api/jobs/{uuid}/curves", { uuid }, { buckets: 1 })).then((found) => setSeq(found.seq), () => setSeq(-1));
+  }, [uuid]);
+  return seq;
 }
 
 /** The tab that the address belongs to. @param {Record<string, string>} parameters */

@@ -29,6 +29,7 @@ const COMMON = {
 };
 const BEGIN = ["algorithm=grpo", "model=tiny", "data=reverse"];
 const QUIET_MS = 350;
+const NAME = "trainer.experiment_name"; // a run that is repeated gets one of its own
 const RESUMABLE = ["paused", "stopped", "failed", "finished", "doubtful"];
 
 export function Launch() {
@@ -42,7 +43,7 @@ export function Launch() {
   const [args, setArgs] = useState(/** @type {string[] | null} */ (from ? null : [...BEGIN, ...added]));
   const base = useMemo(() => (config.data ? config.data.arguments : null), [config.data]);
   useEffect(() => {
-    if (base) setArgs(added.reduce((all, each) => withValue(all, nameOf(each), each.slice(each.indexOf("=") + 1)), base));
+    if (base) setArgs(added.reduce((all, each) => withValue(all, nameOf(each), each.slice(each.indexOf("=") + 1)), withValue(base, NAME, null)));
   }, [base, query.toString()]);
   const error = schema.error ?? job.error ?? config.error;
   if (error && !(schema.data && args)) return html`<h1>Launch</h1><${Trouble} error=${error} />`;
@@ -95,7 +96,7 @@ function Form({ schema, args, setArgs, base, job }) {
   used.set("trainer.total_training_steps", good?.arithmetic?.steps ?? "").set("trainer.experiment_name", good?.folder?.split("/").at(-1) ?? "");
 
   const start = async () => {
-    const made = await post(at("/api/jobs"), { name: valueOf("trainer.experiment_name"), description, arguments: args }, key);
+    const made = await post(at("/api/jobs"), { name: valueOf(NAME), description, arguments: args }, key);
     await post(at("/api/jobs/{uuid}/start", { uuid: made.uuid }));
     go(`/run/${made.uuid}`);
   };

@@ -4,7 +4,7 @@ import { at, useGet } from "../api.js";
 import { Chart } from "../charts.js";
 import { interval, number } from "../format.js";
 import { atMostEvery } from "../live.js";
-import { Loaded, isLive } from "../ui.js";
+import { Loaded, Trouble, isLive } from "../ui.js";
 import { ChartBar } from "./chartbar.js";
 import { newest } from "./frame.js";
 
@@ -30,8 +30,9 @@ export function Overview({ job }) {
   useFresh(["Step"], () => names.data?.length || names.again(), 2000);
   const found = (findings.data ?? []).filter((each) => each.rule !== "verdict");
   return html`<${Proof} job=${job} />
-    ${found.length || (!findings.data && job.alerts.critical + job.alerts.warn) ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
-      ${findings.data ? null : html`<p class="dim loading" role="status">Judging…</p>`}${found.map((each, place) => html`<${FindingCard} job=${job} finding=${each} place=${place} />`)}</section>` : null}
+    ${found.length || (!findings.data && job.alerts.critical + job.alerts.warn + job.alerts.info) ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
+      <${Trouble} error=${findings.error} />
+      ${findings.data || findings.error ? null : html`<p class="dim loading judging" role="status">Judging…</p>`}${found.map((each, place) => html`<${FindingCard} job=${job} finding=${each} place=${place} />`)}</section>` : null}
     <section aria-labelledby="curves"><h2 id="curves">Curves</h2>
       <${Loaded} of=${names} empty="No step has been recorded yet.">
         <${Curves} job=${job} names=${names.data} findings=${found} />

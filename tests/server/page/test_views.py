@@ -1,0 +1,98 @@
+"""Every view opens in a browser, in both themes and on a phone, and can be used by everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.server.page.conftest import AXE, Served
+
+pytest.importorskip("playwright.sync_api")
+
+VIEWS = (
+    "/", "/runs?search=small&sort=run", "/compare?jobs={long},{other}", "/launch",
+    "/launch?from={small}&set=sampler.n%3D16",
+    "/run/{small}", "/run/{long}", "/run/{small}/step/3", "/run/{small}/answers", "/run/{small}/group/3/1",
+    "/run/{small}/answer/3/1/0", "/run/{small}/prompts", "/run/{small}/machines", "/run/{long}/machines",
+    "/run/{small}/checkpoints", "/run/{small}/logs", "/run/{small}/settings?other={long}",
+)  # fmt: skip
+LOOKS = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def uuids(server: Served) -> dict[str, str]:
+    return {
+        "small": server.uuid("rlrun/small"),
+        "long": server.uuid("long/seed-0"),
+        "other": server.uuid("long/seed-1"),
+    }
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view(visit, uuids, view, look):
+    page = visit(view.format(**uuids), **LOOKS[look])
+    page.locator("h1").first.wait_for()
+    page.locator(".loading:not(.judging)").first.wait_for(state="detached")
+    if "launch" in view:
+        page.get_by_text("can start").first.wait_for()
+    page.wait_for_timeout(300)
+    assert page.locator("main .trouble").count() == 0, page.locator("main .trouble").all_inner_texts()
+    width = page.evaluate("innerWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if AXE.is_file():
+        page.evaluate(Path(AXE).read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        serious = [
+            (each["id"], each["nodes"][0]["html"][:200]) for each in found if each["impact"] in ("serious", "critical")
+        ]
+        assert not serious
+
+
+def test_texts_of_a_run_are_never_markup(visit, uuids):
+    page = visit(f"/run/{uuids['long']}")
+    page.get_by_text("<b>it</b> fell").first.wait_for()
+    assert page.locator(".finding b").count() == 0
+
+
+def test_keys_lead_to_rows_and_views(visit):
+    page = visit("/runs")
+    page.locator("[data-row]").first.wait_for()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.press("Escape")
+    for key in "jjk":
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.closest('tr').rowIndex") == 1
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/run/*")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_url("**/runs")
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keys").is_visible()
+
+
+def test_marked_runs_are_compared(visit):
+    page = visit("/runs?search=seed")
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.get_by_role("link", name="Compare 2").click()
+    page.wait_for_url("**/compare?jobs=*")
+    page.get_by_role("heading", name="Settings that differ").wait_for()
+    assert page.locator(".chart canvas").count() > 0
+    assert page.get_by_text("trainer.experiment_name").count() > 0 or page.get_by_text("seed").count() > 0
+
+
+def test_tokens_are_shown_with_what_is_masked(visit, uuids):
+    page = visit(f"/run/{uuids['small']}/answer/3/1/0?by=ratio")
+    page.locator(".tokens .token").first.wait_for()
+    assert page.locator(".tokens .token").all_inner_texts() == ["one", "<i>", "pad"]
+    assert page.locator(".tokens .masked").all_inner_texts() == ["pad"]
+    page.locator(".tokens .token").nth(2).click()
+    assert page.locator(".figures").inner_text().count("masked") == 2
