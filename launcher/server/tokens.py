@@ -2,8 +2,8 @@
 
 Each line is about one answer: {"step", "group", "answer", "ids", "texts", "log_probs", "sampler_log_probs",
 "advantages", "mask"}. `group` counts from 1, `answer` from 0; the lists have a value for each token, null where there
-is none, and `mask` is 0 or false where a token is not learned from. The file is only appended to: of an answer that was
-sampled again after the run went back, the last line counts.
+is none (or in place of a whole list), and `mask` is 0 or false where a token is not learned from. The file is only
+appended to: of an answer that was sampled again after the run went back, the last line counts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class TokenPlaces:
             line = os.pread(file.fileno(), size, offset)
         try:
             node = orjson.loads(line)
-            return [_token(*values) for values in zip(*(node[name] for name in LISTS), strict=True)]
+            unknown = [None] * len(node["texts"])
+            lists = [unknown if node[name] is None else node[name] for name in LISTS]
+            return [_token(*values) for values in zip(*lists, strict=True)]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             got = f"the line at byte {offset} is damaged"
             raise Problems(Problem(NAME, got, "nothing else is lost by it", "bad-file")) from error

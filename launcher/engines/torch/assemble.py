@@ -39,6 +39,7 @@ from launcher.engines.torch.train.save import (
     read_position,
 )  # fmt: skip
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
+from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState
 from launcher.spec.checkpoint_format import FORMAT
@@ -209,7 +210,9 @@ def build_training(
     trained = sum(weight.numel() * weight.element_size() for weight in parts.policy.actor.weights)
     logged = group_logging(run, parts.steps, trained)
     schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq, *logged)
+    keeps_tokens = trainer.log_groups and world.RANK == 0
+    tokens = TokenLog(folder / "samples" / "tokens.jsonl", parts.policy.model.tokenizer) if keeps_tokens else None
     return Training(
         run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.algorithm_state,
-        before.validated,
+        before.validated, tokens,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from launcher.engines.torch.train.policy import Policy, join_updates
 from launcher.engines.torch.train.save import LastValidation, SaveResult
 from launcher.engines.torch.train.sources import Demonstrations, Rollouts
 from launcher.engines.torch.train.tally import mask_unscored, unscored_rows
+from launcher.engines.torch.train.tokens import TokenLog
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState, Batch
 from launcher.spec.run import RunSpec
@@ -63,6 +64,7 @@ class Training:
     asked_to_stop: Callable[[], bool]
     algorithm_state: AlgorithmState  # as `prepare` returned it a step ago
     validated: LastValidation
+    tokens: TokenLog | None = None  # of rank 0
     clock: Clock = field(default_factory=Clock)
     bad_steps: int = 0  # in a row
 
@@ -107,10 +109,7 @@ class Training:
             rewards = prepared.reward[~unscored_rows(raw) & (raw.preference == 0)]
             self.emit_distribution(step, "train/core/reward/distribution", rewards)
         if isinstance(self.source, Rollouts) and self.schedule.logs_groups(step):
-            for group in self.source.groups(
-                step, prepared, self.run.trainer.log_groups, self.schedule.group_characters
-            ):
-                self.emit(group)
+            self.log_groups(self.source, step, prepared)
         if self.validation and self.schedule.validates(step):
             metrics |= self.validate(step)
         return metrics | self.clock.pop_timings(), nonfinite_source
@@ -127,7 +126,8 @@ class Training:
         return metrics | perf_metrics(tokens, self.clock.seconds["step"], cpu, device, processes)
 
     def update(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
-        """Update the networks on one batch. Returns it with its advantages, the metrics, and what was not finite."""
+        """Update the networks on one batch. Returns it with its advantages and the log-probabilities from before, the
+        metrics, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
         if self.policy.sampled and not world.all_reduce_sum((~unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
@@ -146,6 +146,8 @@ class Training:
             self.algorithm_state = state
             if not any(name.endswith("/grad_norm") for name in done.metrics):
                 self.alert(step, ["nothing to learn from: no token counts in the loss, so no weight moves"])
+        if done.log_probs is not None:
+            batch = replace(batch, old=done.log_probs)
         return batch, {**done.metrics, **done.largest, **mismatch_metrics, **state}, done.nonfinite_source
 
     def check_finite(self, step: int, nonfinite_source: str) -> None:
@@ -188,6 +190,16 @@ class Training:
     def alert(self, step: int, lines: Sequence[str]) -> None:
         for line in lines:
             self.emit(Alert(step=step, text=line))
+
+    def log_groups(self, source: Rollouts, step: int, prepared: Batch) -> None:
+        bounds = self.run.trainer.log_groups, self.schedule.group_characters
+        for group in source.groups(step, prepared, *bounds):
+            self.emit(group)
+        try:
+            if self.tokens:
+                source.write_tokens(self.tokens, step, prepared, *bounds)
+        except OSError as error:
+            self.alert(step, [f"the tokens of logged answers are not written: {error}; training goes on"])
 
     def measure_movement(self, step: int) -> None:
         if distance := movement.distances(self.policy.actor):

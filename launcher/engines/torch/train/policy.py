@@ -35,6 +35,7 @@ class Update:
     nonfinite_source: str = ""  # what was not finite, so that nothing was changed
     largest: Mapping[str, float] = field(default_factory=dict)  # metrics of which a step has the largest, not the mean
     weight_norms: Tensor | None = None  # [W] of the policy's gradient, at the steps that show distributions
+    log_probs: Tensor | None = None  # [B, T] of an on-policy update, before it; otherwise the batch has them
 
 
 def join_updates(updates: Sequence[Update]) -> Update:
@@ -45,6 +46,7 @@ def join_updates(updates: Sequence[Update]) -> Update:
         next((update.nonfinite_source for update in updates if update.nonfinite_source), ""),
         join_metrics([update.largest for update in updates], max),
         torch.cat(norms) if norms else None,
+        updates[0].log_probs,  # an on-policy step has one update
     )
 
 
@@ -119,7 +121,7 @@ class Policy:
                 more = self._optimize(self.critic, batch, parts, *of_critic)
             bad = done.nonfinite_source or (more.nonfinite_source and f"critic's {more.nonfinite_source}")
             both = {**done.metrics, **more.metrics}, bad, {**done.largest, **more.largest}
-            done = Update(*both, done.weight_norms)
+            done = Update(*both, done.weight_norms, done.log_probs)
         return done
 
     def _optimize(
@@ -130,6 +132,8 @@ class Policy:
         divisor = world.all_reduce_sum(units.double()).item()
         sums = Sums(batch.mask.device)
         finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
+        on_policy = self.sampled and name != "critic" and batch.old is None
+        log_probs = batch.mask.new_zeros(batch.mask.shape) if on_policy else None
         for rows, part, packed in _packed_parts(trained.network, batch, parts):
             (loss, seen), computed = loss_of(part, packed)
             if not rows:
@@ -137,6 +141,8 @@ class Policy:
             ((loss / divisor) if divisor else loss * 0).backward()
             if rows:
                 sums.add(seen)
+                if log_probs is not None:
+                    log_probs[rows] = computed.detach().to(log_probs.dtype)
             of = "value" if name == "critic" else "log-probability"
             for what, values in (*_loss_inputs(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
@@ -147,7 +153,7 @@ class Policy:
         if divisor or skipped:  # else there was no gradient
             reported[f"{name}/grad_norm"] = taken.norm
         means, largest = sums.reduced()
-        return Update(means | reported, taken.nonfinite_source, largest, taken.weight_norms)
+        return Update(means | reported, taken.nonfinite_source, largest, taken.weight_norms, log_probs)
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)

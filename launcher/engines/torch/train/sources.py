@@ -20,6 +20,7 @@ from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
+from launcher.engines.torch.train.tokens import TokenLog
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
 from launcher.spec.episode import Episode
@@ -224,18 +225,24 @@ class Rollouts:
             )
         ]
 
-    def groups(self, step: int, prepared: Batch, most: int, characters: int) -> list[TrainingGroup]:
-        """The answers of this process to at most `most` prompts of the step, those first that come first in the data,
-        with what `prepared` makes of them; each text has about `characters` at most."""
+    def logged(self, most: int) -> list[list[int]]:
+        """The places of this process's answers to at most `most` prompts of the step, prompt by prompt: those that come
+        first in the data."""
         places = dict[tuple[int, int], list[int]]()
         for place, one in enumerate(self.episodes):
             if one.row is not None and one.group is not None:
                 places.setdefault((one.row, one.group), []).append(place)
+        return [mine for _, mine in sorted(places.items())[:most]]
+
+    def groups(self, step: int, prepared: Batch, most: int, characters: int) -> list[TrainingGroup]:
+        """The `logged` answers with what `prepared` makes of them; each text has about `characters` at most."""
         advantage = torch.full_like(prepared.mask, torch.nan) if prepared.advantage is None else prepared.advantage
         means = ((advantage * prepared.mask).sum(1) / prepared.mask.sum(1)).tolist()  # NaN without a token
         found = list[TrainingGroup]()
-        for number, ((row, _), mine) in enumerate(sorted(places.items())[:most], 1):
-            episodes, answer = [self.episodes[place] for place in mine], self.rows.answer(row, "")
+        for number, mine in enumerate(self.logged(most), 1):
+            episodes = [self.episodes[place] for place in mine]
+            assert episodes[0].row is not None
+            answer = self.rows.answer(episodes[0].row, "")
             prompt, truth, *texts = (
                 cut_middle(text, characters)
                 for text in (prompt_text(answer), answer.ground_truth or "", *self.generator.texts(episodes))
@@ -249,6 +256,12 @@ class Rollouts:
                 )
             )  # fmt: skip
         return found
+
+    def write_tokens(self, log: TokenLog, step: int, prepared: Batch, most: int, characters: int) -> None:
+        """Facts about the single tokens of the same answers. Raises `OSError` where the log cannot be made."""
+        places = self.logged(most)
+        episodes = [[self.episodes[place] for place in mine] for mine in places]
+        log.write(step, episodes, prepared.rows([*chain(*places)]), characters)
 
 
 def prompt_text(answer: Answer) -> str:

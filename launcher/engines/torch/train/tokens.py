@@ -1,0 +1,97 @@
+"""Facts about the single tokens of logged answers: `samples/tokens.jsonl` in the run's folder, a line for each answer.
+
+Where the loss does not look at a token, nothing is known of it but its text. After a run went back, the lines of undone
+steps stay: of each (step, group, answer) the last line counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby, repeat
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from launcher.core.events import writable
+from launcher.core.files import AppendOnlyFile
+from launcher.core.redaction import redact
+from launcher.spec.algorithm import Batch
+from launcher.spec.episode import Episode
+
+NAMES = ("log_probs", "sampler_log_probs", "advantages")
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What a part of a character is decoded to."""
+
+
+class TokenLog:
+    """Appends to a file, which is made with its folder when there is a first line."""
+
+    def __init__(self, path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.path, self.tokenizer = path, tokenizer
+        self._file: AppendOnlyFile | None = None
+        self._texts = dict[int, str]()
+
+    def write(self, step: int, groups: Sequence[Sequence[Episode]], batch: Batch, characters: int) -> None:
+        """A line for each answer; of one with more than `characters` the tokens in the middle are left out. `batch` has
+        the answers in this order, and was learned from. Raises `OSError` where the file cannot be made."""
+        if self._file is None:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = AppendOnlyFile.open(self.path)
+        columns = (batch.old, batch.rollout, batch.advantage)
+        rows = zip(batch.mask.tolist(), *(repeat(None) if x is None else x.tolist() for x in columns))  # noqa: B905
+        lines = []
+        for group, episodes in enumerate(groups, 1):
+            for answer, (episode, row) in enumerate(zip(episodes, rows, strict=False)):
+                written = slice(len(episode.prompt), len(episode.tokens))
+                ids, (mask, *values) = episode.tokens[written], (x and x[written] for x in row)
+                texts = self.texts(ids)
+                if redact(whole := "".join(texts)) != whole:  # a secret can be read from the tokens
+                    continue
+                facts = {"ids": ids, "texts": texts, "mask": [int(of > 0) for of in mask]}
+                facts |= {name: x and _known(x, mask) for name, x in zip(NAMES, values, strict=True)}
+                node = {"step": step, "group": group, "answer": answer, **_shortened(facts, characters)}
+                lines.append(json.dumps(writable(node), ensure_ascii=False, separators=(",", ":")) + "\n")
+        self._file.write("".join(lines).encode())
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """Of each token, which together are the text; that of a character in several tokens stands at the first."""
+        for one in {*ids} - self._texts.keys():
+            once, twice = self.tokenizer.batch_decode([[one], [one, one]])
+            self._texts[one] = twice[
+                len(once) :
+            ]  # with the space that some tokenizers leave out at the begin of a text
+        found = [self._texts[one] for one in ids]
+        for in_parts, run in groupby(range(len(ids)), lambda place: UNKNOWN in found[place]):
+            if in_parts:
+                places = [*run]
+                whole = self.tokenizer.decode([ids[place] for place in places])
+                found[places[0] : places[-1] + 1] = [whole, *[""] * (len(places) - 1)]
+        return found
+
+
+def _known(values: Sequence[float], mask: Sequence[float]) -> list[float | None]:
+    return [float(f"{value:.5g}") if of > 0 else None for value, of in zip(values, mask, strict=True)]
+
+
+def _shortened(facts: dict[str, Any], characters: int) -> dict[str, Any]:
+    """Without the tokens in the middle of a long answer: one that nothing is known of stands for them."""
+    texts, half = facts["texts"], characters // 2
+    if sum(map(len, texts)) <= characters:
+        return facts
+    begin, end = _fitting(texts, half), _fitting(texts[::-1], half)
+    gap = {"texts": f" [... {len(texts) - begin - end} tokens ...] ", "mask": 0}
+    return {
+        name: values and [*values[:begin], gap.get(name), *values[len(values) - end :]]
+        for name, values in facts.items()
+    }
+
+
+def _fitting(texts: Sequence[str], characters: int) -> int:
+    """How many of the first texts have at most so many characters."""
+    for place, text in enumerate(texts):
+        characters -= len(text)
+        if characters < 0:
+            return place
+    return len(texts)
