@@ -15,6 +15,7 @@ from launcher.core.problems import Problem, Problems, error_message
 
 HEAD_S = 10.0  # in which a request's first lines must be complete
 CONNECTIONS = 1_000
+UNREAD_S, UNREAD_BYTES = 30.0, 2**18  # that the system holds for a client that does not read
 MESSAGE_BYTES = 2**16  # of a WebSocket message that a client sends
 
 
@@ -54,11 +55,19 @@ def listen(host: str, ports: Sequence[int]) -> list[socket.socket]:
     for port in ports:
         try:
             kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-            found.append(socket.create_server((host, port), family=kind, backlog=512))
+            found.append(_bounded(socket.create_server((host, port), family=kind, backlog=512)))
         except OSError as error:
             got = f"port {port} of {host} cannot be taken: {error_message(error)}"
             raise Problems(Problem("--port", got, "use another, or --port 0 for a free one", "in-use")) from error
     return found
+
+
+def _bounded(listener: socket.socket) -> socket.socket:
+    """Every connection that it takes holds little for a client that does not read, and not for long."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
+    return listener
 
 
 def run(app: FastAPI, sockets: list[socket.socket], began: Callable[[], None]) -> None:

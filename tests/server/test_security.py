@@ -14,7 +14,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from launcher.core.problems import Problems
 from launcher.server import listening, security
-from launcher.server.listening import listen
+from launcher.server.listening import UNREAD_BYTES, UNREAD_S, listen
 from launcher.server.security import HEADERS, Guard, RequestLimits
 from tests.server.conftest import write_run
 
@@ -298,3 +298,12 @@ def test_a_port_that_is_taken_is_a_problem():
 
 def test_connections_are_counted():
     assert Guard(None, None, frozenset(), RequestLimits(requests=0))._open == {"http": 0, "websocket": 0}
+
+
+def test_what_a_client_does_not_read_is_held_for_a_bounded_time_and_size():
+    """Else one that never reads keeps its connection, and what waits for it, for ever."""
+    with listen("127.0.0.1", [0])[0] as listener, socket.create_connection(listener.getsockname()):
+        taken, _ = listener.accept()
+        with taken:
+            assert 0 < taken.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * UNREAD_BYTES
+            assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_S * 1e3
