@@ -22,16 +22,6 @@ from launcher.spec.stored import to_yaml
 
 CHROMIUM = Path("/usr/bin/chromium")
 COMMAND = [sys.executable, "-P", "-m", "launcher"]
-SERVE = """
-import socket, sys, uvicorn
-from pathlib import Path
-from launcher.server.routes.app import create_app
-from launcher.server.services import ServerSettings
-listening = socket.create_server(("127.0.0.1", 0))
-print(listening.getsockname()[1], flush=True)
-app = create_app(ServerSettings(root=Path("runs"), token=sys.argv[1]))
-uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
-"""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -41,13 +31,14 @@ POLICY = (
 class Served:
     """A server, by its address, and the folder in which it runs."""
 
-    def __init__(self, place: Path, token: str = "") -> None:
+    def __init__(self, place: Path) -> None:
         self.place = place
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", SERVE, token], cwd=place, stdout=subprocess.PIPE, text=True
+            [*COMMAND, "serve", "--port", "0"], cwd=place, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout
-        self.address = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+        self.address = self.process.stdout.readline().split()[-1]
+        assert self.address.startswith("http://127.0.0.1:")
 
     def ask(self, path: str) -> Any:
         with urllib.request.urlopen(self.address + path) as found:
@@ -142,7 +133,7 @@ def visit(browser: Any, server: Served) -> Iterator[Callable[..., Any]]:
                     or noticed.append(request.url))  # fmt: skip
             stack.callback(lambda: noticed.extend(page.evaluate("window.refused")))
             answer = page.goto(at + path)
-            assert answer.headers.get("content-security-policy", POLICY) == POLICY
+            assert answer.headers["content-security-policy"] == POLICY
             return page
 
         yield open_page

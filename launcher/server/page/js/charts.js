@@ -193,7 +193,7 @@ function options(element, { runs, axis, log, smooth, findings, label, show }) {
   return {
     width: element.clientWidth, height: HEIGHT, series, bands,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 14, 0, 0],
     scales: { x: { time: false }, y: log ? { distr: 3 } : { range: (_, low, high) => spread(low, high) } },
     axes: [
       { ...axes, size: 22, gap: 2, space: 70, values: (_, splits) => splits.map((x) => axisText(axis, x)) },
