@@ -25,7 +25,7 @@ from launcher.logger.wandb_sink import WandbSink
 
 POLL_S, HEARTBEAT_S = 0.1, 5.0  # between looks; of silence, after which a platform is shown that the script lives
 ANSWER_S = 10.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 2.0
 WANDB_ONLY = {"wandb", "config", "summary"}
 """Kinds of rows that the platform does not get."""
 GONE = b'{"kind":"finish","how":"failed","why":"its script was killed, or its machine went down"}'

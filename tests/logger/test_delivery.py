@@ -1,0 +1,150 @@
+"""Each row arrives once, and a script ends as it would have without a logger, whatever the platform does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from logger_calls import wrong_server
+from logger_chaos import kill_often
+from logger_platform import Platform
+
+from tests.logger.conftest import Scripts
+
+LOGS = """
+import os, signal, sys
+from launcher.logger import DualLogger
+logger = DualLogger("job", sys.argv[1], wandb_enabled=False)
+for step in range(int(sys.argv[2]), int(sys.argv[3])):
+    logger.log_metrics(step, {"loss": step / 7})
+"""
+END = "logger.finish()\nsys.exit(3)\n"
+
+
+@contextmanager
+def wrong(what: str, platform: Platform) -> Iterator[str]:
+    if what == "down":
+        yield platform.url
+    else:
+        with wrong_server(hangs=what == "hangs") as url:
+            yield url
+
+
+def steps_of(platform: Platform, job: str = "job") -> list[tuple[int, float]]:
+    return [(node["step"], node["metrics"]["train/loss"]) for node in platform.lines(job, "Step")]
+
+
+@pytest.mark.parametrize("what", ["down", "hangs", "answers 500"])
+def test_what_did_not_arrive_is_delivered_by_the_next_logger(what: str, scripts: Scripts, platform: Platform) -> None:
+    with wrong(what, platform) as url:
+        ran = scripts.run(LOGS + END, url, "0", "20", RLRUN_FINISH_S="0.5")
+    assert ran.returncode == 3
+    assert "the next DualLogger of this job delivers them, or rlrun track --spool" in ran.stderr.splitlines()[-1]
+    platform.start()
+    assert scripts.run(LOGS + END, platform.url, "20", "30").returncode == 3
+    assert steps_of(platform) == [(step, step / 7) for step in range(30)]
+    assert not any(platform.spool.rglob("*.jsonl"))
+
+
+def test_a_script_that_is_killed_has_handed_over_all_that_it_logged(scripts: Scripts, platform: Platform) -> None:
+    """Its job has failed; the same script started again goes on from its checkpoint, and undoes what came after."""
+    platform.start()
+    ran = scripts.run(LOGS + "os.kill(os.getpid(), signal.SIGKILL)\n", platform.url, "0", "20")
+    assert ran.returncode == -9
+    while not platform.lines("job", "Ended"):
+        assert scripts.run(LOGS + END, platform.url, "0", "0").returncode == 3
+    assert platform.lines("job", "Ended")[0]["how"] == "failed"
+    assert scripts.run(LOGS + END, platform.url, "10", "30").returncode == 3
+    assert [node["step"] for node in platform.lines("job", "Resumed")] == [9]
+    assert steps_of(platform) == [(step, step / 7) for step in (*range(20), *range(10, 30))]
+
+
+@pytest.mark.parametrize(
+    ("end", "how", "why"),
+    [
+        ("raise ValueError('no more')\n", "failed", "ValueError: no more"),
+        ("", "stopped", "the script ended without finish()"),
+    ],
+)
+def test_a_script_without_finish_says_how_it_ended(
+    end: str, how: str, why: str, scripts: Scripts, platform: Platform
+) -> None:
+    platform.start()
+    scripts.run(LOGS + end, platform.url, "0", "3")
+    (ended,) = platform.lines("job", "Ended")
+    assert (ended["how"], ended["why"]) == (how, why)
+
+
+def test_values_of_any_kind_threads_and_forks(scripts: Scripts, platform: Platform) -> None:
+    platform.start()
+    ran = scripts.run(
+        """
+import os, sys, threading
+import numpy as np
+from launcher.logger import DualLogger
+logger = DualLogger("job", sys.argv[1], wandb_enabled=False)
+values = {"a": np.float32(0.5), "b": np.array(2), "c": float("nan"), "d": float("-inf"), 5: 1, "e": True, (1, 2): 3.0,
+          "text": "no number", "list": [1, 2], "\\udcff": 4}
+logger.log_metrics(np.int64(1), values)
+logger.log_metrics(2, None)
+logger.log_metrics(None, {"a": 1})
+logger.log_metrics(3, {"text": "x" * 10_000_000})
+logger.log_status("running", "y" * 10_000_000)
+threads = [threading.Thread(target=lambda: [logger.log_metrics(4, {"loss": 1.0}) for _ in range(200)]) for _ in "abc"]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+if not (child := os.fork()):
+    logger.log_metrics(5, {"loss": 2.0})
+    logger.finish()
+    os._exit(0)
+os.waitpid(child, 0)
+logger.log_metrics(6, {"loss": 3.0})
+logger.finish()
+logger.log_metrics(7, {"loss": 4.0})
+""",
+        platform.url,
+    )
+    assert ran.returncode == 0 and "rows were lost: a row has 10,000,0" in ran.stderr
+    steps = platform.lines("job", "Step")
+    assert steps[0]["metrics"] == {
+        "a": 0.5, "b": 2.0, "c": "NaN", "d": "-Infinity", "5": 1.0, "e": 1.0, "(1, 2)": 3.0, "\\udcff": 4.0,
+    }  # fmt: skip
+    assert [node["step"] for node in steps[1:]] == [4] * 600 + [5, 6]
+    left_out = [node["text"] for node in platform.lines("job", "Alert") if "was left out" in node["text"]]
+    assert len(left_out) == 2, "no metrics, and no step"
+    assert len({node["session"] for node in platform.lines("job", "LoggerSession")}) == 2
+    assert len(platform.lines("job", "Ended")) == 1, "a process that was forked ends before its job"
+
+
+@pytest.mark.parametrize("runs", ["raise RuntimeError('no login')", "import time; time.sleep(1000)"])
+def test_a_broken_or_hanging_wandb_costs_nothing(runs: str, scripts: Scripts, platform: Platform) -> None:
+    platform.start()
+    ran = scripts.run(
+        LOGS.replace(", wandb_enabled=False", "") + END, platform.url, "0", "5", WANDB_RUNS=runs, RLRUN_FINISH_S="3"
+    )
+    assert ran.returncode == 3 and "rows did not reach W&B" in ran.stderr
+    assert steps_of(platform) == [(step, step / 7) for step in range(5)]
+
+
+def test_without_wandb_only_the_platform_is_told(scripts: Scripts, platform: Platform) -> None:
+    platform.start()
+    (scripts.folder / "modules" / "wandb.py").unlink()
+    ran = scripts.run(LOGS.replace(", wandb_enabled=False", "") + END, platform.url, "0", "5")
+    assert ran.returncode == 3 and "W&B is not installed" in ran.stderr and ran.stderr.count("\n") == 1
+    assert len(steps_of(platform)) == 5
+
+
+def test_importing_it_loads_nothing_heavy(scripts: Scripts) -> None:
+    heavy = "pydantic", "torch", "rich", "ray", "hydra", "numpy", "yaml", "fastapi", "wandb", "typer"
+    text = "import sys\nfrom training_platform.core.wandb_callback import DualLogger\nprint([*sys.modules])\n"
+    loaded = scripts.run(text).stdout
+    assert "launcher.logger.spool" in loaded
+    assert [name for name in heavy if f"'{name}'" in loaded] == []
+
+
+@pytest.mark.slow
+def test_rows_are_stored_once_over_kills_of_the_server(platform: Platform) -> None:
+    logged, lost, double = kill_often(platform, 3, random.Random(1), longest_s=1.0)
+    assert logged > 0 and (lost, double) == (0, 0)

@@ -1,0 +1,92 @@
+"""Rows of loggers as the route stores them: exactly those that are new, in the run folder of their job."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from launcher.core.events import Alert, Step, events_of
+from launcher.core.problems import Problems
+from launcher.runs.folder import Folder, Lock, holder, writer_here
+from launcher.server.ingest import Ingest
+from tests.server.conftest import write_run
+
+
+def metrics(count: int) -> list[dict[str, Any]]:
+    return [{"kind": "metrics", "at": 1000.0 + n, "step": n, "metrics": {"loss": n / 3}} for n in range(count)]
+
+
+def lines_of(folder: Folder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in folder.events.read_bytes().splitlines()]
+
+
+ROWS = metrics(12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_batches_with_kills_between_them_store_each_row_once(seed: int, tmp_path: Path) -> None:
+    """A kill may leave any beginning of what was being written; after any batch `next` says where to go on."""
+    draw, folder, following = random.Random(seed), Folder(tmp_path / "logged" / "job"), 0
+    ingest = Ingest(lambda _: folder)
+    while following < len(ROWS):
+        first = max(following + draw.randint(-3, 1), 0)
+        following = ingest.store("job", "a", first, ROWS[first : first + draw.randint(0, 6)])
+        if draw.random() < 0.3:
+            ingest.close()
+            text = folder.events.read_bytes()
+            folder.events.write_bytes(text[: draw.randint(max(len(text) - 250, 0), len(text))])
+            ingest = Ingest(lambda _: folder)
+            following = ingest.store("job", "a", 0, [])
+    ingest.close()
+    stored = lines_of(folder)
+    assert [line["seq"] for line in stored] == [*range(len(stored))]
+    assert [(line["row"], line["step"], line["metrics"]) for line in stored if line["kind"] == "Step"] == [
+        (n, n, {"train/loss": n / 3}) for n in range(len(ROWS))
+    ]
+
+
+def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) -> None:
+    begin, finish = {"kind": "begin", "host": "node", "at": 999.0}, {"kind": "finish", "at": 1100.0}
+    rows = [begin, *metrics(3), None, {"kind": "new"}, {"kind": "metrics", "step": "x", "metrics": {}}, finish]
+    url = "/api/jobs/my-job-001/rows"
+    answer = client.post(url, json={"session": "a", "first": 0, "rows": rows})
+    assert (answer.status_code, answer.json()) == (200, {"next": 8})
+    job = client.get("/api/jobs/my-job-001").json()
+    assert (job["origin"], job["run"], job["status"], job["step"]) == ("logger", "logged/my-job-001", "finished", 2)
+    found = list(events_of(root / "logged/my-job-001/events.jsonl"))
+    assert [event.step for event in found if isinstance(event, Step)] == [0, 1, 2]
+    assert [event.text[:24] for event in found if isinstance(event, Alert)] == [
+        "row 5 of session a was l", "row 6 of session a was l",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("uuid", ["-x", ".x", "a b", "x" * 129])
+def test_a_name_that_no_job_can_have_is_refused(uuid: str, client: TestClient) -> None:
+    assert client.post(f"/api/jobs/{uuid}/rows", json={"session": "a", "first": 0, "rows": []}).status_code == 422
+
+
+def test_a_run_of_ours_takes_no_rows(serve: Callable[..., TestClient], root: Path) -> None:
+    folder = write_run(root / "p" / "one")
+    client = serve()
+    before = (folder / "events.jsonl").read_bytes()
+    (job,) = client.get("/api/jobs").json()["items"]
+    answer = client.post(f"/api/jobs/{job['uuid']}/rows", json={"session": "a", "first": 0, "rows": metrics(1)})
+    assert answer.status_code == 409 and "not made by a logger" in answer.json()["detail"]
+    assert (folder / "events.jsonl").read_bytes() == before
+
+
+def test_a_job_is_written_by_one_server_whom_stop_does_not_end(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "logged" / "job")
+    ingest = Ingest(lambda _: folder)
+    ingest.store("job", "a", 0, metrics(1))
+    assert holder(folder) == {} and writer_here(folder) is None
+    with pytest.raises(Problems, match="is being written"):
+        Lock(folder, wait_s=0.0)
+    ingest.close()
+    assert holder(folder) is None
