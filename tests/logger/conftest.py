@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logger_platform import Platform
+from logger_platform import ROOT, Platform
 
 WANDB = '''
 """Writes down how it is called."""
@@ -67,6 +68,8 @@ def platform(tmp_path: Path) -> Iterator[Platform]:
 
 @pytest.fixture
 def scripts(tmp_path: Path, platform: Platform) -> Scripts:
-    (tmp_path / "modules").mkdir()
+    guides = tmp_path / "modules" / "training_platform" / "core" / "wandb_callback.py"  # as pip installs it
+    guides.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "launcher" / "logger" / guides.name, guides)
     (tmp_path / "modules" / "wandb.py").write_text(WANDB)
     return Scripts(tmp_path, platform)
