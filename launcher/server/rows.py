@@ -41,7 +41,7 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     """From its events, what was asked for last, and whether a process of it `begins`."""
     if not record.place:
         return Standing("created", "", record.created_at)
-    if begins and (run is None or run.state.status not in ("running", "waiting")):
+    if begins and (run is None or (run.state.last_at or 0.0) < record.requested_at):  # nothing of it is written yet
         return Standing("waiting", "its process begins", record.requested_at)
     if run is None:  # its process is gone, and has left no more than its output
         return Standing("failed", _last_problem(folder), record.requested_at)

@@ -1,0 +1,19 @@
+"""Where a job stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.core.state import RunState
+from launcher.runs.folder import Folder
+from launcher.runs.store import Run
+from launcher.server.records import JobRecord
+from launcher.server.rows import standing_of
+
+
+@pytest.mark.parametrize(("last_at", "expected"), [(90.0, "waiting"), (110.0, "finished")])
+def test_a_process_begins_only_until_it_has_written_something(tmp_path, last_at, expected):
+    """What it does after its last event is no beginning."""
+    run = Run(Folder(tmp_path), RunState(status="finished", started_at=80.0, last_at=last_at))
+    record = JobRecord("a", place="p/a", request="start", requested_at=100.0)
+    assert standing_of(record, run, run.folder, begins=True).status == expected
