@@ -56,7 +56,7 @@ class Platform:
     def environment(self, **more: str) -> dict[str, str]:
         """Of a script whose logger speaks to this server, and waits at its end until all has arrived."""
         known = {"PYTHONPATH": str(ROOT), "PLATFORM_URL": self.url, "RLRUN_SPOOL": str(self.spool)}
-        return {**os.environ, **known, "RLRUN_FINISH_S": "100", **more}
+        return {**os.environ, **known, "RLRUN_FINISH_S": "3600", **more}
 
     def folder(self, job: str) -> Folder:
         return Folder(self.root / "logged" / job)
