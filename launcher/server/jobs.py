@@ -24,6 +24,7 @@ from launcher.core.settings import adapter
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
+from launcher.server.answers import encoded
 from launcher.server.database import Database, JobRow, KeyRow
 from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
@@ -43,6 +44,8 @@ class ServedJob:
     """Of a job that has not been started: where it would be, and nothing is there."""
     node: dict[str, Any] = field(default_factory=dict)
     """What a list and a single answer say of it."""
+    body: bytes = b""
+    """The same as JSON: a list of a thousand jobs only joins them."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
     version: int = 0
     """Of the last change: every change of any job has a larger one."""
@@ -73,7 +76,7 @@ class Jobs:
         self.at_each_look = list[Callable[[], None]]()
         self._scanned = 0.0
         self._jobs = dict[str, ServedJob]()
-        self._at = dict[Path, ServedJob]()
+        self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
         """Held while rows change."""
         self._end = threading.Event()
@@ -100,8 +103,7 @@ class Jobs:
 
     def every(self) -> list[ServedJob]:
         """All jobs, the one that began last first."""
-        with self.lock:
-            jobs = list(self._jobs.values())
+        jobs = list(self._jobs.values())  # at once, so without waiting for a look at all folders
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     def changed_since(self, version: int) -> list[ServedJob]:
@@ -153,7 +155,7 @@ class Jobs:
         with self.lock:
             before = self._file(job.record)
             job.record = replace(job.record, **fields)
-            self._at.pop(job.folder.path, None)
+            self._at.pop(str(job.folder.path), None)
             job.folder = self._folder_of(job.record)
             self._keep(job)
             if before != self._file(job.record):
@@ -188,7 +190,7 @@ class Jobs:
 
     def _enter(self, job: ServedJob) -> None:
         self._jobs[job.uuid] = job
-        self._at[job.folder.path] = job
+        self._at[str(job.folder.path)] = job
 
     # ---- looking
 
@@ -225,26 +227,33 @@ class Jobs:
         self._scanned = time.monotonic()
         found = list(self._folders())
         with self.lock:
-            for path, place in found:
+            for path in found:
                 if path not in self._at:
-                    self._adopt(self._record_of(path, place))
-            there = {path for path, _ in found}
+                    self._adopt(self._record_of(Path(path)))
+            there = set(found)
             for job in list(self._jobs.values()):
-                if job.has_folder and job.folder.path not in there and not job.folder.path.is_dir():
+                if job.has_folder and str(job.folder.path) not in there and not job.folder.path.is_dir():
                     self._forget(job)
                 else:
                     self._look(job)
 
-    def _folders(self) -> Iterator[tuple[Path, str]]:
-        """Each run folder, and its place."""
-        for path in _runs_below(self.root):
-            yield path, f"{path.parent.name}/{path.name}"
+    def _folders(self) -> Iterator[str]:
+        """Each run folder."""
+        yield from self._runs_below(str(self.root))
         for named in self.also:
-            for path in [named] if _is_run(named) else _runs_below(named):
-                yield path, str(path.absolute())
+            yield from [str(named)] if _is_run(str(named)) else self._runs_below(str(named))
 
-    def _record_of(self, path: Path, place: str) -> JobRecord:
+    def _runs_below(self, root: str) -> Iterator[str]:
+        """`root/PROJECT/EXPERIMENT` that hold a run; what is known is not asked again."""
+        for project in _folders_in(root):
+            for path in _folders_in(project):
+                if path in self._at or _is_run(path):
+                    yield path
+
+    def _record_of(self, path: Path) -> JobRecord:
         """As its file says, unless that was copied with the folder of another job."""
+        own = path.parents[1] == self.root
+        place = f"{path.parent.name}/{path.name}" if own else str(path.absolute())
         known = read_record(path / FILE)
         if known and (known.uuid not in self._jobs or self._jobs[known.uuid].folder.path == path):
             return replace(known, place=place)
@@ -262,7 +271,7 @@ class Jobs:
         with self.database.session() as session:
             session.execute(delete(JobRow).where(JobRow.uuid == job.uuid))
         del self._jobs[job.uuid]
-        self._at.pop(job.folder.path, None)
+        self._at.pop(str(job.folder.path), None)
         self.version += 1
 
     def _look(self, job: ServedJob, *, anew: bool = False) -> None:
@@ -277,7 +286,7 @@ class Jobs:
         job.mark = mark
         if node != job.node:
             self.version += 1
-            job.node, job.standing, job.version = node, standing, self.version
+            job.node, job.body, job.standing, job.version = node, encoded(node), standing, self.version
 
     def begins(self, job: ServedJob) -> bool:
         """Whether the process that was started last is there, and may not have begun to write."""
@@ -300,32 +309,24 @@ class Jobs:
 
     def _read_words(self, job: ServedJob) -> None:
         """The documents' words of its settings, again where its spec.yaml has changed."""
-        spec = _stamp(job.folder.spec)
+        spec = _stamp(str(job.folder.spec))
         if spec != job.spec:
             job.spec, job.words = spec, words_of_run(job.folder)
 
 
-def _runs_below(root: Path) -> Iterator[Path]:
-    """`root/PROJECT/EXPERIMENT` that hold a run."""
-    for project in _folders_in(root):
-        for path in _folders_in(project):
-            if _is_run(path):
-                yield path
-
-
-def _folders_in(path: Path) -> list[Path]:
+def _folders_in(path: str) -> list[str]:
     try:
         with os.scandir(path) as found:
-            return [path / one.name for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != "."]
+            return [one.path for one in found if one.is_dir(follow_symlinks=False) and one.name[0] != "."]
     except OSError:
         return []
 
 
-def _is_run(path: Path) -> bool:
-    return any(os.path.isfile(path / name) for name in ("spec.yaml", FILE))
+def _is_run(path: str) -> bool:
+    return any(os.path.isfile(f"{path}/{name}") for name in ("spec.yaml", FILE))
 
 
-def _stamp(file: Path) -> tuple[int, int]:
+def _stamp(file: str) -> tuple[int, int]:
     try:
         found = os.stat(file)
     except OSError:
@@ -335,4 +336,5 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 def _mark(folder: Folder) -> Mark:
     """By which it is seen whether anything about a run has changed."""
-    return tuple(_stamp(file) for file in (folder.events, folder.path / ".lock", folder.spec))
+    path = str(folder.path)
+    return _stamp(f"{path}/events.jsonl"), _stamp(f"{path}/.lock"), _stamp(f"{path}/spec.yaml")

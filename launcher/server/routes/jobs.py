@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query
+from starlette.responses import Response
 
 from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, short_repr, suggest
@@ -50,16 +51,16 @@ def list_jobs(
     sort: Order = "started",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     size: Annotated[int, Query(ge=1, le=MOST)] = 50,
-) -> Json:
+) -> Response:
     """Jobs, the one that began last first."""
     if status and status not in STATUSES:
         raise Problems(Problem("status", f"got {short_repr(status)}", suggest(status, STATUSES)))
-    nodes = [
-        job.node for job in services.jobs.every() if _is_wanted(job, search.lower(), status, tag, algorithm.lower())
-    ]
-    nodes.sort(key=ORDER[sort])
-    found = nodes[(page - 1) * size : page * size]
-    return Json({"items": found, "total": len(nodes), "page": page, "size": size})
+    wanted = (search.lower(), status, tag, algorithm.lower())
+    jobs = [job for job in services.jobs.every() if _is_wanted(job, *wanted)]
+    jobs.sort(key=lambda job: ORDER[sort](job.node))
+    found = b",".join(job.body for job in jobs[(page - 1) * size : page * size])
+    numbers = f'"total":{len(jobs)},"page":{page},"size":{size}'
+    return Response(b'{"items":[' + found + b"]," + numbers.encode() + b"}", media_type="application/json")
 
 
 def _is_wanted(job: ServedJob, search: str, status: str, tag: str, algorithm: str) -> bool:
