@@ -17,6 +17,7 @@ from launcher.server.live import BegunAnew, LiveStreams, Overtaken
 from tests.server.conftest import write_run
 
 LINES = 400
+HERE = "ws://localhost:8000"
 
 
 def line(seq: int) -> str:
@@ -145,8 +146,8 @@ def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client)
     lines = (folder / "events.jsonl").read_text().splitlines()
     client.app.state.services.jobs.scan()
     [job] = client.get("/api/jobs").json()["items"]
-    with client.websocket_connect(f"/api/jobs/{job['uuid']}/stream?after=2", subprotocols=["bearer.x"]) as socket:
-        assert socket.accepted_subprotocol == "bearer.x"
+    with client.websocket_connect(f"{HERE}/api/jobs/{job['uuid']}/stream?after=2", subprotocols=["live"]) as socket:
+        assert socket.accepted_subprotocol == "live"
         assert [socket.receive_text() for _ in lines[3:]] == lines[3:]
         more = to_line(Alert(step=3, text="<b>late</b>"), seq=len(lines), attempt=1)
         with (folder / "events.jsonl").open("a") as log:
@@ -154,14 +155,14 @@ def test_a_socket_has_the_lines_after_a_number_and_then_what_comes(root, client)
         assert socket.receive_text() == more
     for path in ("/api/jobs/nonsense/stream", f"/api/jobs/{job['uuid']}/stream?after=NaN"):
         with pytest.raises(WebSocketDenialResponse if "nonsense" in path else Exception):
-            client.websocket_connect(path).__enter__()
+            client.websocket_connect(HERE + path).__enter__()
 
 
 def test_changes_of_all_jobs_are_sent(root, client):
     write_run(root / "math" / "one", 2, how="failed")
     client.app.state.services.jobs.scan()
     [job] = client.get("/api/jobs").json()["items"]
-    with client.websocket_connect("/api/stream") as socket:
+    with client.websocket_connect(f"{HERE}/api/stream") as socket:
         client.portal.call(asyncio.sleep, 0)
         while "jobs" not in client.app.state.services.live._sources:
             client.portal.call(asyncio.sleep, 0.01)

@@ -48,7 +48,10 @@ def test_own_names_and_addresses_are_answered(client, host):
 def test_a_script_of_another_page(client, origin):
     is_refused(client.post("/api/jobs", json=BODY, headers={"Origin": origin}), 403)
     is_refused(client.get("/api/jobs", headers={"Origin": origin}), 403)
-    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/stream", headers={"Origin": origin}):
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("ws://localhost:8000/api/stream", headers={"Origin": origin}),
+    ):
         pass
 
 
@@ -75,7 +78,10 @@ def test_a_token_is_wanted_and_has_a_scope(serve):
             is_refused(client.get(path, headers=headers), 401)
         is_refused(client.post("/api/jobs", json=BODY, headers=headers), 401)
         is_refused(client.post("/", json=BODY, headers=headers), 401)
-    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/stream", subprotocols=["bearer.wrong"]):
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect("ws://localhost:8000/api/stream", subprotocols=["bearer.wrong"]),
+    ):
         pass
     given = {}
     for scope in ("read", "launch"):
