@@ -24,13 +24,14 @@ export const rank = (name) => {
 
 /** @param {{ job: Job }} props */
 export function Overview({ job }) {
-  const findings = useGet(at("/api/jobs/{uuid}/findings", { uuid: job.uuid }));
+  const judged = job.step > 0 || job.alerts.critical + job.alerts.warn + job.alerts.info > 0;
+  const findings = useGet(judged ? at("/api/jobs/{uuid}/findings", { uuid: job.uuid }) : null);
   const names = useGet(at("/api/jobs/{uuid}/names", { uuid: job.uuid }));
   useFresh(["Alert", "Ended", "Open"], findings.again, 2000);
   useFresh(["Step"], () => names.data?.length || names.again(), 2000);
   const found = (findings.data ?? []).filter((each) => each.rule !== "verdict");
   return html`<${Proof} job=${job} />
-    ${found.length || (!findings.data && job.alerts.critical + job.alerts.warn + job.alerts.info) ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
+    ${found.length || findings.error || (!findings.data && job.alerts.critical + job.alerts.warn) ? html`<section aria-labelledby="findings"><h2 id="findings">Findings</h2>
       <${Trouble} error=${findings.error} />
       ${findings.data || findings.error ? null : html`<p class="dim loading judging" role="status">Judging…</p>`}${found.map((each, place) => html`<${FindingCard} job=${job} finding=${each} place=${place} />`)}</section>` : null}
     <section aria-labelledby="curves"><h2 id="curves">Curves</h2>
