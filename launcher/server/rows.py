@@ -41,11 +41,16 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     """From its events, what was asked for last, and whether a process of it `begins`."""
     if not record.place:
         return Standing("created", "", record.created_at)
-    if begins and (run is None or (run.state.last_at or 0.0) < record.requested_at):  # nothing of it is written yet
+    if begins and (run is None or _is_earlier(run.state, record.requested_at)):
         return Standing("waiting", "its process begins", record.requested_at)
     if run is None:  # its process is gone, and has left no more than its output
         return Standing("failed", _last_problem(folder), record.requested_at)
     return _of_events(record, run.state, folder)
+
+
+def _is_earlier(state: RunState, requested_at: float) -> bool:
+    """Whether all that is written is from before the request, and from a process that has ended."""
+    return state.status not in ("running", "waiting") and (state.last_at or 0.0) < requested_at
 
 
 def _of_events(record: JobRecord, state: RunState, folder: Folder) -> Standing:
