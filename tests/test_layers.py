@@ -129,7 +129,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "uvicorn": ("server/listening.py",),
     "verl": (),
 }
-LATE = 71
+LATE = 72
 FOREIGN_PROGRAMS = {"engines/verl/validate.py"}
 """They run in the environment of another program, and import nothing of ours."""
 ROOT = Path(__file__).parents[1] / "launcher"
