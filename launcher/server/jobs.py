@@ -26,8 +26,10 @@ from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
 from launcher.server.answers import encoded
 from launcher.server.database import Database, JobRow, KeyRow
+from launcher.server.logs import CopiedLogs
 from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
+from launcher.views.read import LogAsFolder
 
 LOOK_S = 1.0  # between two looks at all folders
 FRESH_S = 0.1  # ... for the sake of an id that is not known, as of a run that has just begun
@@ -72,6 +74,7 @@ class Jobs:
 
     def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
         self.root, self.also, self.database = root, tuple(also), database
+        self.logs = CopiedLogs(root, self.also)
         self.version = 0
         self.at_each_look = list[Callable[[], None]]()
         self._scanned = 0.0
@@ -79,6 +82,7 @@ class Jobs:
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
         """Held while rows change."""
+        self._reads_logs = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="jobs", daemon=True)
 
@@ -182,7 +186,8 @@ class Jobs:
         return self.root / record.place / FILE if own else self.root / CREATED / f"{record.uuid}.json"
 
     def _folder_of(self, record: JobRecord) -> Folder:
-        return Folder(self.root / (record.place or f"{CREATED}/{record.uuid}"))
+        path = self.root / (record.place or f"{CREATED}/{record.uuid}")
+        return LogAsFolder(path, record.log) if record.log else Folder(path)
 
     def place_of(self, folder: Folder) -> str:
         """How a record names a folder."""
@@ -197,13 +202,15 @@ class Jobs:
     def start(self, *, reindex: bool = False) -> None:
         """Read what is known, look at every folder once, and go on looking until `stop`."""
         with self.lock:
+            list(self._folders())
             if reindex:
                 with self.database.session() as session:
                     session.execute(delete(JobRow))
             for row in self.database.jobs():
                 with suppress(ValueError):
                     record = adapter(JobRecord).validate_python(row.record)
-                    self._enter(ServedJob(record, self._folder_of(record)))
+                    if self._is_shown(record):
+                        self._enter(ServedJob(record, self._folder_of(record)))
             for file in sorted((self.root / CREATED).glob("*.json")):
                 record_ = read_record(file)
                 if record_ and record_.uuid not in self._jobs:
@@ -228,8 +235,8 @@ class Jobs:
         found = list(self._folders())
         with self.lock:
             for path in found:
-                if path not in self._at:
-                    self._adopt(self._record_of(Path(path)))
+                if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
+                    self._adopt(record)
             there = set(found)
             for job in list(self._jobs.values()):
                 if job.has_folder and str(job.folder.path) not in there and not job.folder.path.is_dir():
@@ -238,10 +245,12 @@ class Jobs:
                     self._look(job)
 
     def _folders(self) -> Iterator[str]:
-        """Each run folder."""
+        """Each run folder, and that of each log."""
         yield from self._runs_below(str(self.root))
         for named in self.also:
             yield from [str(named)] if _is_run(str(named)) else self._runs_below(str(named))
+        with self._reads_logs:
+            yield from self.logs.look()
 
     def _runs_below(self, root: str) -> Iterator[str]:
         """`root/PROJECT/EXPERIMENT` that hold a run; what is known is not asked again."""
@@ -254,6 +263,8 @@ class Jobs:
         """As its file says, unless that was copied with the folder of another job."""
         own = path.parents[1] == self.root
         place = f"{path.parent.name}/{path.name}" if own else str(path.absolute())
+        if log := self.logs.get(path):
+            return replace(read_record(path / FILE) or log.record, place=log.record.place)
         known = read_record(path / FILE)
         if known and (known.uuid not in self._jobs or self._jobs[known.uuid].folder.path == path):
             return replace(known, place=place)
@@ -265,6 +276,10 @@ class Jobs:
         """Enter a job that was found; its folder stays as it is."""
         self._index(record)
         self._enter(ServedJob(record, self._folder_of(record)))
+
+    def _is_shown(self, record: JobRecord) -> bool:
+        """What was read of a log stays in its folder when the log is shown no more."""
+        return not record.log or self.logs.get(self.root / record.place) is not None
 
     def _forget(self, job: ServedJob) -> None:
         """Its folder was deleted or moved."""
@@ -295,10 +310,9 @@ class Jobs:
 
     def _see(self, job: ServedJob) -> Run | None:
         folder = job.folder
-        if job.record.origin not in (
-            "rlrun",
-            "logger",
-        ):  # nobody holds its lock, so only its events say whether it goes on
+        if log := self.logs.get(folder.path):
+            return Run(folder, log.state)
+        if job.record.origin not in ("rlrun", "logger"):  # its lock is nobody's: its events say whether it goes on
             job.reader = job.reader or RunReader(folder.events)
             return Run(folder, job.reader.look())
         if holder(folder) is None:

@@ -122,6 +122,7 @@ class Launching:
 
     def start(self, uuid: str) -> ServedJob:
         """Start a job that was created. Raises `Problems` with all that would fail."""
+        self.check_own(uuid)
         found = self.jobs.get(uuid)
         with found.busy:
             if found.has_folder:
@@ -166,10 +167,17 @@ class Launching:
         found = self.jobs.get(uuid)
         if not found.has_folder:
             raise Problems(_not_now(found, "start it first"))
+        self.check_own(uuid)
         if found.record.origin != "rlrun":
             got = f"is trained by another program ({found.record.origin})"
             raise Problems(Problem(found.uuid, got, "start it where that is started", "changed"))
         return found
+
+    def check_own(self, uuid: str) -> None:
+        """Raises `Problems` where the job is a log, of which nobody here knows the run."""
+        if log := self.jobs.get(uuid).record.log:
+            fix = "it has curves, findings and its text; ask the program that wrote it for more"
+            raise Problems(Problem(uuid, f"is the log {log}, and no run of this server", fix, "changed"))
 
     def collect(self) -> None:
         """Take notice of processes that have ended."""

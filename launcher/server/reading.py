@@ -31,6 +31,8 @@ class ReadRun:
     uuid: str
     folder: Folder
     services: Services
+    log: Path | None = None
+    """The log of another program that it is."""
 
     @cached_property
     def columns(self) -> Columns:
@@ -73,12 +75,21 @@ class ReadRun:
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:
     """Raises `Problems` where there is no such job, or its folder holds links and pipes instead of files."""
-    folder = services.jobs.find(uuid)
-    folder.check()
-    return ReadRun(uuid, folder, services)
+    job = services.jobs.get(uuid)
+    job.folder.check()
+    return ReadRun(uuid, job.folder, services, Path(job.record.log) if job.record.log else None)
 
 
 UsesRun = Annotated[ReadRun, Depends(read_run)]
+
+
+def read_own_run(run: UsesRun) -> ReadRun:
+    """Raises `Problems` where it is the log of another program, which has neither settings nor checkpoints."""
+    run.services.launching.check_own(run.uuid)
+    return run
+
+
+UsesOwnRun = Annotated[ReadRun, Depends(read_own_run)]
 
 
 def page_of(items: list[Any], total: int, page: int, size: int) -> dict[str, Any]:

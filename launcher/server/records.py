@@ -48,6 +48,8 @@ class JobRecord:
     """The same fields as its plan had them, shown until the run has settings."""
     arguments: tuple[str, ...] = ()
     """What follows `rlrun train` where a server starts it."""
+    log: str = ""
+    """The log of another program that it is; `place` has what was read of it."""
     place: str = ""
     """The run's folder, below the run root or whole; empty while it has none."""
     request: JobRequest = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from launcher.core.events import Alert, Event, LogProgress, Started, Step
@@ -53,9 +53,9 @@ class LogState:
             return replace(self.state, status="finished")
         return replace(self.state, phase="training", why=f"the log was last written {date(written)}")
 
-    def finish(self) -> list[Event]:
-        """What is found at the end of the log."""
-        return self._take(self._judge.finish())
+    def finish(self) -> Iterator[Event]:
+        """What is found at the end of the log: looked for when the first is asked for, after all else was seen."""
+        yield from self._take(self._judge.finish())
 
     def _take(self, events: Sequence[Event]) -> list[Event]:
         at = [replace(each, at=self._elapsed) for each in events]

@@ -91,7 +91,12 @@ def find(name: str, root: Path) -> LogOrRun:
         if not (state := state_in(name)):
             raise Problems(not_found(name, root))
         path, title = state, str(state)
-    log = open_log(path, piped=stream is not None)
+    return log_in(path, title, piped=stream is not None)
+
+
+def log_in(path: Path, title: str, *, piped: bool = False) -> LogOrRun:
+    """The log in a file. Raises `Problems` as `open_log` does."""
+    log = open_log(path, piped=piped)
     return LogOrRun(LogAsFolder(path, title), log.kind, log.events, log)
 
 
@@ -123,9 +128,10 @@ def copied(name: str) -> Path | None:
 def not_found(name: str, root: Path) -> Problem:
     """What to say of a name that is neither that of a log nor of a run."""
     try:
-        if Path(name).is_dir() and (logs := _logs_in(Path(name))):
+        if Path(name).is_dir() and (logs := logs_in(Path(name))):
             got = "a folder, and no run; it has logs"
-            return Problem(short_repr(name), got, f"use {' or '.join(map(shlex.quote, logs))}", "not-found")
+            named = [shlex.quote(str(log)) for log in (*logs[:8], *logs[8:][-1:])]
+            return Problem(short_repr(name), got, f"use {' or '.join(named)}", "not-found")
     except (OSError, ValueError):
         pass
     try:
@@ -136,9 +142,9 @@ def not_found(name: str, root: Path) -> Problem:
     return Problem(short_repr(name), got, f"{fix}: {known}", "not-found")
 
 
-def _logs_in(path: Path) -> list[str]:
-    """Files of a folder that may be meant: its logs, and the state of its latest checkpoint."""
+def logs_in(path: Path) -> list[Path]:
+    """Files of a folder that may be logs, and the state of its latest checkpoint."""
     endings = (".log", ".out", ".err", ".txt", ".jsonl")
-    found = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings]
+    found = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings and file.is_file()]
     states = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
-    return [*map(str, sorted(found)[:8]), *map(str, states[-1:])]
+    return [*sorted(found), *states[-1:]]

@@ -5,6 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
+from launcher.core.problems import Problems
+from launcher.server.columns import Columns
+from launcher.views.findings import find_problems
+from launcher.views.log_state import with_our_names
+from launcher.views.read import find
+from tests.logs.same_run import FORMS, collapse
 from tests.server.conftest import write_run
 
 
@@ -53,3 +61,47 @@ def test_a_list_is_searched_filtered_sorted_and_paged(root, serve):
     client.patch(f"/api/jobs/{uuid}", json={"tags": ["good"], "notes": "keep"})
     assert names(tag="good") == ["run-0"]
     assert client.get("/api/jobs", params={"status": "runing"}).json()["problems"][0]["fix"] == "did you mean running?"
+
+
+def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
+    write_run(root / "math" / "one")
+    text = str(FORMS["verl"](collapse()))
+    half = text.index("\n", len(text) // 2) + 1
+    (log := tmp_path / "logs" / "verl.log").parent.mkdir()
+    log.write_text(text[:half])
+    log.with_name("notes.txt").write_text("no metrics here\n")
+    client = serve(also=(log.parent,))
+    [job] = [each for each in listed(client)["items"] if each["origin"] == "verl"]
+    assert listed(client)["total"] == 2 and job["run"] == str(log) and job["status"] == "running"
+    assert 0 < job["started_at"] <= log.stat().st_mtime
+    at = f"/api/jobs/{job['uuid']}"
+
+    def curve(of):
+        return of.get(f"{at}/curves", params={"names": "actor/entropy"}).json()["curves"]["actor/entropy"]
+
+    before, events = curve(client), Columns(client.app.state.services.jobs.find(job["uuid"]).events).read_on()
+    log.write_text(text)
+    client.app.state.services.jobs.logs.get(events.path.parent).wait_until = 0.0
+    client.app.state.services.jobs.scan()
+    source = find(str(log), root)
+    steps = [event for event in source.steps() if "actor/entropy" in with_our_names(event.metrics)]
+    assert before["count"] < len(steps) == curve(client)["count"] and events.read_on().inode == events.inode
+    assert curve(client)["mean"] == [with_our_names(event.metrics)["actor/entropy"] for event in steps]
+    assert client.get(at).json()["step"] == steps[-1].step
+    found = [(each["step"], each["text"], each["fix"]) for each in client.get(f"{at}/findings").json()]
+    assert found == [(each.step, each.text, each.fix) for each in find_problems(source, None).nodes] != []
+    assert client.get(f"{at}/logs", params={"offset": 0}).json()["text"] == text[:65_536]
+
+    asked = [client.get(f"{at}/{name}") for name in ("config", "checkpoints", f"config/diff?other={job['uuid']}")]
+    asked += [client.post(f"{at}/{name}") for name in ("start", "stop", "pause", "resume", "rerun")]
+    asked.append(client.post(f"{at}/checkpoints/1/export"))
+    assert {(each.status_code, "is the log" in each.json()["problems"][0]["got"]) for each in asked} == {(409, True)}
+
+    client.patch(at, json={"notes": "seen"})
+    assert serve(also=(log,)).get(at).json()["notes"] == "seen"
+    assert serve().get(at).status_code == 404
+
+
+def test_what_is_shown_beside_the_runs_can_be_read(serve, tmp_path):
+    with pytest.raises(Problems, match="none"):
+        serve(also=(tmp_path / "none.log",))

@@ -39,6 +39,7 @@ def export_checkpoint(
     """Write a checkpoint as a plain model folder, as `rlrun checkpoints export --to hf` does; answers once it is
     there."""
     body, folder = body or ExportBody.model_construct(), services.jobs.find(uuid)
+    services.launching.check_own(uuid)
     kept_checkpoints.of_step(folder, step, "step")
     to = _new_model(services, body.to or f"{folder.path.name}-step-{step}")
     words = ["checkpoints", "export", str(folder.path), "--to", "hf", "--out", str(to), "--step", str(step)]

@@ -27,12 +27,12 @@ from launcher.runs import kept_checkpoints
 from launcher.server.answers import Json
 from launcher.server.curves import Axis, phases_of, thinned
 from launcher.server.problems import declared
-from launcher.server.reading import ReadRun, StepNumber, UsesRun, read_run
+from launcher.server.reading import ReadRun, StepNumber, UsesOwnRun, UsesRun, read_run
 from launcher.server.routes.curves import CurvePoints
 from launcher.server.services import UsesServices
 from launcher.server.values import Number
 from launcher.views.findings import find_problems
-from launcher.views.read import run_in
+from launcher.views.read import log_in, run_in
 
 OWN = declared(400, 401, 403, 404, 422)
 router = APIRouter(tags=["records"], responses=OWN)
@@ -138,14 +138,14 @@ def get_findings(run: UsesRun, profile: str = "") -> Json:
     """What `rlrun diagnose --json` prints; `profile` is the name of one of conf/health."""
     if profile and profile not in profile_names():
         raise Problems(Problem("profile", "no profile of that name", f"it may be {', '.join(profile_names())}"))
-    file = run.folder.events
+    file = run.log or run.folder.events
     stamp = os.stat(file) if file.is_file() else None
     key = (file, profile, stamp and (stamp.st_size, stamp.st_mtime_ns, stamp.st_ino))
     return Json(run.services.memo.get(key, lambda: _findings(run, profile)))
 
 
 def _findings(run: ReadRun, profile: str) -> list[Any]:
-    source = run_in(run.folder)
+    source = log_in(run.log, run.folder.name) if run.log else run_in(run.folder)
     rules = read_profile(profile) if profile else None
     own = judge_of(run.folder) if rules is None and run.folder.spec.is_file() else None
     return find_problems(source, rules, own).nodes
@@ -159,13 +159,13 @@ def get_logs(
     limit: Annotated[int, Query(ge=1, le=MOST_TEXT)] = 65_536,
 ) -> Json:
     """A part of a log: console.log by default, or one of `files`. The text begins and ends with whole characters."""
-    files = _logs_of(run)
+    files = [run.log.name] if run.log else _logs_of(run)
     if not files and not name:
         return Json({"name": "", "text": "", "offset": 0, "next": 0, "size": 0, "files": []})
     name = name or files[0]
     if name not in files:
         raise Problems(Problem("name", "no log of that name", f"it may be {', '.join(files)}", "not-found"))
-    with open_file(run.inside(run.folder.path / name)) as file:
+    with open_file(run.log or run.inside(run.folder.path / name)) as file:
         size = os.fstat(file.fileno()).st_size
         begin = min(offset if offset >= 0 else max(size + offset, 0), size)
         found = os.pread(file.fileno(), limit + 6, begin)
@@ -200,7 +200,7 @@ def _logs_of(run: ReadRun) -> list[str]:
 
 
 @router.get(f"{JOB}/config", response_model=Settings)
-def get_config(run: UsesRun) -> Json:
+def get_config(run: UsesOwnRun) -> Json:
     """Every setting and where its value is from."""
     side = _side(run)
     rows = [
@@ -222,7 +222,7 @@ def _arguments(words: Path) -> list[str]:
 
 
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
-def get_config_diff(run: UsesRun, other: str, services: UsesServices, source: bool = False) -> Json:
+def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices, source: bool = False) -> Json:
     """What `rlrun config diff --json` prints of it and another job."""
     return Json(diff.node_of(_side(run), _side(read_run(other, services)), source=source))
 
@@ -234,7 +234,7 @@ def _side(run: ReadRun) -> diff.Side:
 
 
 @router.get(f"{JOB}/checkpoints", response_model=list[Checkpoint], response_model_exclude_unset=True)
-def get_checkpoints(run: UsesRun, verify: bool = False) -> Json:
+def get_checkpoints(run: UsesOwnRun, verify: bool = False) -> Json:
     """What `rlrun checkpoints --json` prints, the newest first, and those that were saved and are gone. With `verify`
     every file is hashed."""
     found = {one.step: {**one.node, "kept": True} for one in kept_checkpoints.kept(run.folder, verify=verify)}

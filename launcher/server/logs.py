@@ -1,0 +1,128 @@
+"""Logs of other programs, as `rlrun watch` reads them, beside the runs.
+
+Of each log an event log is written below the run root, which everything that reads a run reads. A log that has grown is
+read anew, and its event log goes on where it begins as before; else it is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+
+from launcher.core.events import Event, Started, to_line
+from launcher.core.problems import Problems
+from launcher.core.state import RunState, after
+from launcher.logs.sources import LogSource, open_log
+from launcher.server.records import CREATED, JobRecord, id_of_place
+from launcher.views.findings import PROGRAMS
+from launcher.views.log_state import LogState
+from launcher.views.read import LogAsFolder, logs_in
+
+PATIENCE = 20.0  # a log is read again after so many times what reading it took
+BLOCK = 2**20
+
+
+@dataclass(eq=False)
+class CopiedLog:
+    """A log, and its event log."""
+
+    record: JobRecord
+    folder: LogAsFolder
+    state: RunState = field(default_factory=RunState)
+    stamp: tuple[int, int] = (-1, -1)
+    """Size and time of what was read."""
+    began: float = 0.0
+    """Unix seconds: a log has no times, so its first reading puts its end at the last write."""
+    wait_until: float = 0.0
+
+    def read(self) -> None:
+        """What the log holds now, where it has changed. Raises `OSError` and `Problems`."""
+        begin, stat = time.monotonic(), os.stat(self.record.log)
+        stamp = stat.st_size, stat.st_mtime_ns
+        if stamp == self.stamp or begin < self.wait_until:
+            return
+        source = open_log(Path(self.record.log))
+        self.began = self.began or max(source.at - max((each.at for each in _events_of(source)[1]), default=0.0), 0.0)
+        log, events = _events_of(source)
+        state, new = RunState(), self.folder.path / ".events.new"
+        self.folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with new.open("w") as file:
+            first: Event = Started(at=0.0, run=self.folder.title, algorithm=source.kind, processes=0)
+            for seq, event in enumerate(chain([first], events)):
+                shifted = replace(event, at=self.began + event.at)
+                state = after(state, shifted)
+                file.write(to_line(shifted, seq=seq, attempt=1) + "\n")
+        _go_on_with(self.folder.events, new)
+        ended = log.ended(source.at)
+        self.state = replace(state, status=ended.status, why=ended.why, phase=ended.phase, last_at=source.at)
+        self.stamp, self.wait_until = stamp, time.monotonic() + PATIENCE * (time.monotonic() - begin)
+
+
+def _events_of(source: LogSource) -> tuple[LogState, Iterator[Event]]:
+    """A log's events as those of a run, and the state that they make; `at` is the seconds since its beginning."""
+    log = LogState(source.path.name, source.kind)
+    return log, chain(chain.from_iterable(map(log.see, source.events())), log.finish())
+
+
+def _go_on_with(events: Path, new: Path) -> None:
+    """Append what `new` has more, so that readers read on; it takes the place of a file that it does not begin with."""
+    with suppress(FileNotFoundError), events.open("r+b") as old, new.open("rb") as file:
+        while block := old.read(BLOCK):
+            if file.read(len(block)) != block:
+                break
+        else:
+            while block := file.read(BLOCK):
+                old.write(block)
+            new.unlink()
+            return
+    new.replace(events)
+
+
+class CopiedLogs:
+    """The logs among what is shown beside the run root, by the folders of their event logs."""
+
+    def __init__(self, root: Path, also: Iterable[Path]) -> None:
+        """Raises `Problems` where one is neither a folder nor a log that can be read."""
+        self.root, self.also = root, tuple(also)
+        self._known = dict[str, CopiedLog]()
+        self._passed_over = dict[str, tuple[int, int]]()
+        for named in self.also:
+            if not named.is_dir():
+                open_log(named)
+
+    def get(self, folder: Path) -> CopiedLog | None:
+        return self._known.get(str(folder))
+
+    def look(self) -> Iterator[str]:
+        """Read what has changed; the folder of each."""
+        for named in self.also:
+            is_dir = named.is_dir()
+            for log in logs_in(named) if is_dir else [named]:
+                with suppress(OSError, Problems):  # gone, or being written: the next look reads it
+                    self._read(log.absolute(), only_known=is_dir)
+        yield from list(self._known)
+
+    def _read(self, log: Path, *, only_known: bool) -> None:
+        uuid = id_of_place(str(log))
+        folder = LogAsFolder(self.root / CREATED / uuid, str(log))
+        copied = self._known.get(str(folder.path))
+        if copied is None:
+            stat = log.stat()
+            stamp = stat.st_size, stat.st_mtime_ns
+            if self._passed_over.get(uuid) == stamp:
+                return
+            self._passed_over[uuid] = stamp
+            source = open_log(log)
+            if only_known and source.kind == "unknown":
+                return
+            origin = PROGRAMS.get(source.kind, source.kind)
+            place = f"{CREATED}/{uuid}"
+            record = JobRecord(uuid, log.name, origin=origin, created_at=source.at, place=place, log=str(log))
+            copied = CopiedLog(record, folder)
+        copied.read()
+        self._known[str(folder.path)] = copied
