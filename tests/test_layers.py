@@ -72,7 +72,7 @@ BELOW = {
         "config.reference cli views preflight reports engines.verl engines.torch tools tools.doctor tools.importing "
         "launch preflight.checks server server.routes"
     ),
-    "server": "core monitor runs views spec preflight launch",
+    "server": "core logs monitor runs views spec preflight launch",
     "server.routes": (
         "core config config.names config.reference health launch logger reports runs views server trackers"
     ),
