@@ -142,7 +142,7 @@ def test_show(look: Look, some: Path) -> None:
     output = look("show", "killed")
     assert output.exit_code == 0
     assert "q/killed" in output.stdout and "failed  its processes are gone; --resume continues it" in output.stdout
-    assert output.stdout.endswith("runs/q/killed  ·  0 attempts\n")
+    assert output.stdout.endswith("runs/q/killed\n")
     node = strictly(look("show", "p/nan", "--json").stdout)
     assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")
 
@@ -162,7 +162,7 @@ def test_a_run_that_is_not_there(look: Look, some: Path) -> None:
     for command in ("show", "logs", "stop"):
         output = look(command, "kiled", "--json")
         assert (output.exit_code, output.stdout) == (2, "")
-        assert output.stderr == "✗ 'kiled': no run of that name in runs; did you mean q/killed?\n"
+        assert output.stderr.startswith("✗ 'kiled': no ") and output.stderr.endswith("did you mean q/killed?\n")
 
 
 def test_logs(look: Look, some: Path) -> None:

@@ -115,8 +115,8 @@ logger.log_metrics(7, {"loss": 4.0})
         "a": 0.5, "b": 2.0, "c": "NaN", "d": "-Infinity", "5": 1.0, "e": 1.0, "(1, 2)": 3.0, "\\udcff": 4.0,
     }  # fmt: skip
     assert [node["step"] for node in steps[1:]] == [4] * 600 + [5, 6]
-    left_out = [node["text"] for node in platform.lines("job", "Alert") if "was left out" in node["text"]]
-    assert len(left_out) == 2, "no metrics, and no step"
+    skipped = [node["text"] for node in platform.lines("job", "Alert") if "was left out" in node["text"]]
+    assert len(skipped) == 2, "no metrics, and no step"
     assert len({node["session"] for node in platform.lines("job", "LoggerSession")}) == 2
     assert len(platform.lines("job", "Ended")) == 1, "a process that was forked ends before its job"
 

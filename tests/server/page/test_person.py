@@ -19,7 +19,7 @@ def test_a_person_launches_mends_watches_stops_and_resumes(visit, server: Served
     page.get_by_role("link", name="Launch a run").click()
     page.get_by_text("can start", exact=True).wait_for()
 
-    # three mistakes: each is named at its place, two have a button that mends them
+    # three mistakes: each is named at its place, two have a button that fixes them
     field(page, "trainer.experiment_name").fill("by-hand")
     field(page, "trainer.total_training_steps").fill("400")
     field(page, "sampler.n").fill("1")
