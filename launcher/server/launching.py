@@ -98,7 +98,8 @@ class Launching:
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
                 str(uuid4()), **about, created_at=time.time(), words={**new.words, **_named(about)},
-                planned=words_of_node(to_node(page.run)), arguments=tuple(typed), key=key, digest=digest if key else "",
+                planned=words_of_node(to_node(page.run), page.choices.get("model", "")),
+                arguments=tuple(typed), key=key, digest=digest if key else "",
             )  # fmt: skip
             return self.jobs.add_once(record)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +17,7 @@ from launcher.core.events import writable
 from launcher.core.files import read_file
 from launcher.core.metrics import HeldOut, label
 from launcher.core.numbers import compact
-from launcher.core.redaction import printable
+from launcher.core.redaction import printable, redact
 from launcher.core.state import LEVELS, RunState
 from launcher.monitor.console import waiting
 from launcher.runs.folder import FIRST_SEQ, Folder
@@ -148,14 +149,26 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
         node = parse_yaml(read_file(folder.spec, 2**22))
     except (OSError, ValueError, YAMLError):
         return {}
-    return words_of_node(node) if isinstance(node, dict) else {}
+    if not isinstance(node, dict):
+        return {}
+    typed = [word.removeprefix("model=") for word in typed_of_run(folder) if word.startswith("model=")]
+    return words_of_node(node, typed[-1] if typed else "")
 
 
-def words_of_node(node: dict[str, Any]) -> dict[str, Any]:
-    """The same of settings that were read."""
+def typed_of_run(folder: Folder) -> list[str]:
+    """What its first attempt was started with, without secrets; nothing where that is not known."""
+    try:
+        first = shlex.split(read_file(folder.words, 2**16).decode().partition("\n")[0])
+    except (OSError, ValueError):
+        return []
+    return list(map(redact, first[2:])) if first[:2] == ["rlrun", "train"] else []
+
+
+def words_of_node(node: dict[str, Any], model_choice: str = "") -> dict[str, Any]:
+    """The same of settings that were read; `model_choice` is the name in conf/model where that is known."""
     algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     words = shown_words(node)
-    named = words["model_path"] or (model[-2] if len(model) > 1 else "")
+    named = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
     return {**words, "algorithm": algorithm[-1].lower(), "model": named}
 
 

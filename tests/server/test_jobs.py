@@ -35,6 +35,15 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
     assert client.get(f"/api/jobs/{job['uuid']}").status_code == 404
 
 
+def test_a_model_without_a_path_has_the_name_that_was_typed(root, client):
+    folder = write_run(root / "math" / "one")
+    spec = (folder / "spec.yaml").read_text()
+    (folder / "spec.yaml").write_text(spec.replace("pretrained.Pretrained, path: Qwen/Qwen3-0.6B", "scratch.Scratch"))
+    (folder / "words.txt").write_text("rlrun train algorithm=grpo model=tiny\n")
+    client.app.state.services.jobs.scan()
+    assert [job["model"] for job in listed(client)["items"]] == ["tiny"]
+
+
 def test_a_run_has_the_same_id_after_a_restart_and_in_a_new_database(root, serve):
     write_run(root / "math" / "one")
     [first] = listed(serve())["items"]

@@ -98,6 +98,7 @@ def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root,
     for thread in threads:
         thread.join()
     assert sorted(each.status_code for each in made) == [200, 200, 200, 201]
+    assert made[0].json()["model"] == "tiny"
     assert len({each.json()["uuid"] for each in made}) == 1
     (root / ".rlrun-serve.sqlite").unlink()
     client = serve(reindex=True)

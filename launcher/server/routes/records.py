@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from launcher.config import diff
 from launcher.core.events import Ended, Event, Phase, Restarted, Resumed, Saved, Usage
-from launcher.core.files import open_file, read_file
+from launcher.core.files import open_file
 from launcher.core.metrics import held_out_score, label, validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -29,6 +27,7 @@ from launcher.server.curves import Axis, phases_of, thinned
 from launcher.server.problems import declared
 from launcher.server.reading import ReadRun, StepNumber, UsesOwnRun, UsesRun, read_run
 from launcher.server.routes.curves import CurvePoints
+from launcher.server.rows import typed_of_run
 from launcher.server.services import UsesServices
 from launcher.server.values import Number
 from launcher.views.findings import find_problems
@@ -209,16 +208,7 @@ def get_config(run: UsesOwnRun) -> Json:
         for name, value in values.items()
     ]
     found = sorted(rows, key=lambda row: (row["setting"], not row["group"]))
-    return Json({"settings": found, "arguments": _arguments(run.folder.words)})
-
-
-def _arguments(words: Path) -> list[str]:
-    """What its first attempt was started with; nothing where that is not known."""
-    try:
-        first = shlex.split(read_file(words, 2**16).decode().partition("\n")[0])
-    except (OSError, ValueError):
-        return []
-    return list(map(redact, first[2:])) if first[:2] == ["rlrun", "train"] else []
+    return Json({"settings": found, "arguments": typed_of_run(run.folder)})
 
 
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
