@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False  # as type checkers read it; `typing` takes longer to load than the first line may
 if TYPE_CHECKING:
     from typing import Any
@@ -16,8 +14,6 @@ if TYPE_CHECKING:
     from launcher import runs
     from launcher.api import RunFailed, plan, resume, train
     from launcher.core.problems import Problems
-
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait starve others on busy cores
 
 __version__ = "0.1.0"
 __all__ = ["Problems", "RunFailed", "plan", "resume", "runs", "train"]

@@ -29,6 +29,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a shell; children would, too
         signal.signal(_number, signal.SIG_DFL)
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as rlrun has it
 os.environ[QUIET] = "1"  # what is checked is shown where a test asks for it
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -48,6 +48,7 @@ def emit(event: Event) -> None:
 def set_up(ask: Callable[[int, object], None]) -> None:
     """Install signal handlers, the event log and the watch of the parent process; `ask` is called with each signal that
     requests a stop."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as rlrun has it, which need not run on this machine
     _dump_stacks_on_signal()
 
     def end_waiting(number: int, frame: object) -> None:

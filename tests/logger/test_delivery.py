@@ -139,10 +139,19 @@ def test_without_wandb_only_the_platform_is_told(scripts: Scripts, platform: Pla
     assert len(steps_of(platform)) == 5
 
 
-def test_importing_it_loads_nothing_heavy(scripts: Scripts) -> None:
+def test_importing_it_loads_nothing_heavy_and_leaves_the_environment(scripts: Scripts) -> None:
     heavy = "pydantic", "torch", "rich", "ray", "hydra", "numpy", "yaml", "fastapi", "wandb", "typer"
-    text = "import sys\nfrom training_platform.core.wandb_callback import DualLogger\nprint([*sys.modules])\n"
-    loaded = scripts.run(text).stdout
+    text = """
+import os, sys
+os.environ.pop("OMP_WAIT_POLICY", None)
+before = dict(os.environ)
+from training_platform.core.wandb_callback import DualLogger
+print([*sys.modules])
+assert os.environ == before, os.environ
+"""
+    ran = scripts.run(text)
+    loaded = ran.stdout
+    assert ran.returncode == 0, ran.stderr
     assert "launcher.logger.spool" in loaded
     assert [name for name in heavy if f"'{name}'" in loaded] == []
 
