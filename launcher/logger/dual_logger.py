@@ -147,6 +147,7 @@ class DualLogger:
 
     def _begin(self) -> None:
         """A session of this process, and the process that sends it."""
+        parent = self._spool.path.stem if self._spool else ""  # where this process was forked from one that logs
         self._pid, self._spool = os.getpid(), None
         if not (self.platform_url or self._wandb):
             return None
@@ -157,7 +158,8 @@ class DualLogger:
         program = os.path.abspath(sys.argv[0]) if sys.argv[:1] not in ([], [""], ["-c"]) else "python"
         host = os.uname().nodename
         spool.append({"kind": "wandb", "init": self._wandb})
-        spool.append({"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program})
+        begin = {"kind": "begin", "at": time.time(), "host": host, "pid": self._pid, "program": program}
+        spool.append({**begin, "parent": parent} if parent else begin)
         more = {"PYTHONPATH": os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH"))))}
         more |= {} if self._token is None else {"RLRUN_TOKEN": self._token}
         command = [sys.executable, "-P", "-m", "launcher.logger.sender", str(spool.path), self.platform_url]

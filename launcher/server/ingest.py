@@ -56,7 +56,7 @@ LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": 
 """Of a status, of the alert that it is."""
 _LINE = re.compile(
     rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":[^,]+'
-    rb'(?:,"(?:step|open)":([\w-]+))?'
+    rb'(?:,"(?:step|open)":([\w-]+)(?:,"parent":"([\w.-]+)")?)?'
 )
 
 
@@ -66,6 +66,8 @@ class LoggerSession(Event):
     version."""
 
     open: bool
+    parent: str = ""
+    """Of a process that was forked, the session of the one that it was forked from, which may be yet to come."""
     host: str = ""
     program: str = ""
 
@@ -83,7 +85,7 @@ class LoggedRows:
     following: dict[str, int] = field(default_factory=dict)
     """Of each session the number of its next row."""
     open: set[str] = field(default_factory=set)
-    """The sessions that have not ended."""
+    """The sessions that have not ended, and those that are yet to come: parents of such as did."""
     alerts: set[tuple[int, str]] = field(default_factory=set)
     """Step and text of each."""
 
@@ -104,13 +106,15 @@ class LoggedRows:
         self.seq += 1
         if not (match := _LINE.match(line)):
             return
-        attempt, session, row, kind, value = match.groups(b"")
+        attempt, session, row, kind, value, parent = match.groups(b"")
         self.attempt = int(attempt)
         if session:
             self.following[session.decode()] = int(row) + 1
         match kind:
             case b"LoggerSession":
                 (self.open.add if value == b"true" else self.open.discard)(session.decode())
+                if parent and parent.decode() not in self.following:
+                    self.open.add(parent.decode())
             case b"Started" | b"Resumed":
                 self.status = "running"
             case b"Ended":
@@ -238,7 +242,8 @@ class LoggedJob:
                 }  # fmt: skip
             case "begin":
                 host, program = str(row.get("host", "")), str(row.get("program", ""))
-                return LoggerSession(at=_time(at), open=True, host=host, program=program)
+                parent = str(row.get("parent", ""))
+                return LoggerSession(at=_time(at), open=True, parent=parent, host=host, program=program)
             case "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")
