@@ -86,6 +86,7 @@ class SessionDelivery:
     def __init__(self, reader: SpoolReader, client: PlatformClient) -> None:
         self.reader, self._client = reader, client
         self._first, self._offset = 0, 0
+        self.arrived = 0  # of the rows that this has sent
         self._in_doubt, self._ended, self._posted = True, False, time.monotonic()
 
     @property
@@ -112,6 +113,7 @@ class SessionDelivery:
         if following == self._first + len(rows):
             self._first, self._offset = following, self._offset + sum(map(len, lines))
             self._in_doubt = False
+            self.arrived += len(lines)
         return False
 
     def _go_to(self, number: int) -> None:
@@ -184,12 +186,11 @@ def deliver_waiting(url: str) -> tuple[int, str]:
     for reader in left_behind("*"):
         delivery = SessionDelivery(reader, client)
         try:
-            delivery.deliver()
-            arrived += delivery.waiting
             while not delivery.deliver():
                 pass
         except PlatformError as error:
-            return arrived - delivery.waiting, f"{url}: {error}"
+            return arrived + delivery.arrived, f"{url}: {error}"
+        arrived += delivery.arrived
         reader.remove()
     return arrived, ""
 

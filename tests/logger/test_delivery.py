@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -46,6 +48,16 @@ def test_what_did_not_arrive_is_delivered_by_the_next_logger(what: str, scripts:
     assert scripts.run(LOGS + END, platform.url, "20", "30").returncode == 3
     assert steps_of(platform) == [(step, step / 7) for step in range(30)]
     assert not any(platform.spool.rglob("*.jsonl"))
+
+
+def test_a_command_delivers_what_scripts_left_and_counts_it(scripts: Scripts, platform: Platform) -> None:
+    scripts.run(LOGS + END, platform.url, "0", "20", RLRUN_FINISH_S="0.2")
+    platform.start()
+    command = [sys.executable, "-m", "launcher", "track", "--spool"]
+    for rows in (23, 0):  # the steps, and three about the session
+        ran = subprocess.run(command, env=platform.environment(), capture_output=True, text=True)
+        assert ran.stdout == f"{rows} rows sent to {platform.url}\n"
+    assert steps_of(platform) == [(step, step / 7) for step in range(20)]
 
 
 def test_a_script_that_is_killed_has_handed_over_all_that_it_logged(scripts: Scripts, platform: Platform) -> None:
