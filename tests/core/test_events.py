@@ -270,7 +270,7 @@ TOLD = [
       "metrics": {"train/loss_tokens": 7.0, "train/gradient_share": math.nan}}),
     (WeightsMoved(step=3, distance={"mlp": 0.25}), {"moved": {"mlp": 0.25}}),
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
-    (Alert(step=3, text="t"), {"alert": "t", "alert_level": "warn", "alerts": 1}),
+    (Alert(step=3, text="t"), {"alert": "t", "alert_level": "warn", "alerts": 1, "alerts_by_level": {"warn": 1}}),
     (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
     (Resumed(step=1, attempt=2), {"status": "running"}),
