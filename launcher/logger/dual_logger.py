@@ -176,7 +176,7 @@ class DualLogger:
 
     def _say(self, text: str) -> None:
         with suppress(OSError, ValueError, AttributeError):  # standard error may be closed
-            print(f"rlrun logger: {self.job_uuid}: {text}", file=sys.stderr, flush=True)
+            print(f"rlrun: {self.job_uuid}: {text}", file=sys.stderr, flush=True)
 
 
 def init_logging(job_uuid: str, wandb_project: str | None = None, **more: Any) -> DualLogger:

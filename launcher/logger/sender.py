@@ -203,7 +203,7 @@ def main() -> None:
 
     def say(text: str) -> None:
         with suppress(OSError):
-            print(f"rlrun logger: {reader.job}: {text}", file=sys.stderr, flush=True)
+            print(f"rlrun: {reader.job}: {text}", file=sys.stderr, flush=True)
 
     sinks: list[PlatformSink | WandbSink] = [PlatformSink(reader, url, say)] if url else []
     if init := read_row(next(reader.lines(), b"")).get("init"):

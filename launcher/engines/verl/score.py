@@ -13,7 +13,7 @@ from launcher.core.problems import short_repr
 from launcher.spec.reward import Answer, Reward, score_safely, truth_text
 from launcher.spec.stored import read_run
 
-WAITS = "rlrun waits"
+WAITS = "rlrun: waits"
 """Begins the line on standard error about a reward that takes long; `reader` reads it among verl's lines."""
 NO_SCORE = 0.0
 """Of an answer that cannot be scored: verl has no word for it."""
