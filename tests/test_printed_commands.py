@@ -35,7 +35,7 @@ STANDS_FOR = {
     "RUN": "first", "NAME": "measured", "MODEL": "small", "FILE": "train.jsonl", "FOLDER": "out", "PROMPT...": "Hi",
     "F": "train.jsonl", "ARGUMENTS": "algorithm=sft model=tiny data=reverse", "GROUP=CHOICE": "algorithm=grpo",
     "BASE": "small", "ONE": "small", "OTHER": "small", "MERGED": "out", "LOG": "verl.log", "ROWS": "train.jsonl",
-    "A": "first", "B": "second",
+    "A": "first", "B": "second", "UUID": "my-job-001",
 }  # fmt: skip
 """What a person types in place of a word in capitals."""
 ROWS: dict[str, dict[str, Any]] = {

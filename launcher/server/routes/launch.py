@@ -41,10 +41,7 @@ NewJobBody = create_model(
     notes=(Text | None, None),
     who=(Text | None, None),
     tags=(list[Text] | None, Field(None, max_length=100)),
-    arguments=(
-        Words,
-        Field([], description="What follows rlrun train on a command line.", examples=[["reward=gsm8k"]]),
-    ),
+    arguments=(Words, Field([], description="As typed after rlrun train.", examples=[["reward=gsm8k"]])),
     settings=(Settings, Field({}, description="Values by full name.", examples=[{"trainer.test_freq": 10}])),
 )
 """A job in the documents' fields, in our arguments, or in both."""
