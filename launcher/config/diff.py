@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -108,8 +108,13 @@ class DiffRow:
     """Nobody gave it on either side: it follows from other settings, or from the rows."""
 
 
-def rows(a: Side, b: Side) -> Iterator[DiffRow]:
-    """What differs, in the order of a run; a group whose class differs comes before its settings."""
+def rows(a: Side, b: Side) -> list[DiffRow]:
+    """What differs, in the order of a run, derived values last; a group whose class differs comes before its
+    settings."""
+    return sorted(_differences(a, b), key=lambda row: row.derived)
+
+
+def _differences(a: Side, b: Side) -> Iterator[DiffRow]:
     names = dict.fromkeys([*a.classes, *b.classes, *a.values, *b.values])
     tops = list(dict.fromkeys(name.partition(".")[0] for name in [*fields_of(RunSpec), *names]))
     for name in sorted(names, key=lambda name: tops.index(name.partition(".")[0])):
@@ -120,9 +125,9 @@ def rows(a: Side, b: Side) -> Iterator[DiffRow]:
                 yield DiffRow(name, cells, whole, derived=name in REASONS and not given)
 
 
-def node_of(a: Side, b: Side, *, source: bool) -> dict[str, Any]:
-    """The same for programs; with `source` also where each value comes from."""
-    differs = [_row_node(row, source) for row in rows(a, b)]
+def node_of(a: Side, b: Side, found: Sequence[DiffRow], *, source: bool) -> dict[str, Any]:
+    """What differs, for programs; with `source` also where each value comes from."""
+    differs = [_row_node(row, source) for row in found]
     return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs, "notes": [*a.notes, *b.notes]}
 
 

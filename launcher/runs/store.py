@@ -62,13 +62,9 @@ def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
     job = _queued_job(folder)
     if job and job.stopped:  # before it began, or without time to say so
         return replace(state, status="stopped", phase="")
-    gone = (
-        f"{job.name} has left the queue before the run ended; see {job.log}"
-        if job
-        else UNHEARD
-        if folder.is_logged
-        else GONE
-    )
+    gone = UNHEARD if folder.is_logged else GONE
+    if job:
+        gone = f"{job.name} has left the queue before the run ended; see {job.log}"
     return replace(state, status="failed", phase="", why=state.why or gone)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from launcher.core.events import writable
 from launcher.core.metric_aliases import by_our_names, canonical
 from launcher.core.metrics import label, metric
 from launcher.core.problems import Problem, Problems
@@ -75,12 +76,8 @@ def number_list(values: Floats) -> list[Any]:
     """As JSON has them: texts where JSON has no number."""
     found: list[Any] = values.tolist()
     for place in np.nonzero(~np.isfinite(values))[0].tolist():
-        found[place] = number(found[place])
+        found[place] = writable(found[place])
     return found
-
-
-def number(value: float) -> float | str:
-    return value if np.isfinite(value) else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def axis(of: Columns, x: Axis) -> Floats:
@@ -155,6 +152,6 @@ def name_nodes(of: Columns) -> list[dict[str, Any]]:
         nodes.append({
             "name": name, "label": label(ours), "unit": entry.unit if entry else "",
             "better": entry.better if entry else None, "meaning": entry.meaning if entry else "",
-            "count": each.values.size, "last": number(float(each.values[-1])) if each.values.size else None,
+            "count": each.values.size, "last": writable(float(each.values[-1])) if each.values.size else None,
         })  # fmt: skip
     return nodes

@@ -26,7 +26,7 @@ from launcher.runs.folder import Folder, holder
 from launcher.runs.store import Run, RunReader
 from launcher.server.answers import encoded
 from launcher.server.database import Database, JobRow, KeyRow
-from launcher.server.logs import CopiedLogs
+from launcher.server.logs import CopiedLogs, stamp_of
 from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place, read_record, write_record
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
@@ -323,7 +323,7 @@ class Jobs:
 
     def _read_words(self, job: ServedJob) -> None:
         """The documents' words of its settings, again where its spec.yaml has changed."""
-        spec = _stamp(str(job.folder.spec))
+        spec = stamp_of(str(job.folder.spec))
         if spec != job.spec:
             job.spec, job.words = spec, words_of_run(job.folder)
 
@@ -340,15 +340,7 @@ def _is_run(path: str) -> bool:
     return any(os.path.isfile(f"{path}/{name}") for name in ("spec.yaml", FILE))
 
 
-def _stamp(file: str) -> tuple[int, int]:
-    try:
-        found = os.stat(file)
-    except OSError:
-        return (0, 0)
-    return found.st_size, found.st_mtime_ns
-
-
 def _mark(folder: Folder) -> Mark:
     """By which it is seen whether anything about a run has changed."""
     path = str(folder.path)
-    return _stamp(f"{path}/events.jsonl"), _stamp(f"{path}/.lock"), _stamp(f"{path}/spec.yaml")
+    return stamp_of(f"{path}/events.jsonl"), stamp_of(f"{path}/.lock"), stamp_of(f"{path}/spec.yaml")

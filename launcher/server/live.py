@@ -26,7 +26,7 @@ from launcher.server.jobs import Jobs
 POLL_S = 0.05  # between two looks at the logs that are watched
 JOBS_S = 0.5  # ... at the jobs
 STALL_S = 15.0  # that a client may take for BURST messages
-PING_S = 20.0  # of silence until a client is told that the connection stands
+PING_S = 20.0  # of silence after which a message says that the connection stands
 RING_LINES, RING_BYTES = 2_000, 2**22  # messages that wait for slow clients
 PART_BYTES = 2**18  # of a log that a client catches up with at once
 BURST = 32  # messages to one client before others have their turn
@@ -250,14 +250,17 @@ class LiveStreams:
             return LogTail(position, Ring(position.seq))
 
         async with self._watched(path, at_the_end) as source:
-            mine = LogPosition(path)
-            await asyncio.to_thread(mine.skip, after + 1)
-            while mine.seq < source.ring.first:
-                texts = await asyncio.to_thread(mine.messages, PART_BYTES)
-                if not texts:
-                    raise BegunAnew
-                await _send_all(texts, send)
-            await _send_on(source.ring, max(mine.seq, after + 1), send)
+            number = after + 1
+            if number < source.ring.first:  # else nothing of the log has to be read again
+                mine = LogPosition(path)
+                await asyncio.to_thread(mine.skip, number)
+                while mine.seq < source.ring.first:
+                    texts = await asyncio.to_thread(mine.messages, PART_BYTES)
+                    if not texts:
+                        raise BegunAnew
+                    await _send_all(texts, send)
+                number = mine.seq
+            await _send_on(source.ring, number, send)
 
     async def send_changes(self, jobs: Jobs, send: Send) -> None:
         """Send what changes about jobs from now on. Raises `Overtaken` where the client is too slow."""

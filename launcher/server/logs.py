@@ -27,6 +27,15 @@ PATIENCE = 20.0  # a log is read again after so many times what reading it took
 BLOCK = 2**20
 
 
+def stamp_of(file: str | Path) -> tuple[int, int]:
+    """Size and time of the last write; zeros where there is no such file."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return (0, 0)
+    return found.st_size, found.st_mtime_ns
+
+
 @dataclass(eq=False)
 class CopiedLog:
     """A log, and its event log."""
@@ -42,8 +51,7 @@ class CopiedLog:
 
     def read(self) -> None:
         """What the log holds now, where it has changed. Raises `OSError` and `Problems`."""
-        begin, stat = time.monotonic(), os.stat(self.record.log)
-        stamp = stat.st_size, stat.st_mtime_ns
+        begin, stamp = time.monotonic(), stamp_of(self.record.log)
         if stamp == self.stamp or begin < self.wait_until:
             return
         source = open_log(Path(self.record.log))
@@ -112,8 +120,7 @@ class CopiedLogs:
         folder = LogAsFolder(self.root / CREATED / uuid, str(log))
         copied = self._known.get(str(folder.path))
         if copied is None:
-            stat = log.stat()
-            stamp = stat.st_size, stat.st_mtime_ns
+            stamp = stamp_of(log)
             if self._passed_over.get(uuid) == stamp:
                 return
             self._passed_over[uuid] = stamp

@@ -100,7 +100,7 @@ def job_node(
         "eta_s": state.eta_s, "seconds_per_step": state.seconds_per_step, "phase": state.phase, "attempt": attempt,
         "score": _score(state), "held_out": _held_out(state),
         "verdict": {**asdict(state.verdict), "line": state.verdict.line} if state.verdict else None,
-        "alerts": _alerts(state), "goal": None,
+        "alerts": _alerts(state),
     }  # fmt: skip
     node |= {name: value for name, value in words.items() if name not in node}
     found: dict[str, Any] = writable(_printable(node))

@@ -97,7 +97,6 @@ class JobNode(BaseModel):
     held_out: HeldOutNodes | None
     verdict: VerdictNode | None
     alerts: AlertCounts
-    goal: Any = None
 
 
 class JobPage(BaseModel):

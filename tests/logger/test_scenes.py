@@ -219,7 +219,7 @@ logger.finish()
 
 
 def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Platform) -> None:
-    """The console log and what the file logger writes, while they grow, until the command is told to end."""
+    """The console log and what the file logger writes, while they grow, until the command gets a signal."""
     platform.start()
     log = scripts.folder / "train.log"
     log.write_text("step:1 - actor/pg_loss:0.5 - critic/score/mean:0.25\n")

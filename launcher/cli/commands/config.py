@@ -162,10 +162,10 @@ def diff(
 ) -> CommandAnswer:
     """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
     one, other = (differ.side(text, partial(store.find, root=root), config_dir) for text in (a, b))
-    rows = sorted(differ.rows(one, other), key=lambda row: row.derived)
+    rows = differ.rows(one, other)
     notes = [*one.notes, *other.notes]
     return CommandAnswer(
-        differ.node_of(one, other, source=source),
+        differ.node_of(one, other, rows, source=source),
         lambda: _say_difference(one.name, other.name, rows, notes, source),
         exit_code=int(bool(rows)),
     )

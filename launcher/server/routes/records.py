@@ -214,7 +214,8 @@ def get_config(run: UsesOwnRun) -> Json:
 @router.get(f"{JOB}/config/diff", response_model=SettingsDiff)
 def get_config_diff(run: UsesOwnRun, other: str, services: UsesServices, source: bool = False) -> Json:
     """What `rlrun config diff --json` prints of it and another job."""
-    return Json(diff.node_of(_side(run), _side(read_run(other, services)), source=source))
+    one, two = _side(run), _side(read_run(other, services))
+    return Json(diff.node_of(one, two, diff.rows(one, two), source=source))
 
 
 def _side(run: ReadRun) -> diff.Side:

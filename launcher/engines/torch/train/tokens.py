@@ -58,10 +58,9 @@ class TokenLog:
     def texts(self, ids: Sequence[int]) -> list[str]:
         """Of each token, which together are the text; that of a character in several tokens stands at the first."""
         for one in {*ids} - self._texts.keys():
+            # some tokenizers leave out the space of the first token of a text, so the second one is read
             once, twice = self.tokenizer.batch_decode([[one], [one, one]])
-            self._texts[one] = twice[
-                len(once) :
-            ]  # with the space that some tokenizers leave out at the begin of a text
+            self._texts[one] = twice[len(once) :]
         found = [self._texts[one] for one in ids]
         for in_parts, run in groupby(range(len(ids)), lambda place: UNKNOWN in found[place]):
             if in_parts:
