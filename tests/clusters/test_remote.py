@@ -85,7 +85,7 @@ def at_head(command: str, run: Path) -> list[psutil.Process]:
 @takes_jobs
 def test_what_the_head_refuses_comes_here(head: Any) -> None:
     gone = head("status", "nobody", "--cluster", "auto", cwd="/")
-    assert gone.returncode == 2 and "'nobody': no run of that name in runs" in gone.stderr
+    assert gone.returncode == 2 and "'nobody': no log file, and no run of that name in runs" in gone.stderr
     assert head("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ cluster: 127.0.0.1:9: connection")
     assert "is not an address" in head("stop", "nobody", "--cluster", "nowhere").stderr
 
@@ -100,7 +100,7 @@ def test_a_machine_outside_sees_and_stops_a_run(head: Any, outside: Outside, run
     code, out, wrong = outside("status", str(run), "--json")
     assert code == 0 and json.loads(out)["status"] == "running", wrong
     code, out, wrong = outside("status", "nobody")
-    assert code == 2 and out == "" and "'nobody': no run of that name in runs" in wrong
+    assert code == 2 and out == "" and "'nobody': no log file, and no run of that name in runs" in wrong
     assert outside("stop", str(run))[:2] == (0, f"rlrun/{run.name}: stopped\n")
     assert holder(Folder(run)) is None and list(run.glob("checkpoints/step_*"))
     assert outside("logs", str(run))[:2] == (0, (run / "console.log").read_text())

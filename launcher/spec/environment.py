@@ -1,0 +1,211 @@
+"""What an environment is: it answers the policy's turns until the episode ends, for one of a few typed reasons.
+
+An environment runs in processes of its own, so that what hangs, dies or leaks there costs one episode and never a step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from launcher.core.problems import Problem
+from launcher.core.settings import AtLeastOne, Count, Positive, ReadOnlyWith, settings
+from launcher.spec.data import Message, Row
+
+Outcome = Literal[
+    "finished", "gave-up", "turn-limit", "token-limit", "tool-error", "environment-fault", "sampler-fault", "timeout"
+]
+"""Why an episode ended: the policy answered; it said that it cannot; it used all turns, or all tokens; it called a tool
+in a way that ends the episode. The last three are nothing that the policy did."""
+TRUSTED: Mapping[Outcome, bool] = {
+    "finished": True, "gave-up": True, "turn-limit": True, "token-limit": True, "tool-error": True,
+    "environment-fault": False, "sampler-fault": False, "timeout": False,
+}  # fmt: skip
+"""Whether a reward of such an episode says something about the policy. A fault is never a score."""
+EARLY: frozenset[Outcome] = frozenset({"finished", "gave-up", "tool-error"})
+"""Ends before the limits of turns and tokens."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool that the policy calls."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A turn of the policy as an environment reads it."""
+
+    text: str
+    """All of it, as it was sampled, without the token that ends it."""
+    content: str
+    """What it says beside reasoning and calls."""
+    calls: tuple[Call, ...] = ()
+    unreadable: str = ""
+    """Why what looks like a call cannot be read as one; empty where there is none."""
+    cut: bool = False
+    """Whether the limit of tokens ended it."""
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """One call with its result, as people see it."""
+
+    name: str
+    arguments: str
+    """JSON."""
+    result: str
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an environment says to one turn of the policy."""
+
+    messages: tuple[Message, ...] = ()
+    """What the policy reads next (roles `tool` and `user`); none where the episode has ended."""
+    ended: Outcome | None = None
+    reason: str = ""
+    """Why, in words; of a fault always."""
+    reward: float = 0.0
+    """What this turn contributes to the goal (a process reward)."""
+    state: str = ""
+    """Equal texts are equal states of the environment after this turn, for credit by anchor states; empty where states
+    are not compared."""
+    uses: tuple[ToolUse, ...] = ()
+
+
+@dataclass
+class History:
+    """What an environment knows of one episode."""
+
+    row: Row
+    turns: list[tuple[Spoken, Observation]] = field(default_factory=list)
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Final:
+    """The environment's judgement of a whole episode."""
+
+    reward: float | None = None
+    """None where the run's reward scores the last answer."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Parts of the reward."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What else is counted of an episode, such as searches: evaluations report it, and no reward has it."""
+    fault: str = ""
+    """Why the reward could not be computed."""
+
+
+class Session(ABC):
+    """One episode of an environment, in one of its processes."""
+
+    @abstractmethod
+    def reset(self, row: Row) -> None:
+        """Begin an episode of this row. The same row must give the same state."""
+
+    @abstractmethod
+    async def step(self, episode: History, answer: Spoken) -> Observation:
+        """Answer a turn of the policy. `episode` holds the turns before it."""
+
+    def reward(self, episode: History) -> float | Final | None:
+        """The score of the whole episode; None where the run's reward scores the last answer."""
+        return None
+
+    def close(self) -> None:  # noqa: B027  most hold nothing
+        """Free what the episode holds."""
+
+
+class Sessions(ABC):
+    """Running episodes of one environment, each with a number that its caller chooses. No future raises: what fails is
+    an `Observation` or a `Final` with a fault."""
+
+    @abstractmethod
+    def begin(self, number: int, row: Row) -> Future[Observation]:
+        """Start an episode; what it gives has no messages, as the prompt is known, and a fault where it cannot
+        start."""
+
+    @abstractmethod
+    def step(self, number: int, spoken: Spoken) -> Future[Observation]:
+        """The answer to a turn of the policy."""
+
+    @abstractmethod
+    def end(self, number: int, outcome: Outcome) -> Future[Final]:
+        """Judge the episode, and free all that it holds. To be called once for each that was begun, also after a
+        fault."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all processes."""
+
+
+SEVERAL = ReadOnlyWith("several_turns", fix="environment=tools", why="the environment has one turn")
+
+
+@settings
+class Environment:
+    """Subclass it, decorate with @settings, and name the class in conf/environment/<name>.yaml."""
+
+    max_turns: Annotated[AtLeastOne, SEVERAL] = 8
+    """Turns of the policy in an episode; the next one is not asked for."""
+    system_prompt: Annotated[str, SEVERAL] = ""
+    """Put before each prompt as the system's turn, where it has none of its own."""
+    tool_timeout_s: Annotated[Positive, SEVERAL] = 30.0
+    """Seconds of one call of a tool, after which the policy reads that it took too long."""
+    timeout_s: Annotated[Positive, SEVERAL] = 300.0
+    """Seconds of the environment in an episode, without the time that the policy writes; then it ends as a fault."""
+    max_result_characters: Annotated[AtLeastOne, SEVERAL] = 8_000
+    """Of a tool's result; what is longer is cut, and the policy reads that it was."""
+    concurrency: Annotated[AtLeastOne, SEVERAL] = 64
+    """Episodes whose tools run at the same time; the others wait."""
+    refills: Annotated[Count, SEVERAL] = 1
+    """How often an episode that ended with a fault is sampled anew in its step, before it is left out."""
+    on_fault: Annotated[Literal["shrink", "drop"], SEVERAL] = "shrink"
+    """Where an episode is left out: `shrink` compares the others of its group without it, `drop` leaves out the
+    group."""
+
+    several_turns: ClassVar[bool] = True
+    """Whether the environment answers the policy; otherwise the reward scores its only turn."""
+
+    def problems(self) -> list[Problem]:
+        """Errors that can be found before anything is loaded."""
+        return []
+
+    def missing_requirements(self) -> list[Problem]:
+        """What is missing on this machine."""
+        return []
+
+    def with_absolute_paths(self) -> Self:
+        """The same environment with absolute paths, valid in any working folder."""
+        return self
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """The schemas of its tools as chat templates take them: {"type": "function", "function": {...}}."""
+        return ()
+
+    def prompt(self, row: Row) -> Row:
+        """The row as the policy reads it: with a prompt and its tools. Equal for all episodes of the row."""
+        return row
+
+    def session(self) -> Session:
+        """What one episode runs on; called in the environment's own processes."""
+        raise NotImplementedError(f"{type(self).__name__} has one turn")
+
+    def sessions(self) -> Sessions:
+        """Start the processes in which its episodes run."""
+        raise NotImplementedError(f"{type(self).__name__} has one turn")
+
+
+@settings
+class Single(Environment):
+    """A prompt and one answer to it: no environment."""
+
+    several_turns = False
