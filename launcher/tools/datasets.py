@@ -13,17 +13,19 @@ from yaml import YAMLError
 from launcher.config.compose import groups
 from launcher.config.resolve import resolve
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.check_result import CheckResult
 from launcher.core.files import conf_dir
 from launcher.core.overrides import quoted
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
+from launcher.data.keys import UnreadKeys
 from launcher.data.prepare import every, prepare
 from launcher.data.reader import FORMS, read_rows
 from launcher.data.rows import RawRow
 from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ENDINGS, Dataset, OnDataProgress, RefusedRow
+from launcher.spec.data import ENDINGS, Dataset, OnDataProgress, RefusedRow, Row
 from launcher.spec.run import RunSpec
 
 LOOKED_AT = 100  # rows of a file
@@ -157,6 +159,12 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
         return prepare(data, found.kind, found.name, watch, into=into)
     got = "is generated, so there is nothing to prepare"
     raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))
+
+
+def unread(found: Chosen, watch: OnDataProgress) -> list[CheckResult]:
+    """What nothing reads of the first rows; a prepared folder holds nothing of it."""
+    rows = islice(found.data.raw(watch).rows("train", found.kind), LOOKED_AT)
+    return list(UnreadKeys(row for row in rows if isinstance(row, Row)).results())
 
 
 def inspect_rows(file: str, settings: Files) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
@@ -16,8 +16,9 @@ import typer
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Overrides
-from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_table
+from launcher.cli.output import CommandAnswer, CommandGroup, make_table, out, say, say_result, say_table
 from launcher.cli.progress import show_data_progress
+from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import printable
 from launcher.data.prepare import PreparedData, prepared
@@ -63,19 +64,21 @@ def prepare(
     found = datasets.chosen(name, kind, overrides or [], config_dir)
     with show_data_progress() as watch:
         folder = datasets.made_ready(found, watch, into)
+        unread = datasets.unread(found, watch)
     made = prepared(folder)
     if made is None:
         raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
-    return CommandAnswer(
-        {"folder": folder, **asdict(made)}, lambda: _say_prepared(folder, made, time.monotonic() - begun)
-    )
+    view = {"folder": folder, **asdict(made), "unread": [asdict(one) for one in unread]}
+    return CommandAnswer(view, lambda: _say_prepared(folder, made, unread, time.monotonic() - begun))
 
 
-def _say_prepared(folder: Path, made: PreparedData, seconds: float) -> None:
+def _say_prepared(folder: Path, made: PreparedData, unread: Sequence[CheckResult], seconds: float) -> None:
     total = sum(made.rows.values())
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
     refused = f", {made.refused:,} refused" if made.refused else ""
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
+    for one in unread:
+        say_result(one)
     say(f"✓ {rows}{refused}{took}", "green")
     say(f"  {folder}")
 
