@@ -30,7 +30,7 @@ EARLY: frozenset[Outcome] = frozenset({"finished", "gave-up", "tool-error"})
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A tool that the policy calls."""
 
     name: str
@@ -46,7 +46,7 @@ class Spoken:
     """All of it, as it was sampled, without the token that ends it."""
     content: str
     """What it says beside reasoning and calls."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
     unreadable: str = ""
     """Why what looks like a call cannot be read as one; empty where there is none."""
     cut: bool = False
