@@ -3,6 +3,7 @@
 Shapes, used in every file that handles batches:
     B  sequences in the batch      T  tokens in a sequence (prompt + answer, right-padded)
     P  prompts                     G  answers to one prompt
+    N  turns of the policy in the longest episode
 Position t of a [B, T] tensor belongs to token t, given the tokens before it.
 """
 
@@ -42,6 +43,9 @@ class Batch:
     reference: Tensor = ABSENT  # [B, T] log-probability under the frozen model
     value: Tensor = ABSENT  # [B, T] what the critic expected before token t was chosen
     reward: Tensor = ABSENT  # [B] score of the answer
+    turn: Tensor = ABSENT  # [B, T] int64 number of the policy's turn, from 0; -1 elsewhere. With an environment only
+    turn_reward: Tensor = ABSENT  # [B, N] what the environment gave for each turn, 0 where there is no such turn
+    state: Tensor = ABSENT  # [B, N] int64 equal where turns began in equal states of the environment; -1 unknown, or none
     advantage: Tensor = ABSENT  # [B, T] filled in by `prepare`
     target: Tensor = ABSENT  # [B, T] filled in by `prepare`: the return that the critic should have expected
 

@@ -209,3 +209,6 @@ class Single(Environment):
     """A prompt and one answer to it: no environment."""
 
     several_turns = False
+
+
+SINGLE = Single()

@@ -1,6 +1,7 @@
 """What sampling returns and batches are made of: an episode, turn by turn, and who wrote each token of it.
 
-Today's answer to a prompt is an episode of one turn. A demonstration is an episode that nobody sampled.
+An answer to a prompt is an episode of one turn; with an environment, its answers stand between the policy's turns. A
+demonstration is an episode that nobody sampled.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
-Writer = Literal["policy", "data"]
-"""The policy under training wrote the tokens; they come from a dataset."""
+from launcher.spec.environment import Outcome, ToolUse
+
+Writer = Literal["policy", "environment", "data"]
+"""The policy under training wrote the tokens; an environment answered; they come from a dataset."""
 StopReason = Literal["end", "length"]
 """The policy wrote a token that ends an answer; it was cut at the maximum length."""
 
@@ -30,6 +33,14 @@ class Turn:
     """For each token, the optimizer steps behind the weights that wrote it; empty where the policy did not."""
     mask: Sequence[int] | None = None
     """1 for each token that the loss looks at; None: at all that the policy wrote, and at nothing else."""
+    text: str = ""
+    """What people read of it, in an episode of several turns."""
+    reward: float = 0.0
+    """What the environment gave for this turn of the policy."""
+    state: str = ""
+    """Equal texts: the policy stood before equal states of the environment when it began this turn; empty: unknown."""
+    uses: tuple[ToolUse, ...] = ()
+    """Tools that this turn of the policy called, with their results."""
 
     @property
     def loss_mask(self) -> Sequence[int]:
@@ -53,6 +64,12 @@ class Episode:
     """Parts of the score, or values reported with it."""
     row: int | None = None
     """Of the training rows, which one it answers."""
+    ended: Outcome | None = None
+    """Why it ended; None without an environment."""
+    fault: str = ""
+    """Why it has no score, in words."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """What the environment counted of it, beside its score."""
 
     @property
     def tokens(self) -> list[int]:
@@ -62,6 +79,10 @@ class Episode:
     def mask(self) -> list[int]:
         """1 for each token that the loss looks at."""
         return [0] * len(self.prompt) + [*chain.from_iterable(turn.loss_mask for turn in self.turns)]
+
+    @property
+    def policy_turns(self) -> list[Turn]:
+        return [turn for turn in self.turns if turn.writer == "policy"]
 
     @property
     def sampled(self) -> bool:

@@ -26,6 +26,7 @@ from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
 from launcher.spec.engine import Engine
+from launcher.spec.environment import Environment, Single
 from launcher.spec.hardware import PROCESSES, Hardware
 from launcher.spec.health import HealthSettings
 from launcher.spec.model import Model
@@ -195,6 +196,8 @@ class RunSpec:
     """How answers are sampled, in training and in validation."""
     cluster: Chosen[Cluster]
     """Where the processes run."""
+    environment: Chosen[Environment] = Field(default_factory=Single)
+    """What answers the policy: nothing, or tools and whatever else gives an episode several turns."""
     optim: Optim = Field(default_factory=Optim)
     """The policy's optimizer."""
     critic: Annotated[Critic, ReadOnlyWith("has_critic", fix="algorithm=ppo", why="the algorithm has no critic")] = (
@@ -223,6 +226,9 @@ class RunSpec:
         if trainer.critic_warmup and not self.has_critic:
             got = f"{name} has no critic, got {trainer.critic_warmup}"
             yield conflict("trainer.critic_warmup", got, [0], "algorithm")
+        if self.environment.several_turns and self.algorithm.data != "prompts":
+            got = f"{type(self.environment).__name__} has several turns, and {name} learns from a dataset"
+            yield conflict("environment", got, "use environment=single, or algorithm=grpo", "algorithm")
         longest, known = self.max_sequence_length, self.model.positions
         if known and longest > known:
             got = f"prompt and answer may take {longest} tokens, and the model knows {known} positions"

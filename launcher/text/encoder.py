@@ -177,7 +177,7 @@ class Encoder:
         prompt = row.prompt if isinstance(row.prompt, str) or row.response is not None else row.prompt[: places[0]]
         if len(places) > 1 or places[0] != len(turns) - 1:
             raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
-        opening, answer = self.prompt_ids(prompt), self._ids(turns[-1]["content"] or "")
+        opening, answer = self.prompt_ids(prompt), self.ids(turns[-1]["content"] or "")
         answer.append(self.stop_tokens.end)
         return Tokens(number, opening + answer, [0] * len(opening) + [1] * len(answer))
 
@@ -197,7 +197,7 @@ class Encoder:
         """`opening` as token ids. Raises `Unwritable`."""
         text = self.opening(prompt, args)
         if self.templated:
-            return self._ids(text)
+            return self.ids(text)
         ids: list[int] = self.tokenizer(text).input_ids
         return ids[: len(ids) - self.n_appended]
 
@@ -251,7 +251,7 @@ class Encoder:
         their last answer."""
         text, ids, mask, stop, exact = "", list[int](), list[int](), 0, False
         for opening, answer, end, quoted in exchanges:
-            asked = self._grown(text, ids, opening) if exact else self._ids(opening)
+            asked = self._grown(text, ids, opening) if exact else self.ids(opening)
             kept = _common(ids, asked)
             if kept < stop:
                 yield Tokens(number, ids, mask)
@@ -270,15 +270,15 @@ class Encoder:
         """Ids of `text`, where `ids` are those of `known`: an added token that both hold cuts each in two."""
         place, start = self._last_added(known, ids)
         if place < 0 or not text.startswith(known[: start + len(self.added[ids[place]])]):
-            return self._ids(text)
-        return ids[:place] + self._ids(text[start:])
+            return self.ids(text)
+        return ids[:place] + self.ids(text[start:])
 
     def _following(self, opening: str, ids: list[int], answer: str) -> tuple[list[int], bool]:
         """Ids of `answer` after `opening`, and whether the two together have the ids of both."""
         tail = opening[self._last_added(opening, ids)[1] :]
-        before, whole = self._ids(tail), self._ids(tail + answer)
+        before, whole = self.ids(tail), self.ids(tail + answer)
         exact = whole[: len(before)] == before
-        return (whole[len(before) :] if exact else self._ids(answer)), exact
+        return (whole[len(before) :] if exact else self.ids(answer)), exact
 
     def _last_added(self, text: str, ids: Sequence[int]) -> tuple[int, int]:
         """Where the last added token stands among `ids`, and where in their text; -1 and 0 where there is none."""
@@ -366,7 +366,7 @@ class Encoder:
                 return f"; {fix}"
         return ""
 
-    def _ids(self, text: str) -> list[int]:
+    def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
     def _refuse(self, row: Row, reason: str) -> RefusedRow:

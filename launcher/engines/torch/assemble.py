@@ -22,9 +22,11 @@ from launcher.engines.torch.model.reference import FrozenCopy, Reference, Withou
 from launcher.engines.torch.model.scorer import load_reward_models
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import movement
+from launcher.engines.torch.train.answering import Answerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.mismatch import Mismatch
@@ -46,6 +48,7 @@ from launcher.spec.checkpoint_format import FORMAT
 from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+from launcher.text.bridge import Bridge
 from launcher.text.encoder import Encoder
 
 
@@ -56,7 +59,7 @@ class Parts:
     rows: Rows
     held_out: Rows
     policy: Policy
-    generator: Generator
+    answerer: Answerer
     source: Demonstrations | Rollouts
     validation: Validation | None
     steps: int
@@ -113,15 +116,16 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
         policy.actor.start = movement.sample(model)
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
-    reward_model = load_reward(run, device)
+    runner = _runner(run, generator, encoder) if run.environment.several_turns else None
+    answerer = Answerer(generator, load_reward(run, device), runner)
     source = (
-        Rollouts(train_rows, order, generator, reward_model, run.algorithm, run.seed)
+        Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=run.environment.on_fault == "shrink")
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )
     shown = run.trainer.log_val_generations
-    validation = Validation(held_out, policy, generator, reward_model, run.seed, run.data.val_batch_size, shown)
-    return Parts(train_rows, held_out, policy, generator, source, validation if held_out.rows else None, steps)
+    validation = Validation(held_out, policy, answerer, run.seed, run.data.val_batch_size, shown)
+    return Parts(train_rows, held_out, policy, answerer, source, validation if held_out.rows else None, steps)
 
 
 def _policy(
@@ -158,10 +162,16 @@ def load_reward(run: RunSpec, device: torch.device) -> Reward:
     )
 
 
+def _runner(run: RunSpec, generator: Generator, encoder: Encoder) -> EpisodeRunner:
+    """With processes of the environment's own. Raises `Problems` where the model cannot call its tools."""
+    return EpisodeRunner(generator, run.environment, run.environment.sessions(), Bridge(encoder))
+
+
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 writes refused rows to a file."""
     with RefusedLog(None if world.RANK else refused) as log:
-        train, val = (read_rows(encoder, split, run.algorithm.data, log, run.reward) for split in SPLITS)
+        of = run.algorithm.data, log, run.reward, run.environment
+        train, val = (read_rows(encoder, split, *of) for split in SPLITS)
     if found := log.problems(run.data.on_bad_row):
         raise Problems(found)
     return train, val

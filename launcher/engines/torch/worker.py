@@ -67,7 +67,7 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
         emit(assemble.loaded_event(parts))
     sync = process.event_log().sync
     finished = assemble.build_training(run, parts, folder, start, emit, lambda: bool(_signals), sync).train()
-    parts.generator.close()
+    parts.answerer.close()
     world.destroy_distributed()
     return finished
 

@@ -64,7 +64,7 @@ class Fake:
         if "die" in self.words:
             os._exit(9)
         assert list(ends) == [1]
-        return [answer(prompt, seed, temperature, self.total, self.rank) for prompt, seed in asked]
+        return [answer(prompt, seed, temperature, self.total, self.rank) for prompt, seed, _ in asked]
 
     def close(self) -> None:
         print(json.dumps({"taken": self.taken}), flush=True)

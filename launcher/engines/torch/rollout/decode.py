@@ -86,18 +86,22 @@ class Decoder(Generator):
         kv_cache.reorder_cache(prompt)
         alive = torch.arange(len(prompt), device=mask.device)  # [R] which answer each row writes
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
-        written = torch.full((len(alive), self.max_new), -1, device=mask.device)
-        for t in range(self.max_new):
-            token = self._next_tokens(logits, keys, t, temperature)  # [R]
+        before = np.array([requests[place].answered for place in of])  # [R] tokens of the answer in the prompt
+        room = self.max_new - torch.from_numpy(before).to(mask.device)  # [R]
+        written = torch.full((len(alive), int(room.max())), -1, device=mask.device)
+        for t in range(written.shape[1]):
+            token = self._next_tokens(logits, keys, before + t, temperature)  # [R]
             written[alive, t] = token.where(going, -1)
             if self.on_token:
                 self.on_token(int(token[0]))
-            going = going & torch.isin(token, self.eos, invert=True)
+            going = going & torch.isin(token, self.eos, invert=True) & (room > t + 1)
             left = int(going.sum())
-            if t + 1 == self.max_new or not left:
+            if not left:
                 break
             if left <= DROP * len(going):
-                alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
+                kept = going.cpu().numpy()
+                alive, token, mask, room = alive[going], token[going], mask[going], room[going]
+                keys, before = keys[kept], before[kept]
                 kv_cache.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
                 going = going[going]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
@@ -122,8 +126,8 @@ class Decoder(Generator):
             logits_to_keep=1,
         ).logits[:, -1]  # fmt: skip
 
-    def _next_tokens(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
-        """[R] one token for each row, by the inverse of its cumulative probability."""
+    def _next_tokens(self, logits: Tensor, keys: np.ndarray, t: np.ndarray, temperature: float) -> Tensor:
+        """[R] token `t` [R] of each row's answer, by the inverse of its cumulative probability."""
         logits = logits[:, : self.model.vocabulary]
         if temperature == 0:
             return logits.argmax(-1)

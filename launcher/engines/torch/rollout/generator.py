@@ -26,6 +26,9 @@ class Request:
     keys: np.ndarray  # [n] uint64: equal keys give equal answers
     temperature: float
     """0 takes the likeliest tokens."""
+    answered: int = 0
+    """Tokens at the end of the prompt that are of the answer already, such as earlier turns: the random streams go on
+    after them, and they count towards the longest answer."""
 
 
 def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:

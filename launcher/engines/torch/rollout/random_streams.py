@@ -29,10 +29,10 @@ def stream_keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: in
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
-def uniform(streams: np.ndarray, t: int) -> np.ndarray:
-    """[B] number `t` of each stream, in [0, 1): SplitMix64 (Steele, Lea, Flood 2014), which jumps anywhere at once."""
+def uniform(streams: np.ndarray, t: int | np.ndarray) -> np.ndarray:
+    """[B] number `t`, or `t` [B], of each stream, in [0, 1): SplitMix64 (Steele, Lea, Flood 2014), which jumps anywhere at once."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the generator
-        z = streams + np.uint64(t + 1) * _GOLDEN
+        z = streams + np.asarray(t + 1, np.uint64) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z = z ^ (z >> np.uint64(31))

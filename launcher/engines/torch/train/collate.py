@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -56,8 +56,39 @@ def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Bat
         reward = torch.tensor([episode.reward for episode in episodes], device=device, dtype=EXACT)
         preference = torch.tensor([episode.preference for episode in episodes], device=device)
         found = replace(found, reward=reward, preference=preference)
+    if episodes[0].ended is not None:
+        found = replace(found, **_turns(episodes, padded, device))
     if any(turn.logp for episode in episodes for turn in episode.turns):
         found = replace(found, rollout=padded([_rollout(episode) for episode in episodes], 0.0, EXACT))
+    return found
+
+
+def _turns(
+    episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device
+) -> dict[str, Tensor]:
+    """The batch's fields about turns."""
+    turns = [episode.policy_turns for episode in episodes]
+    width, numbers = max(map(len, turns)), dict[str, int]()
+    states = [[numbers.setdefault(turn.state, len(numbers)) if turn.state else -1 for turn in each] for each in turns]
+    rewards = [[turn.reward for turn in each] for each in turns]
+
+    def filled(rows: Sequence[Sequence[float]], padding: float, dtype: torch.dtype) -> Tensor:
+        full = [[*row, *[padding] * (width - len(row))] for row in rows]
+        return torch.tensor(full, device=device, dtype=dtype)
+
+    return {
+        "turn": padded([_turn_numbers(episode) for episode in episodes], -1, torch.int64),
+        "turn_reward": filled(rewards, 0.0, EXACT),
+        "state": filled(states, -1, torch.int64),
+    }
+
+
+def _turn_numbers(episode: Episode) -> list[int]:
+    """For each token the number of the policy's turn that it is of; -1 where the policy did not write it."""
+    found, number = [-1] * len(episode.prompt), 0
+    for turn in episode.turns:
+        found += [number if turn.writer == "policy" else -1] * len(turn.tokens)
+        number += turn.writer == "policy"
     return found
 
 

@@ -16,15 +16,16 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.engines.torch.train.answering import Answerer, Prompt, scored
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
 from launcher.engines.torch.train.tokens import TokenLog
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
+from launcher.spec.environment import SINGLE, Environment
 from launcher.spec.episode import Episode
-from launcher.spec.reward import Answer, Reward, score_safely, why_unscorable
+from launcher.spec.reward import Answer, Reward, why_unscorable
 from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
@@ -46,10 +47,13 @@ class Rows:
         return make_answer(self.rows[place], text)
 
 
-def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
-    """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
+def read_rows(
+    encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward, environment: Environment = SINGLE
+) -> Rows:
+    """Every good row of a split, as the policy reads it; the log counts and keeps the others, such as prompts that
+    `reward` could not score."""
     found, before = Rows(), log.refused
-    for row in log.sift(encoder.data.rows(split, kind)):
+    for row in map(environment.prompt, log.sift(encoder.data.rows(split, kind))):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
         reason = why_unscorable(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
         made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
@@ -133,10 +137,11 @@ class Rollouts:
     """Prompts of a dataset, answered by the policy and scored by the reward; pairs among them stay as they are."""
 
     def __init__(
-        self, rows: Rows, order: Order, generator: Generator, reward: Reward, algorithm: Algorithm, seed: int
+        self, rows: Rows, order: Order, answerer: Answerer, algorithm: Algorithm, seed: int, *, shrinks: bool = False
     ) -> None:
-        self.rows, self.order, self.generator, self.reward = rows, order, generator, reward
-        self.algorithm, self.seed = algorithm, seed
+        """`shrinks`: an episode with a fault leaves its group; otherwise the whole group is left out."""
+        self.rows, self.order, self.answerer, self.generator = rows, order, answerer, answerer.generator
+        self.algorithm, self.seed, self.shrinks = algorithm, seed, shrinks
         self.tally, self.alerts, self.episodes = Tally(), list[str](), list[Episode]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
@@ -144,9 +149,13 @@ class Rollouts:
         self.tally = Tally()
         with self.generator.current_weights() as sync_metrics:
             (episodes, width), sampling_metrics, groups = self._sample_until_full(step, clock)
+        if self.shrinks:  # in a group of its own it is compared with nothing
+            episodes = [replace(one, group=-1 - at) if one.fault else one for at, one in enumerate(episodes)]
         self.episodes = episodes
         reward_metrics, self.alerts = self.tally.summary(groups)
-        return collate(episodes, self.generator.model, width), {**sync_metrics, **sampling_metrics, **reward_metrics}
+        runner_metrics = self.answerer.runner.pop_metrics() if self.answerer.runner else {}
+        metrics = {**sync_metrics, **sampling_metrics, **reward_metrics, **runner_metrics}
+        return collate(episodes, self.generator.model, width), metrics
 
     def _sample_until_full(self, step: int, clock: Clock) -> tuple[Sampled, dict[str, float], set[int] | None]:
         """Sample until the step is full of groups that pass the algorithm's filter, for at most `max_num_gen_batches`
@@ -205,32 +214,29 @@ class Rollouts:
 
     def _answer_prompts(self, prompts: Sequence[tuple[int, Draw, Tokens]], clock: Clock) -> list[Episode]:
         """`sampler.n` scored episodes for each prompt, with its number as their group."""
-        if not prompts:
-            return self.generator.answer([])  # which is collective
         n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
+        if not prompts:
+            return self.answerer.sample([], temperature)  # which is collective
         with clock("gen"):
-            keys = [self.order.stream_keys(self.seed, draw, n) for _, draw, _ in prompts]
-            requests = [Request(row.ids, key, temperature) for (_, _, row), key in zip(prompts, keys, strict=True)]
-            episodes = self.generator.answer(requests)
-        asked = [(number, row.row) for number, _, row in prompts for _ in range(n)]
+            asked = [
+                Prompt(row.ids, self.rows.rows[row.row], self.order.stream_keys(self.seed, draw, n))
+                for _, draw, row in prompts
+            ]
+            episodes = self.answerer.sample(asked, temperature)
+        of = [(number, row.row) for number, _, row in prompts for _ in range(n)]
         with clock("reward"):
-            texts = zip(asked, self.generator.texts(episodes), strict=True)
-            scores = score_safely(self.reward, [self.rows.answer(row, text) for (_, row), text in texts])
-        self.tally.note([number for number, _ in asked], [self.rows.rows[row].where for _, row in asked], scores)
-        parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
-        return [
-            replace(episode, group=number, row=row, reward=reward, parts=each)
-            for episode, (number, row), reward, each in zip(
-                episodes, asked, scores.total, parts or [{}] * len(asked), strict=True
-            )
-        ]
+            rows = [self.rows.rows[row] for _, row in of]
+            scores = self.answerer.score(episodes, rows)
+        self.tally.note([number for number, _ in of], [row.where for row in rows], scores)
+        found = zip(scored(episodes, scores), of, strict=True)
+        return [replace(one, group=number, row=row) for one, (number, row) in found]
 
     def logged(self, most: int) -> list[list[int]]:
         """The places of this process's answers to at most `most` prompts of the step, prompt by prompt: those that come
         first in the data."""
         places = dict[tuple[int, int], list[int]]()
         for place, one in enumerate(self.episodes):
-            if one.row is not None and one.group is not None:
+            if one.row is not None and one.group is not None and one.group >= 0:
                 places.setdefault((one.row, one.group), []).append(place)
         return [mine for _, mine in sorted(places.items())[:most]]
 
@@ -245,7 +251,7 @@ class Rollouts:
             answer = self.rows.answer(episodes[0].row, "")
             prompt, truth, *texts = (
                 cut_middle(text, characters)
-                for text in (prompt_text(answer), answer.ground_truth or "", *self.generator.texts(episodes))
+                for text in (prompt_text(answer), answer.ground_truth or "", *self.answerer.texts(episodes))
             )
             found.append(
                 TrainingGroup(

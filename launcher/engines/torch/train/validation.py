@@ -8,17 +8,20 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 
+import numpy as np
+
 from launcher.core.events import Event, HeldOutScores, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Generator, make_requests
+from launcher.engines.torch.rollout.generator import make_requests
+from launcher.engines.torch.train.answering import Answerer, Prompt
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
 from launcher.engines.torch.train.sums import add_sums
 from launcher.engines.torch.train.tally import Tally
-from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.reward import Answer
 from launcher.text.encoder import Pair, Tokens
 
 READ, READ_TOKENS = 2, 128
@@ -45,9 +48,10 @@ class Validation:
     """
 
     def __init__(
-        self, rows: Rows, policy: Policy, generator: Generator, reward: Reward, seed: int, size: int, shown: int = 0
+        self, rows: Rows, policy: Policy, answerer: Answerer, seed: int, size: int, shown: int = 0
     ) -> None:
-        self.rows, self.policy, self.generator, self.reward = rows, policy, generator, reward
+        generator = answerer.generator
+        self.rows, self.policy, self.generator, self.answerer = rows, policy, generator, answerer
         self.seed, self.size, self.shown = seed, size, shown
         self.asked = [
             place
@@ -129,7 +133,7 @@ class Validation:
         found = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": unlike}
         if n > 1:
             found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            output = [self.reward.extract_answer(answer.response) for answer in asked.answers]
+            output = [self.answerer.reward.extract_answer(answer.response) for answer in asked.answers]
             found[f"maj@{n}/mean"] = majority(scores, output)
             found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
         return found
@@ -177,14 +181,16 @@ class Validation:
     def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        requests = make_requests([self._prompt(place) for place in places], keys, temperature)
-        texts = self.generator.texts(self.generator.answer(requests))  # which is collective
+        rows = [self.rows.rows[place] for place in places]
+        streams = np.split(keys, len(places)) if places else []
+        asked = [Prompt(self._prompt(place), row, each) for place, row, each in zip(places, rows, streams, strict=True)]
+        episodes = self.answerer.sample(asked, temperature)  # which is collective
         if not places:
             return
+        every = [row for row in rows for _ in range(n)]
+        found, texts = self.answerer.score(episodes, every), self.answerer.texts(episodes)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
-        found = score_safely(self.reward, answers)
-        rows = [self.rows.rows[place].where for place in places for _ in range(n)]
-        self.tally.note([place for place in places for _ in range(n)], rows, found)
+        self.tally.note([place for place in places for _ in range(n)], [row.where for row in every], found)
         scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)

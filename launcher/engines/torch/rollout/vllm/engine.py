@@ -60,16 +60,16 @@ class VllmModel:
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Turn]:
         """One answer per request; `ends` are the end-of-sequence tokens."""
         found = self.llm.generate(
-            cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
-            [self._params(seed, temperature, ends) for _, seed in asked],
+            cast("Any", [{"prompt_token_ids": prompt} for prompt, *_ in asked]),
+            [self._params(seed, self.max_new - answered, temperature, ends) for _, seed, answered in asked],
             use_tqdm=False,
         )
         return [_answer(output, ends) for output in found]
 
-    def _params(self, seed: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
+    def _params(self, seed: int, most: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
         return SamplingParams(
             temperature=temperature, top_k=max(self.sampler.top_k, 0), top_p=self.sampler.top_p, seed=seed,
-            max_tokens=self.max_new, stop_token_ids=list(ends), logprobs=0, detokenize=False,
+            max_tokens=most, stop_token_ids=list(ends), logprobs=0, detokenize=False,
         )  # fmt: skip
 
     def sleep(self) -> None:

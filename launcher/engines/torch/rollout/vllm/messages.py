@@ -19,8 +19,9 @@ from launcher.models import config
 from launcher.spec.episode import Turn
 from launcher.spec.run import RunSpec
 
-GenerationRequest = tuple[list[int], int]
-"""A prompt, and the seed of one answer to it."""
+GenerationRequest = tuple[list[int], int, int]
+"""A prompt, the seed of one answer to it, and the answer's tokens that the prompt ends with already."""
+_GOLDEN = 0x9E3779B97F4A7C15  # so that the seeds of an episode's turns are far apart
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,11 @@ class ModelDescription:
 
 def generation_requests(requests: Sequence[Request]) -> list[GenerationRequest]:
     """One for each answer; a seed of vLLM's has 63 bits."""
-    return [(request.prompt, int(key) >> 1) for request in requests for key in request.keys]
+    return [
+        (request.prompt, (int(key) + request.answered * _GOLDEN) % 2**64 >> 1, request.answered)
+        for request in requests
+        for key in request.keys
+    ]
 
 
 def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]:
@@ -65,7 +70,8 @@ def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: S
     return {
         **_packed("prompt", prompts),
         "counts": np.array(counts, np.int64),
-        "seeds": np.array([seed for _, seed in mine], np.int64),
+        "seeds": np.array([seed for _, seed, _ in mine], np.int64),
+        "answered": np.array([answered for _, _, answered in mine], np.int64),
         "temperature": np.array([temperature], np.float64),
         "ends": np.array(ends, np.int64),
     }
@@ -73,9 +79,9 @@ def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: S
 
 def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRequest], float, list[int]]:
     """The inverse of `pack_requests`."""
-    seeds = iter(arrays["seeds"].tolist())
+    each = zip(arrays["seeds"].tolist(), arrays["answered"].tolist(), strict=True)
     prompts = zip(_unpacked("prompt", arrays), arrays["counts"].tolist(), strict=True)
-    mine = [(prompt, next(seeds)) for prompt, count in prompts for _ in range(count)]
+    mine = [(prompt, *next(each)) for prompt, count in prompts for _ in range(count)]
     return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
 
 

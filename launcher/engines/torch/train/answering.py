@@ -1,0 +1,77 @@
+"""Prompts answered and scored, as training and validation both do it: one turn, or episodes with an environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from launcher.engines.torch.rollout.episodes import Asked, EpisodeRunner
+from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.spec.data import Row, make_answer
+from launcher.spec.episode import Episode
+from launcher.spec.reward import Reward, Scores, score_safely
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, and a random stream for each of its answers."""
+
+    ids: list[int]
+    row: Row
+    keys: np.ndarray  # [n] uint64
+
+
+class Answerer:
+    """Its methods are collective, as the generator's are."""
+
+    def __init__(self, generator: Generator, reward: Reward, runner: EpisodeRunner | None = None) -> None:
+        self.generator, self.reward, self.runner = generator, reward, runner
+
+    def close(self) -> None:
+        self.generator.close()
+        if self.runner:
+            self.runner.close()
+
+    def sample(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
+        """The answers to all prompts, prompt by prompt; an environment's score is in them."""
+        if self.runner:
+            asked = [Asked(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
+            return self.runner.run(asked, temperature)
+        return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
+
+    def score(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> Scores:
+        """A score for each episode, or NaN and the reason: the reward's of the last turn, unless the environment gave
+        one. A fault has none."""
+        open_ = [place for place, one in enumerate(episodes) if not one.fault and _unscored(one)]
+        texts = self.generator.texts([episodes[place] for place in open_])
+        answers = [make_answer(rows[place], text) for place, text in zip(open_, texts, strict=True)]
+        found = score_safely(self.reward, answers)
+        if not self.runner:
+            return found
+        total = [math.nan if one.reward is None else one.reward for one in episodes]
+        faults, parts = [one.fault for one in episodes], [dict(one.parts) for one in episodes]
+        for number, place in enumerate(open_):
+            total[place], faults[place] = found.total[number], found.faults[number]
+            parts[place] |= {name: values[number] for name, values in found.parts.items()}
+        names = dict.fromkeys(name for each in parts for name in each)
+        return Scores(total, {name: [each.get(name, math.nan) for each in parts] for name in names}, faults)
+
+    def texts(self, episodes: Sequence[Episode]) -> list[str]:
+        """What people read of each episode: its answer, or its turns with what the environment said."""
+        if not self.runner:
+            return self.generator.texts(episodes)
+        return ["\n".join(turn.text for turn in one.turns) for one in episodes]
+
+
+def _unscored(one: Episode) -> bool:
+    return one.reward is None or math.isnan(one.reward)
+
+
+def scored(episodes: Sequence[Episode], scores: Scores) -> list[Episode]:
+    """The episodes with their scores and parts."""
+    parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
+    each = zip(episodes, scores.total, parts or [{}] * len(episodes), strict=True)
+    return [replace(one, reward=reward, parts=of) for one, reward, of in each]
