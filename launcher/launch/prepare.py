@@ -52,7 +52,8 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
         show(phase, f"{phase}, {at.rows:,} rows")
 
     data = run.data.prepared(run.algorithm.data, show_rows)
-    return Prepared(directory=os.getcwd(), model=model, data=data, reward=reward)
+    environment = run.environment.with_absolute_paths()
+    return Prepared(directory=os.getcwd(), model=model, data=data, reward=reward, environment=environment)
 
 
 def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:

@@ -180,7 +180,7 @@ class _Worker:
         if self.process is None or self.channel is None:
             return ""
         self.channel.close()
-        code = _kill_group(self.process)  # of a process that is ending by itself the code is settled already
+        code = end_group(self.process)  # of a process that is ending by itself the code is settled already
         self.process = self.channel = self.stack = None
         if code >= 0:
             return f"its process ended with exit code {code}"
@@ -188,7 +188,7 @@ class _Worker:
         return f"its process was killed by {known[0] if known else f'signal {-code}'}"
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> int:
+def end_group(process: subprocess.Popen[bytes]) -> int:
     with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says the latter of a group of the dead
         os.killpg(process.pid, signal.SIGKILL)
     if process.stdin:
@@ -199,4 +199,4 @@ def _kill_group(process: subprocess.Popen[bytes]) -> int:
 def _end_all(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         if worker.process is not None:
-            _kill_group(worker.process)
+            end_group(worker.process)

@@ -116,6 +116,15 @@ class Session(ABC):
     async def step(self, episode: History, answer: Spoken) -> Observation:
         """Answer a turn of the policy. `episode` holds the turns before it."""
 
+    def schemas(self) -> list[Mapping[str, Any]]:
+        """Of its tools, as chat templates take them."""
+        return []
+
+    @property
+    def state(self) -> str:
+        """Equal texts are equal states, for credit by anchor states; empty where states are not compared."""
+        return ""
+
     def reward(self, episode: History) -> float | Final | None:
         """The score of the whole episode; None where the run's reward scores the last answer."""
         return None
@@ -165,7 +174,11 @@ class Environment:
     max_result_characters: Annotated[AtLeastOne, SEVERAL] = 8_000
     """Of a tool's result; what is longer is cut, and the policy reads that it was."""
     concurrency: Annotated[AtLeastOne, SEVERAL] = 64
-    """Episodes whose tools run at the same time; the others wait."""
+    """Tools that run at the same time in one process; the others wait."""
+    workers: Annotated[AtLeastOne, SEVERAL] = 2
+    """Processes that run episodes, per training process."""
+    memory_gb: Annotated[Positive, SEVERAL] = 8.0
+    """Address space of each of them, in GiB."""
     refills: Annotated[Count, SEVERAL] = 1
     """How often an episode that ended with a fault is sampled anew in its step, before it is left out."""
     on_fault: Annotated[Literal["shrink", "drop"], SEVERAL] = "shrink"
@@ -195,13 +208,14 @@ class Environment:
         """The row as the policy reads it: with a prompt and its tools. Equal for all episodes of the row."""
         return row
 
+    def sessions(self) -> Sessions:
+        """Start the processes in which its episodes run."""
+        raise NotImplementedError(f"{type(self).__name__} has one turn")
+
     def session(self) -> Session:
         """What one episode runs on; called in the environment's own processes."""
         raise NotImplementedError(f"{type(self).__name__} has one turn")
 
-    def sessions(self) -> Sessions:
-        """Start the processes in which its episodes run."""
-        raise NotImplementedError(f"{type(self).__name__} has one turn")
 
 
 @settings

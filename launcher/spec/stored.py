@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import Field
 
 from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.classes import add_code_dir
 from launcher.core.files import read_file
 from launcher.core.settings import Chosen, Count, adapter, from_node, settings
 from launcher.spec.data import Dataset
+from launcher.spec.environment import Environment, Single
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -41,6 +43,8 @@ class Prepared:
     """The data as local files, with absolute paths."""
     reward: Chosen[Reward]
     """The reward, with its models in local folders, and its own code in the run's: paths relative to that."""
+    environment: Chosen[Environment] = Field(default_factory=Single)
+    """The environment, with absolute paths."""
     rows: Count | None = None
     """Good rows of the training data; None if they have not been counted."""
 
@@ -52,6 +56,7 @@ class Prepared:
             model=run.model.with_absolute_paths(),
             data=run.data.with_absolute_paths(),
             reward=run.reward.with_absolute_paths(),
+            environment=run.environment.with_absolute_paths(),
         )
 
     def applied_to(self, run: RunSpec) -> RunSpec:
@@ -59,7 +64,7 @@ class Prepared:
         data = replace(self.data, **{name: getattr(run.data, name) for name in OF_DATA})
         recomputed = run.model.enable_gradient_checkpointing
         model = replace(self.model, enable_gradient_checkpointing=recomputed)
-        return replace(run, model=model, data=data, reward=self.reward)
+        return replace(run, model=model, data=data, reward=self.reward, environment=self.environment)
 
     def within(self, folder: Path) -> Prepared:
         """With the copies of own code in the run's folder, wherever that is now."""

@@ -25,7 +25,7 @@ MANY = {"data_sources": "data_source", "solution_strs": "response", "ground_trut
 
 
 def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[Any]]:
-    function = getattr(_module(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"])
+    function = getattr(module_of(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"])
     known = inspect.signature(function).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = MANY if "solution_strs" in known else ONE
@@ -44,7 +44,7 @@ def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[A
     return score
 
 
-def _module(path: Path, file: Path) -> Any:
+def module_of(path: Path, file: Path) -> Any:
     """The file as a module; its neighbours can be imported by it.
 
     Where `path` is a copy of `file`, all of them are loaded from their copies but know the place of the original: what
