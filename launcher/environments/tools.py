@@ -118,6 +118,8 @@ class ToolSession(Session):
             return self._seen((Message("user", text),), None, (ToolUse("", "", "", 0.0, answer.unreadable),))
         if not answer.calls:
             return self._seen((), "finished", ())
+        if hasattr(self.holder, "turn_reward"):
+            self.holder.turn_reward = 0.0
         uses = [await self._use(call) for call in answer.calls]
         messages = tuple(
             Message("tool", use.error and f"Error: {use.error}" or use.result, {"name": call.name, "tool_call_id": call.id})
