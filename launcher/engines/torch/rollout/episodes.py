@@ -214,7 +214,7 @@ class EpisodeRunner:
             answered, key = one.answered, one.asked.key + _STREAMS * np.uint64(one.attempt)
             requests.append(Request(one.asked.prompt + answered, np.array([key]), temperature, len(answered)))
         episodes = self.generator.answer(requests)
-        texts = self.generator.texts(episodes)
+        texts = self.generator.texts(episodes) if episodes else []
         for one, episode, text in zip(ready, episodes, texts, strict=True):
             (turn,) = episode.turns
             spoken = self.bridge.read(text, cut=turn.stop == "length")

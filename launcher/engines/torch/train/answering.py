@@ -46,7 +46,7 @@ class Answerer:
         """A score for each episode, or NaN and the reason: the reward's of the last turn, unless the environment gave
         one. A fault has none."""
         open_ = [place for place, one in enumerate(episodes) if not one.fault and _unscored(one)]
-        texts = self.generator.texts([episodes[place] for place in open_])
+        texts = self.generator.texts([episodes[place] for place in open_]) if open_ else []
         answers = [make_answer(rows[place], text) for place, text in zip(open_, texts, strict=True)]
         found = score_safely(self.reward, answers)
         if not self.runner:
