@@ -150,6 +150,26 @@ class HeldOutScores(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeldOutEpisodes(Event):
+    """The episodes of a validation with an environment, in the order of the rows: what its statistics are made of."""
+
+    step: Int
+    rewards: tuple[float, ...]
+    """NaN where a fault ended the episode."""
+    turns: tuple[Int, ...]
+    outcomes: tuple[str, ...]
+    facts: Mapping[str, tuple[float, ...]]
+    """What the environment counted; NaN where it did not."""
+    seconds: float
+    """Of the whole validation."""
+
+    def __post_init__(self) -> None:
+        columns = (self.turns, self.outcomes, *self.facts.values())
+        if any(len(column) != len(self.rewards) for column in columns):
+            raise ValueError("there is not one value for each episode")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """A checkpoint that is complete on disk; `path` is relative to the run's folder."""
 

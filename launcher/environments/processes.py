@@ -36,8 +36,8 @@ class Processes(Sessions):
 
     def __init__(self, environment: Environment) -> None:
         self.node = adapter(Chosen[Environment]).dump_python(environment, mode="json")
-        self.workers = [_Worker(self.node) for _ in range(environment.workers)]
-        self.held = dict[int, tuple[_Worker, int]]()
+        self.workers = [_EnvironmentProcess(self.node) for _ in range(environment.workers)]
+        self.held = dict[int, tuple[_EnvironmentProcess, int]]()
         weakref.finalize(self, _end_all, self.workers)
 
     def begin(self, number: int, row: Row) -> Future[Observation]:
@@ -72,7 +72,7 @@ class Processes(Sessions):
         return worker.ready() or worker.tools
 
 
-class _Worker:
+class _EnvironmentProcess:
     """A process, its requests that wait, and a thread that reads what it says."""
 
     def __init__(self, node: Any) -> None:
@@ -178,6 +178,6 @@ def _faulty_final(why: str) -> Final:
     return Final(fault=why)
 
 
-def _end_all(workers: list[_Worker]) -> None:
+def _end_all(workers: list[_EnvironmentProcess]) -> None:
     for worker in workers:
         worker.end("the run has ended")

@@ -24,7 +24,7 @@ from launcher.spec.environment import Session
 
 
 @settings
-class Python(SeveralTurns):
+class PythonEnvironment(SeveralTurns):
     """A class of a Python file."""
 
     path: str
@@ -33,6 +33,17 @@ class Python(SeveralTurns):
     """Name of the class."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments with which it is made for each episode."""
+
+    @property
+    def scores(self) -> bool:
+        """Whether the class, or one that it extends, has a method `reward`: what it inherits is not looked for."""
+        return any(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == "reward"
+                   for each in self._class.body) or bool(self._class.bases)  # fmt: skip
+
+    @cached_property
+    def _class(self) -> ast.ClassDef:
+        tree = ast.parse(expand_user(self.path).read_bytes())
+        return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == self.name)
 
     def session(self) -> Session:
         path = Path(self.path).expanduser().resolve()
@@ -59,7 +70,7 @@ class Python(SeveralTurns):
 
     def missing_requirements(self) -> list[Problem]:
         found = self._described
-        return [Problem("environment", found, "mend it, or use another class")] if isinstance(found, str) else []
+        return [Problem("environment", found, "fix it, or use another class")] if isinstance(found, str) else []
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         return [] if isinstance(self._described, str) else self._described

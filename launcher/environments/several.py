@@ -7,12 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from launcher.core.settings import settings
+from launcher.environments.processes import Processes
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Sessions
 
 
 @settings
 class SeveralTurns(Environment):
+    @property
+    def scores(self) -> bool:
+        return True
+
     def prompt(self, row: Row) -> Row:
         """With the system's turn and the tools, unless the row has its own."""
         turns = (Message("user", row.prompt),) if isinstance(row.prompt, str) else row.prompt
@@ -25,6 +30,4 @@ class SeveralTurns(Environment):
         return self.session().schemas()
 
     def sessions(self) -> Sessions:
-        from launcher.environments.processes import Processes  # noqa: PLC0415  for an episode only
-
         return Processes(self)

@@ -122,15 +122,18 @@ class ToolSession(Session):
             self.holder.turn_reward = 0.0
         uses = [await self._use(call) for call in answer.calls]
         messages = tuple(
-            Message("tool", use.error and f"Error: {use.error}" or use.result, {"name": call.name, "tool_call_id": call.id})
+            Message(
+                "tool",
+                (use.error and f"Error: {use.error}") or use.result,
+                {"name": call.name, "tool_call_id": call.id},
+            )
             for use, call in zip(uses, answer.calls, strict=True)
         )
         return self._seen(messages, None, tuple(uses))
 
     def _seen(self, messages: tuple[Message, ...], ended: Outcome | None, uses: tuple[ToolUse, ...]) -> Observation:
-        done = getattr(self.holder, "done", False)
-        if done:
-            ended = done if isinstance(done, str) and done in TRUSTED else "finished"
+        if done := getattr(self.holder, "done", False):
+            ended = next((outcome for outcome in TRUSTED if outcome == done), "finished")
         reward = float(getattr(self.holder, "turn_reward", 0.0))
         return Observation(() if ended else messages, ended, "", reward, self.state, uses)
 

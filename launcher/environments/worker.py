@@ -49,7 +49,7 @@ def main() -> None:
     size = int(environment.memory_gb * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     send(channel, {"tools": schemas})
-    asyncio.run(_Worker(channel, environment).serve())
+    asyncio.run(_SessionLoop(channel, environment).serve())
 
 
 def _load(node: Any) -> tuple[Environment, list[Mapping[str, Any]]]:
@@ -57,7 +57,7 @@ def _load(node: Any) -> tuple[Environment, list[Mapping[str, Any]]]:
     return environment, environment.session().schemas()
 
 
-class _Worker:
+class _SessionLoop:
     def __init__(self, channel: socket.socket, environment: Environment) -> None:
         self.channel, self.environment = channel, environment
         self.running = dict[int, tuple[Session, History]]()

@@ -44,7 +44,7 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_downloaded(model, show)))
     reward = replace_each(reward, RewardModel, local)
-    if problems := [*model.problems(), *reward.problems()]:
+    if problems := [*model.problems(), *reward.problems(), *run.environment.problems()]:
         raise Problems(problems)
 
     def show_rows(at: DataProgress) -> None:

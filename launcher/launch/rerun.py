@@ -86,7 +86,7 @@ def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink], handle
 
 
 def _missing(run: RunSpec) -> list[Problem]:
-    return [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
+    return [*run.data.problems(), *run.model.problems(), *run.reward.problems(), *run.environment.problems()]
 
 
 def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:

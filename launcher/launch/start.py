@@ -190,7 +190,7 @@ def _check_resumable(run: RunSpec, folder: Folder) -> None:
     """Raises `Problems` where what the run needs is missing or changed, or where it waits in a queue."""
     of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
-    found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    found = [*run.data.problems(), *run.reward.problems(), *run.environment.problems(), *of_model]
     found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
     if found := [*found, *guard.secrets_in_run(to_node(run), found)]:
         raise Problems(found)

@@ -45,7 +45,9 @@ class Batch:
     reward: Tensor = ABSENT  # [B] score of the answer
     turn: Tensor = ABSENT  # [B, T] int64 number of the policy's turn, from 0; -1 elsewhere. With an environment only
     turn_reward: Tensor = ABSENT  # [B, N] what the environment gave for each turn, 0 where there is no such turn
-    state: Tensor = ABSENT  # [B, N] int64 equal where turns began in equal states of the environment; -1 unknown, or none
+    state: Tensor = (
+        ABSENT  # [B, N] int64 equal where turns began in equal states of the environment; -1 unknown, or none
+    )
     advantage: Tensor = ABSENT  # [B, T] filled in by `prepare`
     target: Tensor = ABSENT  # [B, T] filled in by `prepare`: the return that the critic should have expected
 

@@ -188,6 +188,11 @@ class Environment:
     several_turns: ClassVar[bool] = True
     """Whether the environment answers the policy; otherwise the reward scores its only turn."""
 
+    @property
+    def scores(self) -> bool:
+        """Whether it scores episodes itself, so that rows need no ground truth and the run's reward is not asked."""
+        return False
+
     def problems(self) -> list[Problem]:
         """Errors that can be found before anything is loaded."""
         return []
@@ -215,7 +220,6 @@ class Environment:
     def session(self) -> Session:
         """What one episode runs on; called in the environment's own processes."""
         raise NotImplementedError(f"{type(self).__name__} has one turn")
-
 
 
 @settings

@@ -7,7 +7,6 @@ ids stay.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.spec.data import Row
 from launcher.spec.environment import Spoken
 from launcher.text.calls import form_of, read_plain
-from launcher.text.encoder import PROBE, Encoder, Unwritable, turns_of
+from launcher.text.encoder import PROBE, Encoder, Unwritable, common_length, turns_of
 from launcher.text.stop_tokens import Turn
 
 _UNLIKE = "\N{SNOWMAN}"
@@ -39,7 +38,10 @@ class Bridge:
             raise Problems(Problem("model", got, fix, "not-supported"))
 
     def _written_call(self) -> str:
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [_CALL]}]
+        turns: list[Turn] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+        ]
         try:
             return self.encoder.render(turns)
         except Unwritable:
@@ -71,8 +73,7 @@ class Bridge:
         before = [*turns_of(row.prompt), *history]
         written = self.encoder.render([*before, *messages], row.template_args, open_answer=True)
         other = self.encoder.render([*before[:-1], _unlike(before[-1]), *messages], row.template_args, open_answer=True)
-        tail = os.path.commonprefix([written[::-1], other[::-1]])[::-1]
-        ids = self.encoder.ids(tail)
+        ids = self.encoder.ids(written[len(written) - common_length(written[::-1], other[::-1]) :])
         ends = [place for place, token in enumerate(ids) if token == sampled[-1]]
         ends = ends or [place for place, token in enumerate(ids) if token in self.encoder.added]
         return ids[ends[0] + 1 :] if ends else ids
@@ -86,7 +87,8 @@ class Bridge:
 def _unlike(turn: Mapping[str, Any]) -> Turn:
     """The turn of an assistant with other words and other arguments."""
     calls = [
-        {**call, "function": {**call["function"], "arguments": {_UNLIKE: _UNLIKE}}} for call in turn.get("tool_calls", ())
+        {**call, "function": {**call["function"], "arguments": {_UNLIKE: _UNLIKE}}}
+        for call in turn.get("tool_calls", ())
     ]
     if calls:
         return {**turn, "content": _UNLIKE if turn.get("content") else "", "tool_calls": calls}

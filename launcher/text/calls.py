@@ -44,8 +44,8 @@ class CallForm:
 
     def parse(self, text: str, cut: bool = False) -> Spoken:
         """What the policy said. Where a call cannot be read it is named, and none of the turn is called."""
-        calls, unreadable, said = list[ToolCall](), "", _THOUGHT.sub("", text)
-        content, found = self.split(said)
+        calls, unreadable = list[ToolCall](), ""
+        content, found = self.split(_THOUGHT.sub("", text))
         for written in found:
             read = try_call(partial(self.read, written))
             if isinstance(read, CallFailure):
@@ -73,7 +73,9 @@ def _by_channel(text: str) -> Parts:
     """Messages in channels: a call is one to a function, and what is said stands in the channel `final`."""
     parts = [*_HARMONY.finditer(text)]
     calls = [
-        json.dumps({"name": to, "arguments": part["text"]}) for part in parts if (to := part["before"] or part["behind"])
+        json.dumps({"name": to, "arguments": part["text"]})
+        for part in parts
+        if (to := part["before"] or part["behind"])
     ]
     return "".join(part["text"] for part in parts if part["channel"] == "final"), calls
 

@@ -237,14 +237,14 @@ class Encoder:
             answer, whole = plain, written
         if whole.startswith(opening):
             return whole[len(opening) :]
-        asked, unopened = str(before[-1].get("content") or ""), opening[: _common(opening, unopened)]
+        asked, unopened = str(before[-1].get("content") or ""), opening[: common_length(opening, unopened)]
         if asked and (start := unopened.rfind(asked)) >= 0 and opening[start:] in whole:  # rewritten before it alone
             return whole.rpartition(opening[start:])[2]
         marked = self.render([*before, {"role": "assistant", "content": PROBE}], args)
         head, found, _ = marked.rpartition(PROBE)
         if found and whole.startswith(head):
             return whole[len(head) :]
-        return answer.get("content") or whole[_common(opening, whole) :]
+        return answer.get("content") or whole[common_length(opening, whole) :]
 
     def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
         """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
@@ -252,7 +252,7 @@ class Encoder:
         text, ids, mask, stop, exact = "", list[int](), list[int](), 0, False
         for opening, answer, end, quoted in exchanges:
             asked = self._grown(text, ids, opening) if exact else self.ids(opening)
-            kept = _common(ids, asked)
+            kept = common_length(ids, asked)
             if kept < stop:
                 yield Tokens(number, ids, mask)
                 mask = []
@@ -406,7 +406,7 @@ def ids_of(tokens: Tokens) -> list[list[int]]:
 def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
     """Of each sequence of a row, how many tokens it has of what stands before the first answer."""
     first = sequences[0].ids[: sequences[0].mask.index(1)]
-    return [_common(first, each.ids) for each in sequences]
+    return [common_length(first, each.ids) for each in sequences]
 
 
 # ---- texts
@@ -416,6 +416,6 @@ def _shows(text: str | CallFailure) -> bool:
     return isinstance(text, str) and PROBE in text
 
 
-def _common(ids: Sequence[Any], others: Sequence[Any]) -> int:
+def common_length(ids: Sequence[Any], others: Sequence[Any]) -> int:
     """How many ids, or characters, both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))

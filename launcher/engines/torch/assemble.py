@@ -26,7 +26,7 @@ from launcher.engines.torch.rollout.episodes import EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import movement
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.mismatch import Mismatch
@@ -59,7 +59,7 @@ class Parts:
     rows: Rows
     held_out: Rows
     policy: Policy
-    answerer: Answerer
+    answerer: PromptAnswerer
     source: Demonstrations | Rollouts
     validation: Validation | None
     steps: int
@@ -117,7 +117,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
     runner = _runner(run, generator, encoder) if run.environment.several_turns else None
-    answerer = Answerer(generator, load_reward(run, device), runner)
+    answerer = PromptAnswerer(generator, load_reward(run, device), runner)
     source = (
         Rollouts(train_rows, order, answerer, run.algorithm, run.seed, shrinks=run.environment.on_fault == "shrink")
         if policy.sampled

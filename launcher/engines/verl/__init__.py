@@ -101,6 +101,10 @@ class Verl(Engine):
         if not isinstance(run.sampler, VerlSampler):
             fix = "use sampler=verl, or engine=torch"
             yield conflict("sampler", "verl samples with servers of its own", fix, "engine")
+        if run.environment.several_turns:
+            got = "verl has agent loops of its own, which know no environment of this kind"
+            fix = "use engine=torch, or environment=single and verl's own actor_rollout_ref.rollout.multi_turn"
+            yield conflict("environment", got, fix, "engine")
         if not isinstance(run.model, Pretrained):
             got = "verl loads a model from a folder or a hub, and this one is made by the torch engine"
             yield conflict("model", got, "use model=FOLDER or a hub's, or engine=torch", "engine")

@@ -98,7 +98,8 @@ class Context:
 
     @cached_property
     def reward_problems(self) -> Sequence[Problem]:
-        return self.asked.reward.problems()
+        """Of what scores answers: the reward, and an environment."""
+        return [*self.asked.reward.problems(), *self.asked.environment.problems()]
 
     @cached_property
     def data_problems(self) -> Sequence[Problem]:
@@ -137,7 +138,7 @@ class Context:
             if isinstance(row, RefusedRow):
                 found.refused.append(row)
             else:
-                found.rows.append(row)
+                found.rows.append(row if self.reward_problems else self.run.environment.prompt(row))
                 read_bytes += sum(sizes(row))
             if read_bytes > MAX_BYTES:
                 break

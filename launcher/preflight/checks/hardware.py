@@ -31,6 +31,7 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from _gpus(run, context.missing_level)
     if not context.reward_problems:
         missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements()]
+        missing += run.environment.missing_requirements()
         missing += [problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements()]
         yield from from_problems(missing, context.missing_level)
 

@@ -31,7 +31,7 @@ _SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more tha
 
 def check(context: Context) -> Iterator[CheckResult]:
     """Nothing where the reward has problems of its own; without rows, only whether its model is here."""
-    if context.reward_problems:
+    if context.reward_problems or context.run.environment.scores:
         return
     for leaf in context.run.reward.leaves():
         if isinstance(leaf, RewardModel) and leaf.on_hub and store.find(leaf.path, leaf.revision) is None:

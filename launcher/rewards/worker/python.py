@@ -25,7 +25,9 @@ MANY = {"data_sources": "data_source", "solution_strs": "response", "ground_trut
 
 
 def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[Any]]:
-    function = getattr(module_of(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"])
+    function = getattr(
+        module_of(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"]
+    )
     known = inspect.signature(function).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = MANY if "solution_strs" in known else ONE

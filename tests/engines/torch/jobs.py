@@ -31,7 +31,7 @@ from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure, movement
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
@@ -249,7 +249,7 @@ def validated(
         one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
         held_out.tokens.append(Pair(place, one, other) if kind == "dpo" else one)
     decoder = Decoder(model, TorchSampler(val_n=4, val_temperature=1.0), 6, policy.parallel)
-    metrics, events = Validation(held_out, policy, Answerer(decoder, Known()), 5, size).measure(4)
+    metrics, events = Validation(held_out, policy, PromptAnswerer(decoder, Known()), 5, size).measure(4)
     scores = [event for event in events if isinstance(event, HeldOutScores)]
     return metrics | {f"{one.data_source} {n}": score for one in scores for n, score in enumerate(one.scores)}
 
@@ -277,7 +277,7 @@ def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel
     model, parallel = small("float64"), parallel or Parallel()
     parallel.shard(model)
     decoder = Decoder(model, TorchSampler(n=2), 5, parallel)
-    found, told = Rollouts(rows, order, Answerer(decoder, Even()), algorithm, 3).batch(step, Clock())
+    found, told = Rollouts(rows, order, PromptAnswerer(decoder, Even()), algorithm, 3).batch(step, Clock())
     ids = [row[:length] for row, length in zip(found.tokens.tolist(), found.length.tolist(), strict=True)]
     held = {name: getattr(found, name).tolist() for name in ("group", "reward", "preference")}
     return {**held, "ids": ids, "answer": found.mask.sum(1).tolist(), "told": told}

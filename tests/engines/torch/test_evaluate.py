@@ -21,7 +21,7 @@ from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.sources import Rows
 from launcher.engines.torch.train.validation import Validation
@@ -65,7 +65,9 @@ def validation(jobs: ModuleType) -> Validating:
         **sampler: Any,
     ) -> Validation:  # fmt: skip
         policy = jobs.policy_of(model, algorithm or GRPO(), limits=Limits(2))
-        return Validation(rows, policy, Answerer(Decoder(model, TorchSampler(**sampler), 6), reward), 0, size, shown)
+        return Validation(
+            rows, policy, PromptAnswerer(Decoder(model, TorchSampler(**sampler), 6), reward), 0, size, shown
+        )
 
     return make
 

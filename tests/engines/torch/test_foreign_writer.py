@@ -20,7 +20,7 @@ from launcher.core.metrics import described
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import ExportedWeights, Generator, Request
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.mismatch import Mismatch
@@ -77,7 +77,9 @@ def rolled(model: CausalLM) -> tuple[Batch, dict[str, float], Fake]:
         one, other = Tokens(place, [5, 6, 7], [0, 1, 1]), Tokens(place, [5, 8], [0, 1])
         rows.tokens.append(Pair(place, one, other) if place % 2 else Tokens(place, [9] * (place + 1), []))
     generator = Fake(model, Foreign(n=2), 3)
-    batch, told = Rollouts(rows, Order(4, 4, 0, False), Answerer(generator, Known()), GSPOSelfPlay(), 0).batch(1, Clock())
+    batch, told = Rollouts(rows, Order(4, 4, 0, False), PromptAnswerer(generator, Known()), GSPOSelfPlay(), 0).batch(
+        1, Clock()
+    )
     return batch, told, generator
 
 

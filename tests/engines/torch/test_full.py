@@ -17,7 +17,7 @@ from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.sources import Order, Rollouts, Rows, read_rows
 from launcher.rewards.exact import Exact
@@ -51,7 +51,13 @@ def rolled(jobs: ModuleType) -> Callable[..., tuple[Batch, dict[str, float]]]:
         for place, (ids, mask) in enumerate(jobs.sequences_of(7, ROWS)):
             rows.rows.append(Row(f"f:{place}", "", ground_truth=str(place)))
             rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
-        source = Rollouts(rows, Order(ROWS, BATCH, 0, True), Answerer(Decoder(model, TorchSampler(n=N), 5), reward), algorithm, 3)
+        source = Rollouts(
+            rows,
+            Order(ROWS, BATCH, 0, True),
+            PromptAnswerer(Decoder(model, TorchSampler(n=N), 5), reward),
+            algorithm,
+            3,
+        )
         return source.batch(step, Clock())
 
     return roll

@@ -19,7 +19,7 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train import measure
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
@@ -113,7 +113,7 @@ def rollouts(jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int =
         rows.rows.append(Row(f"data.jsonl:{place + 1}", "", ground_truth=str(place)))
         rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
     decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
-    source = Rollouts(rows, Order(16, 6, 0, True), Answerer(decoder, reward), algorithm, 3)
+    source = Rollouts(rows, Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3)
     return *source.batch(step, Clock()), source
 
 
@@ -183,7 +183,7 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
 
     def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
         policy = jobs.policy_of(model, GRPO())
-        validation = Validation(rows, policy, Answerer(Decoder(model, TorchSampler(), 6), reward), 0, 3, 6)
+        validation = Validation(rows, policy, PromptAnswerer(Decoder(model, TorchSampler(), 6), reward), 0, 3, 6)
         metrics, events = validation.measure(1)
         samples = [event for event in events if isinstance(event, Sample)]
         assert [math.isnan(sample.score) for sample in samples] == [row in reward.bad for row in "012345"]

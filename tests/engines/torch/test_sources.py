@@ -19,7 +19,7 @@ from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.answering import Answerer
+from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import collate, read_episodes
@@ -204,7 +204,7 @@ def rolled(model: CausalLM, sequences: Sequence[list[int]], step: int) -> Any:
     decoder = Decoder(model, TorchSampler(n=3), 5)
     clock = Clock()
     order = Order(len(rows.rows), 4, 0, True)
-    found, told = Rollouts(rows, order, Answerer(decoder, Numbers()), GRPO(), 7).batch(step, clock)
+    found, told = Rollouts(rows, order, PromptAnswerer(decoder, Numbers()), GRPO(), 7).batch(step, clock)
     assert set(clock.seconds) == {"gen", "reward"} and told == {}
     return found
 
@@ -243,7 +243,7 @@ def test_groups_are_those_of_the_first_rows_with_what_the_step_learnt(
     """Also where a filter chooses the groups of a step out of several rounds."""
     model, algorithm = tiny(), GRPO() if rounds == 1 else DAPO(max_num_gen_batches=rounds)
     rows, order = rows_of(ids(3, 5, 2, 4, 6, 1), [[]] * 6), Order(6, 4, 0, True)
-    source = Rollouts(rows, order, Answerer(Decoder(model, TorchSampler(n=3), 5), Parted()), algorithm, 7)
+    source = Rollouts(rows, order, PromptAnswerer(Decoder(model, TorchSampler(n=3), 5), Parted()), algorithm, 7)
     raw, _ = source.batch(1, Clock())
     prepared, _ = algorithm.prepare(mask_unscored(raw), {}, lambda x: x)
     found = source.groups(1, prepared, 3, 1_000)

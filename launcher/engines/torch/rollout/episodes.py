@@ -1,5 +1,5 @@
-"""Episodes of several turns: the policy's turns are generated, an environment answers them, and what was sampled is never
-written again.
+"""Episodes of several turns: the policy's turns are generated, an environment answers them, and what was sampled is
+never written again.
 
 All episodes that are ready are generated together; while tools work on others, the generator goes on. A fault of the
 environment costs one episode, which is sampled anew or left without a score: it is never a score.
@@ -30,7 +30,7 @@ _STREAMS = np.uint64(0xD1B54A32D192ED03)  # added to an episode's stream where i
 
 
 @dataclass(frozen=True)
-class Asked:
+class EpisodeRequest:
     """An episode that is wanted."""
 
     prompt: list[int]
@@ -43,7 +43,7 @@ class Asked:
 class Running:
     """An episode that has not ended."""
 
-    asked: Asked
+    asked: EpisodeRequest
     place: int
     number: int
     """Of its session."""
@@ -136,7 +136,7 @@ class EpisodeRunner:
         counts, self.counts = self.counts, Counts()
         return counts.metrics()
 
-    def run(self, asked: Sequence[Asked], temperature: float) -> list[Episode]:
+    def run(self, asked: Sequence[EpisodeRequest], temperature: float) -> list[Episode]:
         """The episodes in order, each with the environment's score, NaN where the run's reward is to score its last
         turn. What a fault ended has a reason in `fault`, and no turn may be left of it."""
         found: list[Episode | None] = [None] * len(asked)
@@ -167,7 +167,7 @@ class EpisodeRunner:
 
     # ---- one episode
 
-    def _begin(self, asked: Asked, place: int, attempt: int) -> Running:
+    def _begin(self, asked: EpisodeRequest, place: int, attempt: int) -> Running:
         self._number += 1
         self.counts.sampled += 1
         return Running(asked, place, self._number, attempt, self.sessions.begin(self._number, asked.row))
@@ -179,7 +179,10 @@ class EpisodeRunner:
     def _observe(self, one: Running) -> tuple[Outcome | None, str]:
         """Take what the environment says. Returns why the episode has ended, if it has, in a word and in words."""
         if not one.waits.done():
-            return "timeout", f"the environment took longer than {self.environment.timeout_s:g} s (environment.timeout_s)"
+            return (
+                "timeout",
+                f"the environment took longer than {self.environment.timeout_s:g} s (environment.timeout_s)",
+            )
         one.spent_s += time.monotonic() - one.since
         seen = one.waits.result()
         one.state = seen.state
@@ -240,7 +243,9 @@ class EpisodeRunner:
 
     def _nothing(self, one: Running) -> Turn:
         """One token that no loss looks at, in place of the turns of an episode that could not begin."""
-        return Turn([self.generator.model.eos[0]], "policy", stop="end", mask=[0], versions=[self.generator.model.version])
+        return Turn(
+            [self.generator.model.eos[0]], "policy", stop="end", mask=[0], versions=[self.generator.model.version]
+        )
 
     # ---- all of them
 

@@ -30,7 +30,8 @@ def stream_keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: in
 
 
 def uniform(streams: np.ndarray, t: int | np.ndarray) -> np.ndarray:
-    """[B] number `t`, or `t` [B], of each stream, in [0, 1): SplitMix64 (Steele, Lea, Flood 2014), which jumps anywhere at once."""
+    """[B] number `t`, or `t` [B], of each stream, in [0, 1): SplitMix64 (Steele, Lea, Flood 2014), which jumps anywhere
+    at once."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the generator
         z = streams + np.asarray(t + 1, np.uint64) * _GOLDEN
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

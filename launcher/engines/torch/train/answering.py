@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from launcher.engines.torch.rollout.episodes import Asked, EpisodeRunner
+from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.spec.data import Row, make_answer
 from launcher.spec.episode import Episode
@@ -24,7 +24,7 @@ class Prompt:
     keys: np.ndarray  # [n] uint64
 
 
-class Answerer:
+class PromptAnswerer:
     """Its methods are collective, as the generator's are."""
 
     def __init__(self, generator: Generator, reward: Reward, runner: EpisodeRunner | None = None) -> None:
@@ -38,7 +38,7 @@ class Answerer:
     def sample(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
         """The answers to all prompts, prompt by prompt; an environment's score is in them."""
         if self.runner:
-            asked = [Asked(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
+            asked = [EpisodeRequest(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
             return self.runner.run(asked, temperature)
         return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
 

@@ -63,9 +63,7 @@ def collate(episodes: Sequence[Episode], model: CausalLM, width: int = 0) -> Bat
     return found
 
 
-def _turns(
-    episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device
-) -> dict[str, Tensor]:
+def _turns(episodes: Sequence[Episode], padded: Callable[..., Tensor], device: torch.device) -> dict[str, Tensor]:
     """The batch's fields about turns."""
     turns = [episode.policy_turns for episode in episodes]
     width, numbers = max(map(len, turns)), dict[str, int]()

@@ -16,7 +16,7 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train.answering import Answerer, Prompt, scored
+from launcher.engines.torch.train.answering import PromptAnswerer, Prompt, scored
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
@@ -55,7 +55,8 @@ def read_rows(
     found, before = Rows(), log.refused
     for row in map(environment.prompt, log.sift(encoder.data.rows(split, kind))):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        reason = why_unscorable(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
+        compared = needs_rollout(row, split, kind) and not environment.scores
+        reason = why_unscorable(reward, make_answer(row)) if compared else ""
         made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
         if isinstance(made, RefusedRow):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
@@ -137,7 +138,14 @@ class Rollouts:
     """Prompts of a dataset, answered by the policy and scored by the reward; pairs among them stay as they are."""
 
     def __init__(
-        self, rows: Rows, order: Order, answerer: Answerer, algorithm: Algorithm, seed: int, *, shrinks: bool = False
+        self,
+        rows: Rows,
+        order: Order,
+        answerer: PromptAnswerer,
+        algorithm: Algorithm,
+        seed: int,
+        *,
+        shrinks: bool = False,
     ) -> None:
         """`shrinks`: an episode with a fault leaves its group; otherwise the whole group is left out."""
         self.rows, self.order, self.answerer, self.generator = rows, order, answerer, answerer.generator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,17 +11,19 @@ from itertools import accumulate, pairwise, takewhile
 
 import numpy as np
 
-from launcher.core.events import Event, HeldOutScores, Sample, held_out_scores, prompt_digest
+from launcher.core.events import Event, HeldOutEpisodes, HeldOutScores, Sample, held_out_scores, prompt_digest
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.answering import Answerer, Prompt
+from launcher.engines.torch.train.answering import PromptAnswerer, Prompt, scored
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
 from launcher.engines.torch.train.sums import add_sums
 from launcher.engines.torch.train.tally import Tally
+from launcher.spec.data import Row
+from launcher.spec.episode import Episode
 from launcher.spec.reward import Answer
 from launcher.text.encoder import Pair, Tokens
 
@@ -48,7 +51,7 @@ class Validation:
     """
 
     def __init__(
-        self, rows: Rows, policy: Policy, answerer: Answerer, seed: int, size: int, shown: int = 0
+        self, rows: Rows, policy: Policy, answerer: PromptAnswerer, seed: int, size: int, shown: int = 0
     ) -> None:
         generator = answerer.generator
         self.rows, self.policy, self.generator, self.answerer = rows, policy, generator, answerer
@@ -56,14 +59,19 @@ class Validation:
         self.asked = [
             place
             for place, row in enumerate(rows.rows)
-            if (row.ground_truth is not None and (row.response is not None or policy.sampled)) and self._prompt(place)
+            if self._known(row) and (row.response is not None or policy.sampled) and self._prompt(place)
         ]
         self.compared = [tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled]
         """Rows whose loss is measured."""
         self.read = [] if self.asked or policy.sampled or generator.fault() else self._first_answered(min(shown, READ))
         """Places of rows that are answered without a score."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
-        self.tally, self.alerts = Tally(), list[str]()
+        self.tally, self.alerts, self.episodes = Tally(), list[str](), list[tuple[int, Episode]]()
+
+    def _known(self, row: Row) -> bool:
+        """Whether an answer to the row can be scored."""
+        runner = self.answerer.runner
+        return row.ground_truth is not None or (runner is not None and runner.environment.scores)
 
     def _first_answered(self, most: int) -> list[int]:
         rows = range(len(self.rows.rows))
@@ -73,11 +81,28 @@ class Validation:
         """verl's metrics of a validation, over all processes, and events of single prompts: some of the answers, and
         the score of each prompt."""
         self.tally, self.alerts = Tally(), []
+        began, self.episodes = time.perf_counter(), []
         metrics, events = self._scores(step) if self.asked else ({}, [])
+        if self.answerer.runner:
+            self.answerer.runner.pop_metrics()
+            events = [*events, *self._episodes(step, time.perf_counter() - began)]
         if self.compared:
             losses, of_rows = self._losses(step)
             metrics, events = metrics | losses, [*events, *of_rows]
         return metrics, events + (self._readable(step) if self.read else [])
+
+    def _episodes(self, step: int, seconds: float) -> list[Event]:
+        """Of all processes, in the order of the rows."""
+        every = sorted((one for part in world.all_gather_object(self.episodes) for one in part), key=lambda one: one[0])
+        found = [episode for _, episode in every]
+        names = dict.fromkeys(name for one in found for name in one.facts)
+        return [
+            HeldOutEpisodes(
+                step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in found),
+                turns=tuple(len(one.policy_turns) for one in found), outcomes=tuple(str(one.ended) for one in found),
+                facts={name: tuple(one.facts.get(name, math.nan) for one in found) for name in names}, seconds=seconds,
+            )
+        ]  # fmt: skip
 
     def _readable(self, step: int) -> list[Event]:
         """Greedy answers beside the reference answers. All processes compute the same, as weights may be sharded."""
@@ -191,6 +216,8 @@ class Validation:
         found, texts = self.answerer.score(episodes, every), self.answerer.texts(episodes)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
         self.tally.note([place for place in places for _ in range(n)], [row.where for row in every], found)
+        if self.answerer.runner:
+            self.episodes += [(places[at // n], one) for at, one in enumerate(scored(episodes, found))]
         scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
