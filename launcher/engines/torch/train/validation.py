@@ -16,7 +16,7 @@ from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.answering import PromptAnswerer, Prompt, scored
+from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, scored
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
