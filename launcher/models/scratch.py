@@ -1,14 +1,18 @@
-"""A randomly initialised model with a character-level tokenizer."""
+"""A randomly initialised model whose tokens are characters, and words that are named."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from launcher.core.settings import AtLeastOne, settings
+from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.model import Architecture, Model
 
 SPECIAL_TOKENS = 3
 """Padding, end and unknown, before the alphabet."""
+ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+"""Begin the turns of a conversation, where there is a chat template."""
+JSON_CHARACTERS = '{}[]":_<>/, \n'
+"""In calls of tools and their results."""
 
 
 def _near(number: int, able: list[int]) -> str:
@@ -39,6 +43,11 @@ class Scratch(Model):
     """The output layer shares the embedding's weights."""
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
     """The vocabulary: each character is one token, any other is unknown."""
+    words: Names = ()
+    """Texts of several characters that are one token each, beside the alphabet."""
+    chat: bool = False
+    """Give it a chat template: a token opens each turn, calls of tools are written as Hermes writes them, and schemas
+    of tools are not written."""
 
     def __post_init__(self) -> None:
         width, heads, shared = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
@@ -58,6 +67,14 @@ class Scratch(Model):
             )
         if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
             raise ValueError("alphabet is empty or names a character twice")
+        if bad := [word for word in self.words if len(word) < 2 or self.words.count(word) > 1]:
+            raise ValueError(f"words names {bad[0]!r}, which stands there twice or is no text of several characters")
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """All tokens but the special ones."""
+        more = [letter for letter in JSON_CHARACTERS if letter not in self.alphabet] if self.chat else []
+        return (*self.alphabet, *more, *self.words)
 
     @property
     def shape(self) -> Architecture:
@@ -69,7 +86,7 @@ class Scratch(Model):
             num_attention_heads=self.num_attention_heads,
             num_key_value_heads=self.num_key_value_heads,
             head_dim=self.hidden_size // self.num_attention_heads,
-            vocab_size=len(self.alphabet) + SPECIAL_TOKENS,
+            vocab_size=len(self.vocabulary) + SPECIAL_TOKENS + len(ROLE_TOKENS) * self.chat,
             max_position_embeddings=self.max_position_embeddings,
             tie_word_embeddings=self.tie_word_embeddings,
             qk_norm=self.architecture == "qwen3",

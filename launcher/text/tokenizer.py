@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,24 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.user_code import CallFailure, try_call
 from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
-from launcher.models.scratch import Scratch
+from launcher.models.scratch import ROLE_TOKENS, Scratch
 from launcher.spec.model import Model
 from launcher.text.bounds import TOKENIZER
+
+CHAT = (
+    "{%- for turn in messages -%}<|{{ turn.role }}|>{{ turn.content or '' }}"
+    "{%- for call in turn.tool_calls or [] -%}"
+    '<tool_call>{"name": {{ call.function.name | tojson }}, '
+    '"arguments": {{ call.function.arguments | tojson }}}</tool_call>'
+    "{%- endfor -%}<eos>{%- endfor -%}{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
+)
+"""The chat template of a `Scratch` model."""
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
     """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
     if isinstance(model, Scratch):
-        return character_tokenizer(model.alphabet)
+        return character_tokenizer(model.vocabulary, chat=model.chat)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
     own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
@@ -60,14 +71,16 @@ def _listed(ids: Any) -> list[int]:
     return [number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int]
 
 
-def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each character."""
-    special = ["<pad>", "<eos>", "<unk>"]
-    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+def character_tokenizer(vocabulary: Sequence[str], *, chat: bool = False) -> PreTrainedTokenizerFast:
+    """A tokenizer of these texts: characters, and words, of which the longest that fits is taken."""
+    special = ["<pad>", "<eos>", "<unk>", *(ROLE_TOKENS if chat else ())]
+    numbers = {token: number for number, token in enumerate([*special, *vocabulary])}
+    words = sorted((token for token in vocabulary if len(token) > 1), key=len, reverse=True)
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)" + "|".join([*map(re.escape, words), "."])), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
         clean_up_tokenization_spaces=False,
+        **({"additional_special_tokens": [*ROLE_TOKENS], "chat_template": CHAT} if chat else {}),
     )  # fmt: skip

@@ -11,11 +11,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, pro
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.settings import settings
+from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
+from launcher.text.bridge import Bridge
 from launcher.text.encoder import Encoder, Pair, Tokens
 from launcher.text.lengths import count_tokens
-from launcher.text.tokenizer import character_tokenizer
+from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
@@ -434,3 +436,21 @@ def test_pairs_of_equal_tokens_are_refused(chosen: str, rejected: str, limit: in
     refused, counted = run.pair(0, pair), count_tokens(encoder(tokenizer), [pair], "pairs", run)
     assert isinstance(refused, RefusedRow) and counted == [refused.reason]
     assert "equal tokens" in refused.reason
+
+
+def test_a_scratch_model_with_a_chat_template_calls_tools_and_has_words_as_tokens() -> None:
+    """Each turn is opened by one token and ended by <eos>; the longest word that fits is one token."""
+    model = Scratch(chat=True, words=("budget", "budget plan", '<tool_call>{"name": "look", "arguments": {"at": "'))
+    tokenizer = load_tokenizer(model)
+    assert model.shape.vocab_size == len(tokenizer)
+    bridge = Bridge(Encoder(tokenizer, NoRows()))
+    call = {"type": "function", "id": "c", "function": {"name": "look", "arguments": {"at": "budget plan"}}}
+    turns = (Message("user", "where?"), Message("assistant", "", {"tool_calls": [call]}), Message("tool", "here\n{7}"))
+    found = good(bridge.encoder.demonstration(0, replace(row(""), prompt=(*turns, Message("assistant", "7")))))
+    learned = tokenizer.decode([number for number, seen in zip(found.ids, found.mask, strict=True) if seen])
+    assert learned == '<tool_call>{"name": "look", "arguments": {"at": "budget plan"}}</tool_call><eos>7<eos>'
+    assert "budget plan" in [tokenizer.decode([number]) for number in found.ids]
+    (read,) = bridge.read(learned.partition("<eos>")[0]).calls
+    assert (read.name, read.arguments) == ("look", {"at": "budget plan"})
+    with pytest.raises(ValueError, match="stands there twice"):
+        Scratch(words=("ab", "ab"))

@@ -89,7 +89,7 @@ def _prepare(module: PreTrainedModel, model: Model) -> None:
 
 
 def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    tokenizer = character_tokenizer(model.alphabet)
+    tokenizer = character_tokenizer(model.vocabulary, chat=model.chat)
     names = (
         "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
         "head_dim", "max_position_embeddings", "tie_word_embeddings",
