@@ -15,6 +15,8 @@ from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 MORE = {
+    ("algorithm", "turn_grpo"): ["environment=python", "environment.path=shop.py"],
+    ("algorithm", "gigpo"): ["environment=python", "environment.path=shop.py"],
     ("environment", "python"): ["environment.path=shop.py"],
     ("sampler", "vllm"): ["model.num_attention_heads=2", "model.num_key_value_heads=2"],
     ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],

@@ -84,6 +84,36 @@ def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
     return centred / (group_std(reward, index) + EPSILON) if scale else centred
 
 
+def turn_numbers(values: Tensor) -> Tensor:
+    """[N] numbers of the turns of `values` [B, N]."""
+    return values.new_ones(values.shape[1]).cumsum(0).long() - 1
+
+
+def turn_values(batch: Batch, discount: float) -> tuple[Tensor, Tensor]:
+    """[B, N] what each turn contributed, and bool: whether there is such a turn. The last one of an episode has its
+    score besides; each has `discount` times the value of the next."""
+    last = batch.turn.amax(1, keepdim=True)  # [B, 1]
+    numbers = turn_numbers(batch.turn_reward)
+    values = batch.turn_reward + (numbers == last) * batch.reward[:, None]
+    for turn in reversed(range(values.shape[1] - 1)):
+        values[:, turn] += discount * values[:, turn + 1]
+    return values, numbers <= last
+
+
+def advantage_within(values: Tensor, places: Tensor, there: Tensor, scale: bool) -> Tensor:
+    """[B, N] `values` relative to the mean of those with an equal number in `places` [B, N]; 0 where not `there`, and
+    where nothing is compared."""
+    found = values.new_zeros(values.shape)
+    if there.any():
+        found[there] = group_advantage(values[there], group_index(places[there]), scale)
+    return found
+
+
+def to_tokens(of_turns: Tensor, turn: Tensor) -> Tensor:
+    """[B, T] the value [B, N] of each token's turn [B, T]; 0 where the token is of none."""
+    return of_turns.gather(1, turn.clamp(min=0)) * (turn >= 0)
+
+
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
     """How many groups of `batch` are `kept` [B], and the fraction of its tokens trained on in `made`."""
     index = group_index(batch.group)

@@ -106,6 +106,8 @@ class Algorithm(ABC):
     """Minimum number of answers per prompt (sampler.n)."""
     whole_groups: ClassVar[bool] = False
     """The loss compares rows of a group, so they must be computed in one micro-batch."""
+    several_turns: ClassVar[bool] = False
+    """It compares turns of episodes, so there must be an environment of several."""
     usual_lr: ClassVar[float] = 1e-6
     """Learning rate with which all weights of a language model are usually trained."""
     verl: ClassVar[Mapping[str, object] | None] = None

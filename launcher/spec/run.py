@@ -229,6 +229,9 @@ class RunSpec:
         if self.environment.several_turns and self.algorithm.data != "prompts":
             got = f"{type(self.environment).__name__} has several turns, and {name} learns from a dataset"
             yield conflict("environment", got, "use environment=single, or algorithm=grpo", "algorithm")
+        if self.algorithm.several_turns and not self.environment.several_turns:
+            got = f"{name} compares turns, and {type(self.environment).__name__} has one"
+            yield conflict("environment", got, "use environment=python, or algorithm=grpo", "algorithm")
         longest, known = self.max_sequence_length, self.model.positions
         if known and longest > known:
             got = f"prompt and answer may take {longest} tokens, and the model knows {known} positions"
