@@ -35,7 +35,7 @@ def zsh(line: str) -> list[str]:
     ("words", "offered"),
     [
         (["train", "al"], ["algorithm=", "algorithm."]),  # choose, or set something of it
-        (["train", "algorithm=g"], ["grpo", "gspo", "gspo_selfplay"]),
+        (["train", "algorithm=gr"], ["grpo"]),
         (["train", "algorithm="], groups()["algorithm"]),
         (["train", "trainer.sa"], ["trainer.save_freq="]),
         (["train", "algorithm=dpo", "algorithm.lo"], ["algorithm.loss_type="]),  # of the class that was chosen
@@ -66,7 +66,7 @@ def test_every_group_is_offered_where_nothing_is_typed():
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("rlrun train algorithm=g", ["algorithm=grpo", "algorithm=gspo", "algorithm=gspo_selfplay"]),
+        ("rlrun train algorithm=gs", ["algorithm=gspo", "algorithm=gspo_selfplay"]),
         ("rlrun train algorithm=grpo trainer.sa", ["trainer.save_freq="]),
         ("rlrun config show algorithm=d", ["algorithm=dapo", "algorithm=dpo", "algorithm=dr_grpo"]),
     ],

@@ -146,8 +146,8 @@ def test_what_a_choices_file_sets():
         ("algorithm.cilp_ratio_high", "algorithm.cilp_ratio_high: algorithm has no setting 'cilp_ratio_high';"
                                       " did you mean clip_ratio_high?"),
         ("trainer=1", "'trainer=1': is not a choice; use GROUP=CHOICE"),
-        ("", "'': no group or setting ''; it may be algorithm, cluster, code_dir, critic, data, engine, hardware,"
-             " health, model, optim, reward, sampler, seed, trainer"),
+        ("", "'': no group or setting ''; it may be algorithm, cluster, code_dir, critic, data, engine, environment,"
+             " hardware, health, model, optim, reward, sampler, seed, trainer"),
     ],
 )  # fmt: skip
 def test_a_target_that_there_is_not_is_named(target, line):

@@ -21,7 +21,7 @@ GROUPS = groups()
         (["seed=range(0,3)"], ["seed=0", "seed=1", "seed=2"]),  # the end is left out, as in Python
         (["optim.lr=range(0.1,0.3,0.1)"], ["optim.lr=0.1", "optim.lr=0.2"]),
         (["seed=sort(3,1,2,reverse=true)"], ["seed=3", "seed=2", "seed=1"]),
-        (["algorithm=glob(g*,exclude=*selfplay)"], ["algorithm=grpo", "algorithm=gspo"]),
+        (["algorithm=glob(gs*,exclude=*selfplay)"], ["algorithm=gspo"]),
         (["+sampler.n=2,4"], ["sampler.n=2", "sampler.n=4"]),
         (["trainer.max_tokens_per_gpu=null,64"],
          ["trainer.max_tokens_per_gpu=null", "trainer.max_tokens_per_gpu=64"]),

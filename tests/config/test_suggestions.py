@@ -17,7 +17,7 @@ def lines(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("algorithm", "word", "fix"),
     [
-        ("sft", "entropy_coef=0", "algorithm=dapo, dr_grpo, grpo, gspo, ..."),
+        ("sft", "entropy_coef=0", "algorithm=dapo, dr_grpo, gigpo, grpo, ..."),
         ("grpo", "gamma=1.0", "algorithm.gamma is a setting of algorithm=ppo"),
         ("grpo", "reward_weights=[1,0.5]",
          "weights are given by name: reward=weighted reward.parts={NAME:WEIGHT,NAME:WEIGHT}"),
