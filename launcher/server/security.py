@@ -36,6 +36,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 """Of every answer."""
+REFUSED = (400, 401, 403, 408, 413, 414, 415, 421, 503)
+"""The statuses of all refusals."""
 
 
 @dataclass(frozen=True)

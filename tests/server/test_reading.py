@@ -16,55 +16,15 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.events import Alert, Phase, Saved, Step, TrainingGroup, Usage, events_of, prompt_digest, to_line
+from launcher.core.events import Alert, Step, events_of, prompt_digest
 from launcher.core.redaction import printable
 from launcher.server.routes import curves
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
-from tests.cli.test_golden import HOSTILE, make_folders
+from tests.cli.test_golden import HOSTILE
 from tests.server.conftest import write_run
 
 RUNS = ("sft", "dpo", "grpo", "killed")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The canonical runs; that of GRPO has groups, facts about their tokens, usage, a log and checkpoints, too."""
-    place = tmp_path_factory.mktemp("served")
-    make_folders(place)
-    folder = place / "runs" / "p" / "grpo"
-    groups = [
-        TrainingGroup(
-            at=60.0 + step, step=step, group=group, data_source="maths", prompt=f"<b>{group} + 1</b> {HOSTILE}",
-            ground_truth="2", responses=("one two", f"one {step}", ""), scores=(0.0, step / 6, math.nan),
-            parts={"format": (1.0, 0.0, 1.0)}, advantages=(-1.0, 1.0, 0.0),
-        )
-        for step in (1, 6) for group in (1, 2)
-    ]  # fmt: skip
-    usage = [
-        Usage(at=70.0 + n, rank=n % 2, host="h", cpu_percent=n, memory_bytes=n, machine_cpu_percent=1.0,
-              machine_memory_bytes=1, machine_memory_total_bytes=2, disk_free_bytes=None, gpu_percent=float(n))
-        for n in range(20)
-    ]  # fmt: skip
-    more = [*groups, *usage, Phase(at=80.0, name="saving"), Saved(at=81.0, step=5, path="checkpoints/step_000005")]
-    with (folder / "events.jsonl").open("a") as log:
-        seq = sum(1 for _ in (folder / "events.jsonl").open())
-        log.writelines(to_line(event, seq=seq + n, attempt=1) + "\n" for n, event in enumerate(more))
-    (folder / "samples").mkdir()
-    facts = {"step": 6, "group": 1, "answer": 1, "ids": [1, 2, 3], "texts": ["one", "<i>", "pad"],
-             "log_probs": [-1.0, -2.0, None], "sampler_log_probs": [-1.0, -3.0, None], "advantages": [1.0, 1.0, None],
-             "mask": [1, 1, 0]}  # fmt: skip
-    damaged = '{"step":6,"group":2,"answer":0,"texts":["a"],"log_probs":[]}'
-    (folder / "samples" / "tokens.jsonl").write_text(f"{json.dumps(facts)}\n{damaged}\nnone\n")
-    (folder / "words.txt").write_text("rlrun train algorithm=grpo 'data=a b.jsonl'\nrlrun train --resume grpo\n")
-    (folder / "console.log").write_text("".join(f"line {n} é€😀 \x1b[31m\n" for n in range(3000)))
-    (folder / "checkpoints" / "step_000006").mkdir(parents=True)
-    (folder / "checkpoints" / "step_000006" / "model.safetensors").write_bytes(b"0" * 100)
-    (place / "secret.log").write_text("not for you")
-    (place / "runs" / "p" / "linked").mkdir()
-    (place / "runs" / "p" / "linked" / "spec.yaml").write_text("{}")
-    (place / "runs" / "p" / "linked" / "events.jsonl").symlink_to(place / "secret.log")
-    return place
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from launcher.server.problems import declared
 from launcher.server.services import UsesServices
 from launcher.server.values import RequestBody, Text
 
-router = APIRouter(prefix="/api/tokens", tags=["access"], responses=declared(400, 401, 403, 422))
+router = APIRouter(prefix="/api/tokens", tags=["access"], responses=declared(422))
 
 
 class TokenBody(RequestBody):

@@ -22,7 +22,7 @@ from launcher.server.tokens import NAME, TokenPlaces
 from launcher.server.values import Number, Text
 from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
 
-router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(400, 401, 403, 404, 422))
+router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
 COMPARED = 2_000  # characters of two answers whose words are compared: the effort grows with their square
 MOST_READ = 20_000  # answers that are read to say which prompts were answered at several steps
 SHORT = 300  # characters of a prompt in a list

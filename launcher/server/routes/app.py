@@ -17,7 +17,7 @@ from launcher.server.database import Database
 from launcher.server.ingest import Ingest, folder_for
 from launcher.server.jobs import Jobs
 from launcher.server.launching import Launching
-from launcher.server.problems import MEDIA, add_handlers
+from launcher.server.problems import MEDIA, add_handlers, declared
 from launcher.server.routes import (
     access,
     answers,
@@ -33,7 +33,7 @@ from launcher.server.routes import (
     records,
     schema,
 )
-from launcher.server.security import Guard, names_of
+from launcher.server.security import REFUSED, Guard, names_of
 from launcher.server.services import ServerSettings, Services
 
 ROUTES = (jobs, launch, models, schema, curves, answers, records, live, prometheus, ingest, access, health, page)
@@ -87,8 +87,9 @@ def create_app(settings: ServerSettings) -> FastAPI:
         database.close()
 
     app = Application(
-        title="rlrun", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
-    )
+        title="rlrun", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None,
+        responses=declared(*REFUSED),
+    )  # fmt: skip
     app.state.services = services
     add_handlers(app)
     for module in ROUTES:

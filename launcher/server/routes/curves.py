@@ -18,7 +18,7 @@ from launcher.server.reading import UsesRun
 from launcher.server.routes.answers import GroupSummary, group_summary
 from launcher.server.values import Number
 
-router = APIRouter(prefix="/api/jobs/{uuid}", tags=["metrics"], responses=declared(400, 401, 403, 404, 422))
+router = APIRouter(prefix="/api/jobs/{uuid}", tags=["metrics"], responses=declared(404, 422))
 BLOCK = 500  # steps that are written at once
 Names = Annotated[
     list[str], Query(description="Names, patterns or other spellings, also several in one text with commas between.")

@@ -11,7 +11,7 @@ from launcher.logger.spool import JOB
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
 
-router = APIRouter(prefix="/api", tags=["logger"], responses=declared(400, 401, 403, 409, 413, 422))
+router = APIRouter(prefix="/api", tags=["logger"], responses=declared(409, 422))
 
 
 class SessionRows(BaseModel):

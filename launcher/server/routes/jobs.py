@@ -19,7 +19,7 @@ from launcher.server.services import UsesServices
 from launcher.server.values import JobNode, JobPage, RequestBody, Text, Uuid
 from launcher.views.runs import Order
 
-router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(400, 401, 403, 404, 422))
+router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
 
 STATUSES = ("created", *get_args(Status), "stopping", "pausing", "paused", "doubtful")
 MOST = 1_000  # jobs of a page

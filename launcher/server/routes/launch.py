@@ -16,7 +16,7 @@ from launcher.server.services import UsesServices
 from launcher.server.values import JobNode, RequestBody, Settings, Text, Uuid, Words
 from launcher.server.words import Word, words
 
-router = APIRouter(prefix="/api", tags=["launch"], responses=declared(400, 401, 403, 404, 409, 422))
+router = APIRouter(prefix="/api", tags=["launch"], responses=declared(404, 409, 422))
 
 ABOUT = ("name", "description", "notes", "who", "tags")
 AGAIN = "The plan, or the job that the same request made before."

@@ -20,7 +20,7 @@ from launcher.server.problems import declared
 from launcher.server.services import Services, UsesServices
 from launcher.server.values import RequestBody, Text, Uuid
 
-router = APIRouter(prefix="/api", tags=["models"], responses=declared(400, 401, 403, 404, 409, 422))
+router = APIRouter(prefix="/api", tags=["models"], responses=declared(404, 409, 422))
 
 MARK = "✗ "  # begins a line with a problem
 FOLDER = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"

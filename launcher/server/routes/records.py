@@ -33,8 +33,7 @@ from launcher.server.values import Number
 from launcher.views.findings import find_problems
 from launcher.views.read import log_in, run_in
 
-OWN = declared(400, 401, 403, 404, 422)
-router = APIRouter(tags=["records"], responses=OWN)
+router = APIRouter(tags=["records"], responses=declared(404, 422))
 JOB = "/api/jobs/{uuid}"
 MOST_TEXT = 2**20  # bytes of a log in one answer
 MOST_STEPS = 1_000  # of a timeline

@@ -11,10 +11,9 @@ from launcher.config.descriptions import Setting
 from launcher.config.names.table import table
 from launcher.config.reference import groups as handbook
 from launcher.server.answers import Json
-from launcher.server.problems import declared
 from launcher.server.words import words
 
-router = APIRouter(prefix="/api", tags=["launch"], responses=declared(400, 401, 403))
+router = APIRouter(prefix="/api", tags=["launch"])
 
 
 @router.get("/schema", responses={200: {"model": dict[str, Any]}})
