@@ -36,14 +36,6 @@ from launcher.core.state import fold
 from launcher.runs import summary
 from launcher.runs.folder import Folder
 
-SERVE = (
-    "import sys, uvicorn\n"
-    "from pathlib import Path\n"
-    "from launcher.server.routes.app import create_app\n"
-    "from launcher.server.services import ServerSettings\n"
-    "app = create_app(ServerSettings(root=Path(sys.argv[1]), reindex=True))\n"
-    "uvicorn.run(app, port=int(sys.argv[2]), log_level='warning', ws_per_message_deflate=False)\n"
-)
 SPEC = "algorithm: {_target_: launcher.algorithms.grpo.GRPO}\noptim: {lr: 1.0e-06}\ntrainer: {total_epochs: 1}\n"
 LIVE = "live/one"
 SHOWN = 12
@@ -186,7 +178,8 @@ def main() -> int:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         begin = time.perf_counter()
-        server = subprocess.Popen([sys.executable, "-c", SERVE, str(root), str(port)])
+        command = [sys.executable, "-m", "launcher", "serve", "--reindex", "--port", str(port), "--root", str(root)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             return measure(of, names, root, port, server.pid, begin)
         finally:

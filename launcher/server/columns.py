@@ -11,8 +11,10 @@ import os
 import re
 import struct
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -40,7 +42,6 @@ Floats = NDArray[np.float64]
 
 Kind = TypeVar("Kind", bound=Event)
 
-BATCH_BYTES = 2**23  # of lines that are parsed together
 MOST_BYTES = 160 * 2**20  # of all columns that are kept
 NO_STEP = -(2**63)  # of an event that belongs to none
 _HEAD = re.compile(
@@ -129,50 +130,73 @@ class Columns:
 
 
 class _Reader:
-    """Reads on from `before`."""
+    """Reads on from `before`. A line is made into numbers at once, so that the memory of one serves the next."""
 
     def __init__(self, before: Columns) -> None:
-        self.found = before
-        self._waiting = list[tuple[int, bytes]]()  # (seq, line) of steps
-        self._places = dict[str, list[tuple[int, int, int, int]]]()
+        self._go_on_from(before)
+
+    def _go_on_from(self, found: Columns) -> None:
+        self.found = found
+        self._steps, self._at, self._seq = array("q"), array("d"), array("q")
+        self._tables: dict[tuple[str, ...], tuple[array[int], bytearray]] = {}
+        """Of steps that have the same metrics: the row of each, and its values one after the other."""
+        self._places: dict[str, array[int]] = {}
 
     def read(self) -> Columns:
         with open_file(self.found.path) as file:
             now = os.fstat(file.fileno())
             if now.st_size < self.found.offset or self.found.inode not in (0, now.st_ino):
                 self.found = Columns(self.found.path)  # another file is in its place
-            seq, offset, waiting = self.found.lines, self.found.offset, 0
+            seq, offset = self.found.lines, self.found.offset
             file.seek(offset)
             for line, size, ended in read_lines(file):
                 if not ended:
                     break
-                waiting += self._take(seq, line, offset, size)
+                self._take(seq, line, offset, size)
                 seq, offset = seq + 1, offset + size
-                if waiting > BATCH_BYTES:
-                    self._flush()
-                    waiting = 0
-        self._flush()
+        self._settle()
         return replace(self.found, offset=offset, lines=seq, inode=now.st_ino)
 
-    def _take(self, seq: int, line: bytes, offset: int, size: int) -> int:
-        """Keep a line that waits to be parsed, or its place; returns how many bytes wait for it."""
-        if line.find(b'"kind":"Step"', 0, 80) >= 0:
-            self._waiting.append((seq, line))
-            return size
-        head = _HEAD.match(line)
-        kind, step = (head[1].decode(), head[2]) if head else _read_head(line)
-        if kind == "Step":  # written by another hand
-            self._waiting.append((seq, line))
-            return size
-        if kind in _BACK:
-            self._go_back(line, seq)
-        self._places.setdefault(kind, []).append((seq, offset, size, NO_STEP if step is None else int(step)))
-        return 64
+    def _take(self, seq: int, line: bytes, offset: int, size: int) -> None:
+        """Keep what a step says, of another event its place."""
+        if line.find(b'"kind":"Step"', 0, 80) < 0:
+            head = _HEAD.match(line)
+            kind, step = (head[1].decode(), head[2]) if head else _read_head(line)
+            if kind in _BACK:
+                self._go_back(line, seq)
+            if kind != "Step":  # which another hand may write otherwise
+                place = (seq, offset, size, NO_STEP if step is None else int(step))
+                self._places.setdefault(kind, array("q")).extend(place)
+                return
+        try:
+            self._take_step(seq, orjson.loads(line))
+        except (*INVALID, struct.error):  # it is damaged, or says a number in another way
+            with suppress(*INVALID):
+                event = from_line(line)
+                if isinstance(event, Step):
+                    self._take_step(seq, {"kind": "Step", **vars(event)})
+
+    def _take_step(self, seq: int, node: Mapping[str, Any]) -> None:
+        """Raises `INVALID` or `struct.error` where the node is no step, before anything is kept."""
+        metrics, at = node["metrics"], node.get("at", 0.0)
+        packed = struct.pack(f"{len(metrics)}d", *metrics.values())
+        if node["kind"] != "Step" or not 0 <= at < YEAR_9999:
+            raise ValueError("it has no time, or is no step")
+        row = self.found.steps.size + len(self._steps)
+        self._steps.append(node["step"])
+        self._at.append(at)
+        self._seq.append(seq)
+        names = tuple(metrics)
+        if names not in self._tables:
+            self._tables[names] = array("i"), bytearray()
+        rows, values = self._tables[names]
+        rows.append(row)
+        values += packed
 
     def _go_back(self, line: bytes, seq: int) -> None:
         """Leave out what is undone: rows after the checkpoint's step, and what else was reported since; as
         `core.events.undone` does."""
-        self._flush()
+        self._settle()
         try:
             event = from_line(line)
         except INVALID:
@@ -194,54 +218,24 @@ class _Reader:
             of, steps=of.steps[:keep], at=of.at[:keep], seq=of.seq[:keep], series=series, places=places
         )
 
-    def _flush(self) -> None:
-        """Parse what waits."""
-        if self._waiting:
-            try:
-                self._add_steps(self._waiting, [orjson.loads(line) for _, line in self._waiting])
-            except INVALID:  # one of them is damaged, or says a number in another way
-                self._add_steps(*_read_one_by_one(self._waiting))
-        for kind, rows in self._places.items():
-            before = self.found.places.get(kind)
-            new = np.array(rows, np.int64)
-            places = {**self.found.places, kind: new if before is None else np.concatenate([before, new])}
-            self.found = replace(self.found, places=places)
-        self._waiting, self._places = [], {}
-
-    def _add_steps(self, lines: Sequence[tuple[int, bytes]], nodes: Sequence[Mapping[str, Any]]) -> None:
-        """Raises `INVALID` where a node is no step, before anything is added."""
+    def _settle(self) -> None:
+        """What was kept becomes a part of `found`."""
         of = self.found
-        base = of.steps.size
-        steps = np.array([node["step"] for node in nodes], np.int64)
-        at = np.array([node.get("at", 0.0) for node in nodes], np.float64)
-        if not ((at >= 0) & (at < YEAR_9999)).all() or any(node["kind"] != "Step" for node in nodes):
-            raise ValueError("it has no time, or is no step")
-        alike = dict[tuple[str, ...], list[int]]()
-        for place, node in enumerate(nodes):
-            alike.setdefault(tuple(node["metrics"]), []).append(place)
         parts = dict[str, list[MetricColumn]]()
-        for names, members in alike.items():
-            rows = np.array(members, np.int32) + np.int32(base)
-            table = _table([nodes[place]["metrics"] for place in members], len(names))
+        for names, (rows, values) in self._tables.items():
+            table = np.ascontiguousarray(np.frombuffer(values).reshape(len(rows), len(names)).T)
             for name, column in zip(names, table, strict=True):
-                parts.setdefault(printable(name), []).append(MetricColumn(rows, column))
-        series = dict(of.series)
+                parts.setdefault(printable(name), []).append(MetricColumn(np.array(rows, np.int32), column))
+        series, places = dict(of.series), dict(of.places)
         for name, new in parts.items():
             series[name] = _joined([series[name], *new] if name in series else new)
-        self.found = replace(
-            of, steps=np.concatenate([of.steps, steps]), at=np.concatenate([of.at, at]),
-            seq=np.concatenate([of.seq, np.array([seq for seq, _ in lines], np.int64)]), series=series,
-        )  # fmt: skip
-
-
-def _table(metrics: Sequence[Mapping[str, Any]], width: int) -> Floats:
-    """The values of steps that have the same metrics, a row for each metric."""
-    pack = struct.Struct(f"{width}d").pack
-    try:
-        table = np.frombuffer(b"".join([pack(*each.values()) for each in metrics]))
-    except struct.error:  # texts stand for numbers that are not finite
-        table = np.array([float(value) for each in metrics for value in each.values()])
-    return np.ascontiguousarray(table.reshape(len(metrics), width).T)
+        for kind, new_places in self._places.items():
+            rows4 = np.array(new_places).reshape(-1, 4)
+            places[kind] = np.concatenate([places[kind], rows4]) if kind in places else rows4
+        self._go_on_from(replace(
+            of, steps=np.append(of.steps, self._steps), at=np.append(of.at, self._at), seq=np.append(of.seq, self._seq),
+            series=series, places=places,
+        ))  # fmt: skip
 
 
 def _joined(parts: Sequence[MetricColumn]) -> MetricColumn:
@@ -261,20 +255,6 @@ def _read_head(line: bytes) -> tuple[str, int | None]:
         return str(node["kind"]), step if isinstance(step, int) and abs(step) < LARGEST else None
     except INVALID:
         return "", None
-
-
-def _read_one_by_one(lines: Sequence[tuple[int, bytes]]) -> tuple[list[tuple[int, bytes]], list[dict[str, Any]]]:
-    """The steps that can be read, as `core.events.from_line` reads them."""
-    kept, nodes = list[tuple[int, bytes]](), list[dict[str, Any]]()
-    for seq, line in lines:
-        try:
-            event = from_line(line)
-        except INVALID:
-            continue
-        if isinstance(event, Step):
-            kept.append((seq, line))
-            nodes.append({"kind": "Step", **vars(event)})
-    return kept, nodes
 
 
 class Growing(Protocol):
