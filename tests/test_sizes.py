@@ -51,8 +51,9 @@ def test_no_function_is_too_complex():
 
 
 BROAD = {"Exception", "BaseException"}
-ALLOWED = {"launcher/core/user_code.py": 1, "launcher/engines/torch/model/dry_load.py": 1}
-"""Code that is not ours may raise anything: it is called at one place, which turns that into a value, and in a program
+ALLOWED = {"launcher/core/user_code.py": 2, "launcher/engines/torch/model/dry_load.py": 1}
+"""Code that is not ours may raise anything: it is called at one place, which turns that into a value
+(what is awaited, too), and in a program
 that imports nothing of this project."""
 
 

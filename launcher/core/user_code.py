@@ -9,7 +9,7 @@ import linecache
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,6 +65,13 @@ def caught(call: Callable[[], T]) -> T | Raised:
     try:
         return call()
     except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything, and must not end the process
+        return Raised(error)
+
+
+async def caught_awaiting(call: Callable[[], Awaitable[T]]) -> T | Raised:
+    try:
+        return await call()
+    except (Exception, SystemExit) as error:  # noqa: BLE001  as above; a loop would end with the latter
         return Raised(error)
 
 

@@ -90,7 +90,7 @@ class _EnvironmentProcess:
             return ""
         if self.failed >= STARTS:
             return self.why
-        self.end(self.why)
+        self.end("")
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -118,44 +118,54 @@ class _EnvironmentProcess:
         """What it answers, as a value of `kind`, or what `failed` makes of the reason why it does not."""
         future = Future[Any]()
         with self.lock:
-            number = next(self.numbers)
+            number, channel = next(self.numbers), self.channel
             self.waiting[number] = future, failed, kind
+        why = "the environment's process has ended"
         try:
-            assert self.channel
-            send(self.channel, {**frame, "id": number}, time.monotonic() + SILENT_S)
-        except (OSError, AssertionError):
-            self.end("the environment's process does not take what it is asked")
+            if channel:
+                send(channel, {**frame, "id": number}, time.monotonic() + SILENT_S)
+                return future
+        except OSError:
+            why = "the environment's process does not take what it is asked"
+        self.end(why)
         return future
 
     def _read(self, channel: socket.socket, life: int) -> None:
         """Its answers, until it ends or says nothing any more."""
+        why = ""
         while True:
             try:
                 answer = receive(channel, time.monotonic() + SILENT_S)
+                if "id" in answer:
+                    with self.lock:
+                        future, _, kind = self.waiting[answer["id"]]
+                    found = adapter(kind).validate_python(answer["value"])
+                    if self.waiting.pop(answer["id"], None):
+                        future.set_result(found)
             except TimeoutError:
                 why = f"the environment said nothing for {SILENT_S:g} s: its code holds the interpreter"
                 break
-            except (OSError, EOFError, ValueError):
-                why = ""
+            except (OSError, EOFError):
                 break
-            if "id" in answer:
-                with self.lock:
-                    future, _, kind = self.waiting.pop(answer["id"])
-                future.set_result(adapter(kind).validate_python(answer["value"]))
-        if life == self.life:
-            self.end(why)
+            except (LookupError, TypeError, ValueError):
+                why = "the environment's process says what is no answer"
+                break
+        self.end(why, life)
 
-    def end(self, why: str) -> None:
-        """End its process group; all that waits gets the reason, by default how it ended."""
-        process, self.process, channel = self.process, None, self.channel
-        self.channel, self.life = None, self.life + 1
+    def end(self, why: str, life: int | None = None) -> None:
+        """End its process group; all that waits gets the reason, by default how it ended. Does nothing where it is not
+        the process of that `life`."""
+        with self.lock:
+            if life not in (None, self.life):
+                return
+            process, self.process, channel, self.channel = self.process, None, self.channel, None
+            waiting, self.waiting = self.waiting, {}
+            self.life += 1
         if channel:
             channel.close()
         if process:
             code = end_group(process)
             self.why = why or f"the environment's process ended with {_ending(code)}"
-        with self.lock:
-            waiting, self.waiting = self.waiting, {}
         for future, failed, _ in waiting.values():
             future.set_result(failed(self.why))
 

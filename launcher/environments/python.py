@@ -7,14 +7,14 @@ It runs in processes of its own; a plan asks one of them for its tools.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from launcher.core.files import expand_user
-from launcher.core.problems import Problem, error_message, short_repr, suggest
+from launcher.core.own_file import OwnFile
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import settings
 from launcher.environments.processes import Processes
 from launcher.environments.several import SeveralTurns
@@ -24,15 +24,20 @@ from launcher.spec.environment import Session
 
 
 @settings
-class PythonEnvironment(SeveralTurns):
+class PythonEnvironment(OwnFile, SeveralTurns):
     """A class of a Python file."""
 
+    group = "environment"
+
     path: str
-    """The Python file."""
+    """The Python file. A run reads a copy of it and of what it imports from its folder, in RUN/code."""
     name: str = "Environment"
     """Name of the class."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments with which it is made for each episode."""
+    copied_from: str | None = None
+    """Where `path` is a run's copy, the folder of the original: files that it opens beside itself are there. Runs set
+    it."""
 
     @property
     def scores(self) -> bool:
@@ -42,26 +47,22 @@ class PythonEnvironment(SeveralTurns):
 
     @cached_property
     def _class(self) -> ast.ClassDef:
-        tree = ast.parse(expand_user(self.path).read_bytes())
+        tree = self.parsed()
+        assert isinstance(tree, ast.Module)
         return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == self.name)
 
     def session(self) -> Session:
-        path = Path(self.path).expanduser().resolve()
-        return ToolSession(getattr(module_of(path, path), self.name)(**self.kwargs), self)
+        return ToolSession(self._made(**self.kwargs), self)
 
-    def with_absolute_paths(self) -> Self:
-        return replace(self, path=str(expand_user(self.path).resolve()))
+    @cached_property
+    def _made(self) -> Callable[..., Any]:
+        made: Callable[..., Any] = getattr(module_of(Path(self.path).expanduser().resolve(), self.original), self.name)
+        return made
 
     def problems(self) -> list[Problem]:
-        try:
-            tree = ast.parse(expand_user(self.path).read_bytes(), filename=self.path)
-        except OSError as error:
-            got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
-            return [Problem("environment.path", got, "use a Python file", "bad-file")]
-        except (SyntaxError, ValueError) as error:
-            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            text = error.msg if isinstance(error, SyntaxError) else str(error)
-            return [Problem("environment.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
+        tree = self.parsed()
+        if isinstance(tree, list):
+            return tree
         known = [node.name for node in ast.iter_child_nodes(tree) if isinstance(node, ast.ClassDef)]
         if self.name in known:
             return []
@@ -73,7 +74,10 @@ class PythonEnvironment(SeveralTurns):
         return [Problem("environment", found, "fix it, or use another class")] if isinstance(found, str) else []
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        return [] if isinstance(self._described, str) else self._described
+        """Raises `Problems` where it cannot be loaded."""
+        if problems := self.missing_requirements():
+            raise Problems(problems)
+        return self._described if not isinstance(self._described, str) else []
 
     @cached_property
     def _described(self) -> Sequence[Mapping[str, Any]] | str:

@@ -7,22 +7,25 @@
 
 What it may have beside: `done` (true once the episode has ended, or its outcome as a text), `turn_reward` (what the
 last turn contributed, read after each turn), `state` (a text, equal where the episode stands equally), `facts` (numbers
-of the episode), and `close()`. Its tools may be `async`.
+of the episode), and `close()`. Its tools may be `async`. What a tool raises of what it was given (`MISTAKES`, such as
+ValueError and KeyError) the policy reads; anything else, and a tool that takes too long, ends the episode as a fault,
+which is no score.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
 from launcher.core.user_code import CallFailure, shorten, try_call
+from launcher.environments.calling import TimedOut, Mistake, own_code
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import (
     TRUSTED,
@@ -37,8 +40,7 @@ from launcher.spec.environment import (
     ToolUse,
 )
 
-ABANDONED: list[str] = []
-"""Tools that took too long; the thread of each may never end."""
+MOST_CALLS = 16  # of one turn
 NO_TOOLS = frozenset({"reset", "step", "reward", "close"})
 
 
@@ -88,9 +90,15 @@ def tools_of(holder: Any) -> dict[str, Tool]:
 
 
 def text_of(value: Any, most: int) -> str:
-    """A tool's result as the policy reads it: text as it is, other values as JSON, cut after `most` characters."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[:most]}\n[{len(text) - most:,} more characters are left out]"
+    """A tool's result as the policy reads it: text as it is, other values as JSON, cut to `most` characters. Raises
+    `TypeError` for what lies about itself."""
+    text = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
+    if isinstance(text, CallFailure):
+        raise TypeError(f"its result cannot be written, {text.reason}")
+    if len(text) <= most:
+        return text
+    ending = f"\n[cut: it has {len(text):,} characters]"
+    return f"{text[: max(most - len(ending), 0)]}{ending}"[:most]
 
 
 class ToolSession(Session):
@@ -98,6 +106,7 @@ class ToolSession(Session):
 
     def __init__(self, holder: Any, settings: Environment) -> None:
         self.holder, self.settings, self.tools = holder, settings, tools_of(holder)
+        self.own_code = own_code(settings.concurrency)
 
     def schemas(self) -> list[Mapping[str, Any]]:
         return [tool.schema for tool in self.tools.values()]
@@ -111,47 +120,63 @@ class ToolSession(Session):
 
     async def step(self, episode: History, answer: Spoken) -> Observation:
         if hasattr(self.holder, "step"):
-            given: Observation = await self.holder.step(episode, answer)
-            return given
-        if answer.unreadable:
-            text = f"The call cannot be read: {answer.unreadable}."
-            return self._seen((Message("user", text),), None, (ToolUse("", "", "", 0.0, answer.unreadable),))
-        if not answer.calls:
-            return self._seen((), "finished", ())
+            given = await self.own_code.call("step", self.settings.timeout_s, self.holder.step, episode, answer)
+            return fault_of(given) if isinstance(given, CallFailure) else given
         if hasattr(self.holder, "turn_reward"):
             self.holder.turn_reward = 0.0
-        uses = [await self._use(call) for call in answer.calls]
+        many = len(answer.calls) > MOST_CALLS
+        unreadable = answer.unreadable or (f"it is one of {len(answer.calls)} in one turn" if many else "")
+        if answer.cut:
+            return self._seen((), "token-limit", ())
+        if unreadable:
+            text = f"The call cannot be read: {unreadable}."
+            return self._seen((Message("user", text),), None, (ToolUse("", "", "", 0.0, unreadable),))
+        if not answer.calls:
+            return self._seen((), "finished", ())
+        uses = list[ToolUse]()
+        for call in answer.calls:
+            use, found = await self._use(call)
+            uses.append(use)
+            if isinstance(found, CallFailure):
+                return replace(fault_of(found), uses=tuple(uses))
+        said = (f"Error: {use.error}" if use.error else use.result for use in uses)
         messages = tuple(
-            Message(
-                "tool",
-                (use.error and f"Error: {use.error}") or use.result,
-                {"name": call.name, "tool_call_id": call.id},
-            )
-            for use, call in zip(uses, answer.calls, strict=True)
+            Message("tool", text, {"name": call.name, "tool_call_id": call.id})
+            for text, call in zip(said, answer.calls, strict=True)
         )
         return self._seen(messages, None, tuple(uses))
 
     def _seen(self, messages: tuple[Message, ...], ended: Outcome | None, uses: tuple[ToolUse, ...]) -> Observation:
         if done := getattr(self.holder, "done", False):
             ended = next((outcome for outcome in TRUSTED if outcome == done), "finished")
-        reward = float(getattr(self.holder, "turn_reward", 0.0))
+        reward = getattr(self.holder, "turn_reward", 0.0)
         return Observation(() if ended else messages, ended, "", reward, self.state, uses)
 
-    async def _use(self, call: ToolCall) -> ToolUse:
+    async def _use(self, call: ToolCall) -> tuple[ToolUse, CallFailure | None]:
+        """A call with what the policy reads of it, and why the tool failed where the policy has no part in that."""
         begun, arguments = time.monotonic(), json.dumps(dict(call.arguments), ensure_ascii=False, sort_keys=True)
         tool = self.tools.get(call.name)
         checked = tool.checked(call.arguments) if tool else f"there is no tool {call.name}; use {', '.join(self.tools)}"
         if isinstance(checked, str) or tool is None:
-            return ToolUse(call.name, arguments, "", 0.0, shorten(str(checked)))
-        try:
-            found = await asyncio.wait_for(run_off_loop(tool.function, **checked), self.settings.tool_timeout_s)
-        except TimeoutError:
-            ABANDONED.append(call.name)
-            found = CallFailure(f"{call.name} took longer than {self.settings.tool_timeout_s:g} s")
-        seconds = time.monotonic() - begun
+            return ToolUse(call.name, arguments, "", 0.0, shorten(str(checked))), None
+        what, limit_s = f"tool {call.name}", self.settings.tool_timeout_s
+        found = await self.own_code.call(what, limit_s, self._written(tool), checked)
+        use = ToolUse(call.name, arguments, "", time.monotonic() - begun)
         if isinstance(found, CallFailure):
-            return ToolUse(call.name, arguments, "", seconds, found.reason)
-        return ToolUse(call.name, arguments, text_of(found, self.settings.max_result_characters), seconds)
+            return replace(use, error=found.reason), None if isinstance(found, Mistake) else found
+        return replace(use, result=found), None
+
+    def _written(self, tool: Tool) -> Callable[[dict[str, Any]], Any]:
+        """The tool with its result as text, which is made where it runs: a value may be large, or lie of itself."""
+        most = self.settings.max_result_characters
+
+        async def awaited(named: dict[str, Any]) -> str:
+            return text_of(await tool.function(**named), most)
+
+        def called(named: dict[str, Any]) -> str:
+            return text_of(tool.function(**named), most)
+
+        return awaited if inspect.iscoroutinefunction(tool.function) else called
 
     def reward(self, episode: History) -> float | Final | None:
         found = self.holder.reward(episode) if hasattr(self.holder, "reward") else None
@@ -164,16 +189,6 @@ class ToolSession(Session):
             self.holder.close()
 
 
-async def run_off_loop(function: Callable[..., Any], *args: Any, **named: Any) -> Any | CallFailure:
-    """What a function gives, or why it failed: an async one here, any other in a thread."""
-    if inspect.iscoroutinefunction(function):
-        try:
-            return await function(*args, **named)
-        except Exception as error:  # noqa: BLE001  a person's own code may raise anything
-            return try_call(partial(_again, error))
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, try_call, partial(function, *args, **named))
-
-
-def _again(error: Exception) -> None:
-    raise error
+def fault_of(failure: CallFailure) -> Observation:
+    """The end of an episode whose environment failed."""
+    return Observation(ended="timeout" if isinstance(failure, TimedOut) else "environment-fault", reason=failure.reason)

@@ -8,30 +8,32 @@ What is printed is discarded. It dies with the process that started it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.settings import Chosen, adapter
-from launcher.core.user_code import CallFailure, try_call
-from launcher.environments.tools import ABANDONED, run_off_loop, text_of
+from launcher.core.user_code import CallFailure, Raised, caught_awaiting, try_call
+from launcher.environments.calling import TimedOut, failure_of, own_code
+from launcher.environments.tools import fault_of, text_of
 from launcher.rewards.worker.frames import receive, send
 from launcher.rewards.worker.loop import die_with_parent
+from launcher.rewards.worker.python import finite_numbers, number_of
 from launcher.spec.data import Row
-from launcher.spec.environment import Environment, Final, History, Observation, Session, Spoken
-from launcher.spec.reward import to_score
+from launcher.spec.environment import TRUSTED, Environment, Final, History, Observation, Session, Spoken
 
 ALIVE_S = 1.0  # between two lines of life
-TIRED = 75  # exit code where half of its threads wait for tools that took too long
+FULL = 75  # exit code where too many tools that took too long have not ended
 MOST_MESSAGES = 64  # of one observation
+MOST_BYTES = 4 * 2**20  # of all that an environment says at once
 
 
 def main() -> None:
@@ -54,19 +56,20 @@ def main() -> None:
 
 def _load(node: Any) -> tuple[Environment, list[Mapping[str, Any]]]:
     environment: Environment = adapter(Chosen[Environment]).validate_python(node)
-    return environment, environment.session().schemas()
+    session = environment.session()
+    schemas = session.schemas()
+    session.close()
+    return environment, schemas
 
 
 class _SessionLoop:
     def __init__(self, channel: socket.socket, environment: Environment) -> None:
         self.channel, self.environment = channel, environment
+        self.own_code = own_code(environment.concurrency)
         self.running = dict[int, tuple[Session, History]]()
-        self.lock = threading.Lock()
 
     async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(self.environment.concurrency))
-        tasks, ended = set[asyncio.Task[None]](), asyncio.Event()
+        loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(frame: Any) -> None:
             task = asyncio.ensure_future(self._answer(frame))
@@ -81,41 +84,38 @@ class _SessionLoop:
                 os._exit(0)  # whoever asks is gone; threads may never end
 
         threading.Thread(target=read, daemon=True).start()
-        while not ended.is_set():
-            self._send({})
+        while True:
+            send(self.channel, {})
             await asyncio.sleep(ALIVE_S)
 
-    def _send(self, frame: dict[str, Any]) -> None:
-        with self.lock:
-            send(self.channel, frame)
-
     async def _answer(self, frame: dict[str, Any]) -> None:
-        do: dict[str, Callable[..., Any]] = {"begin": self._begin, "step": self._step, "end": self._end}
-        try:
-            found = await do[frame["do"]](frame)
-        except Exception as error:  # noqa: BLE001  a person's own code may raise anything
-            found = self._fault(frame, _reason(error))
-        self._send({"id": frame["id"], "value": asdict(found)})
-        if len(ABANDONED) > self.environment.concurrency // 2:
-            os._exit(TIRED)
+        found = await caught_awaiting(partial(self._said, frame))
+        if isinstance(found, Raised):
+            why = failure_of(found.error).reason.removeprefix("RuntimeError: ")
+            found = asdict(Final(fault=why) if frame["do"] == "end" else fault_of(CallFailure(why)))
+        send(self.channel, {"id": frame["id"], "value": found})
+        if self.own_code.full:
+            os._exit(FULL)
 
-    def _fault(self, frame: dict[str, Any], why: str) -> Observation | Final:
-        return Final(fault=why) if frame["do"] == "end" else Observation(ended="environment-fault", reason=why)
+    async def _said(self, frame: dict[str, Any]) -> Any:
+        """The answer as JSON."""
+        do: dict[str, Callable[..., Any]] = {"begin": self._begin, "step": self._step, "end": self._end}
+        found = await do[frame["do"]](frame)
+        value = adapter(type(found)).dump_python(adapter(type(found)).validate_python(asdict(found)), mode="json")
+        if (size := len(json.dumps(value, default=str))) > MOST_BYTES:
+            raise RuntimeError(f"it gave {size:,} bytes at once; at most {MOST_BYTES:,} are taken")
+        return value
 
     async def _within(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
         """What a method gives. Raises `RuntimeError` with the reason where it fails or takes too long."""
-        most = self.environment.tool_timeout_s
-        try:
-            found = await asyncio.wait_for(run_off_loop(function, *args), most)
-        except TimeoutError:
-            raise RuntimeError(f"{what} took longer than {most:g} s") from None
+        found = await self.own_code.call(what, self.environment.tool_timeout_s, function, *args)
         if isinstance(found, CallFailure):
             raise RuntimeError(found.reason)
         return found
 
     async def _begin(self, frame: dict[str, Any]) -> Observation:
         row: Row = adapter(Row).validate_python(frame["row"])
-        session = await self._within("a session", self.environment.session)
+        session = await self._within("a new session", self.environment.session)
         self.running[frame["session"]] = session, History(row)
         await self._within("reset", session.reset, row)
         return Observation(state=session.state)
@@ -123,41 +123,36 @@ class _SessionLoop:
     async def _step(self, frame: dict[str, Any]) -> Observation:
         session, history = self.running[frame["session"]]
         spoken: Spoken = adapter(Spoken).validate_python(frame["spoken"])
-        found = await asyncio.wait_for(session.step(history, spoken), self.environment.timeout_s)
+        try:
+            found = await asyncio.wait_for(session.step(history, spoken), self.environment.timeout_s)
+        except TimeoutError:
+            return fault_of(TimedOut(f"step took longer than {self.environment.timeout_s:g} s"))
         if not isinstance(found, Observation):
             raise TypeError(f"step gave a {type(found).__name__}; expected an Observation")
-        reward, wrong = to_score(found.reward)
+        reward, wrong = number_of(found.reward)
         if wrong:
-            raise ValueError(f"the reward of the turn {wrong}")
+            raise RuntimeError(f"the reward of the turn {wrong}")
         most = self.environment.max_result_characters
         messages = tuple(replace(each, content=text_of(each.content, most)) for each in found.messages[:MOST_MESSAGES])
         if not messages and not found.ended:
-            raise ValueError("step gave no message, and the episode has not ended; use Observation(ended='finished')")
+            raise RuntimeError("step gave no message, and the episode has not ended; use Observation(ended='finished')")
         found = replace(found, messages=messages, reward=reward)
         history.turns.append((spoken, found))
         return found
 
     async def _end(self, frame: dict[str, Any]) -> Final:
         session, history = self.running.pop(frame["session"])
-        history.outcome = frame["outcome"]
+        history.outcome = outcome = frame["outcome"]
         try:
-            found = await self._within("reward", session.reward, history)
+            found = await self._within("reward", session.reward, history) if TRUSTED[outcome] else Final(fault=outcome)
         finally:
             await self._within("close", session.close)
         final = found if isinstance(found, Final) else Final(found)
+        final = replace(final, parts=finite_numbers(final.parts), facts=finite_numbers(final.facts))
         if final.reward is None:
             return final
-        reward, wrong = to_score(final.reward)
+        reward, wrong = number_of(final.reward)
         return replace(final, reward=None, fault=f"the reward {wrong}") if wrong else replace(final, reward=reward)
-
-
-def _reason(error: Exception) -> str:
-    found = try_call(partial(_raise, error))
-    return found.reason.removeprefix("RuntimeError: ") if isinstance(found, CallFailure) else ""
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """RUN/code: copies of a run's own Python files, so that it can be read, resumed and repeated after they have changed.
 
-code/reward/   the file of `reward=python` and what it imports from its folder: the run reads these copies
+code/reward/        the file of `reward=python` and what it imports from its folder: the run reads these copies
+code/environment/   the same of `environment=python`
 Copies of other folders' files stand beside them: reward-2, ...
 """
 
@@ -14,47 +15,52 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
 from launcher.core.files import read_file
+from launcher.core.own_file import OwnFile
 from launcher.core.problems import error_message
 from launcher.core.redaction import redact
 from launcher.rewards.combined import replace_each
-from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
-from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+
+Part = TypeVar("Part")
 
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
 """Of one copy."""
 
 
-def keep(reward: Reward, folder: Folder) -> tuple[Reward, list[str]]:
-    """The reward that reads its copies in `folder`, with paths relative to it, and why a file has none."""
+def keep(part: Part, folder: Folder) -> tuple[Part, list[str]]:
+    """The reward or the environment that reads its copies in `folder`, with paths relative to it, and why a file has
+    none."""
     notes = list[str]()
 
-    def kept(leaf: Python) -> Python:
+    def kept(leaf: OwnFile) -> Any:
         path = Path(leaf.path)
         files = list(_fit(imported(path.parent, [path]), notes))
         if path not in files:
             return leaf
-        copy = _copied(path.parent, files, folder).relative_to(folder.path)
-        return replace(leaf, path=str(copy / path.name), copied_from=str(leaf.original.parent))
+        copy = _copied(path.parent, files, folder.code / leaf.group).relative_to(folder.path)
+        found: Any = leaf
+        return replace(found, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    return replace_each(reward, Python, kept), notes
+    return replace_each(part, OwnFile, kept), notes
 
 
 def changes(run: RunSpec, folder: Folder) -> list[str]:
     """What has changed of the files that were copied, and which version is read now."""
     notes = list[str]()
 
-    def look(leaf: Python) -> Python:
+    def look(leaf: OwnFile) -> Any:
         file, here = Path(leaf.path), folder.path.absolute()
         if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
             copy = file.relative_to(here)
             notes.append(f"{files} since the run began; it goes on with its copy, which you may change: {copy}")
         return leaf
 
-    replace_each(run.reward, Python, look)
+    for part in (run.reward, run.environment):
+        replace_each(part, OwnFile, look)
     return notes
 
 
@@ -111,10 +117,11 @@ def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
             yield path
 
 
-def _copied(source: Path, files: Sequence[Path], folder: Folder) -> Path:
-    """The folder with copies of these files of `source`; one that is there already where it is equal."""
+def _copied(source: Path, files: Sequence[Path], first: Path) -> Path:
+    """The folder with copies of these files of `source`, `first` or one beside it; one that is there already where it
+    is equal."""
     for number in count(1):
-        copy = folder.code / ("reward" if number == 1 else f"reward-{number}")
+        copy = first if number == 1 else first.with_name(f"{first.name}-{number}")
         if not os.path.lexists(copy):
             for path in files:
                 target = copy / path.relative_to(source)

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field
 
@@ -18,7 +18,8 @@ from launcher.rewards.remote import Remote
 from launcher.spec.reward import Answer, DetailedReward, Reward, Scores, is_metric_name, score_safely, with_model
 from launcher.spec.routes import ROUTES, route
 
-Kind = TypeVar("Kind", bound=Reward)
+Kind = TypeVar("Kind")
+Whole = TypeVar("Whole")
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
 Weight = Annotated[float, Field(allow_inf_nan=False)]
 SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
@@ -245,10 +246,12 @@ class ByStyle(Weighted):
         return found
 
 
-def replace_each(reward: Reward, kind: type[Kind], change: Callable[[Kind], Reward]) -> Reward:
-    """The reward with another in place of each one of this kind, itself or among its parts."""
+def replace_each(reward: Whole, kind: type[Kind], change: Callable[[Kind], Any]) -> Whole:
+    """The reward, or another part of a run, with another in place of each one of this kind, itself or among its
+    parts."""
     if isinstance(reward, kind):
-        return change(reward)
+        found: Whole = change(reward)
+        return found
     if isinstance(reward, Combined):
         return replace(reward, parts={name: replace_each(part, kind, change) for name, part in reward.parts.items()})
     return reward

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.files import expand_user
-from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
+from launcher.core.own_file import OwnFile
+from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -28,12 +29,11 @@ from launcher.spec.reward import Answer, DetailedReward, Scores
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-CODE = "code"  # of a run's folder, as runs.folder.Folder has it
-
-
 @settings
-class Python(DetailedReward):
+class Python(OwnFile, DetailedReward):
     """Scores with a function of a Python file."""
+
+    group = "reward"
 
     path: str
     """The Python file. A run reads a copy of it and of what it imports from its folder, in RUN/code."""
@@ -83,16 +83,9 @@ class Python(DetailedReward):
 
     def _unusable(self) -> list[Problem]:
         """Why the function cannot be called."""
-        try:
-            tree = ast.parse(expand_user(self.path).read_bytes(), filename=self.path)
-        except Problems as error:
-            return [problem.within("reward.path") for problem in error.problems]
-        except OSError as error:
-            return [self._unreadable(error)]
-        except (SyntaxError, ValueError) as error:  # ValueError: a NUL
-            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-            text = error.msg if isinstance(error, SyntaxError) else str(error)
-            return [Problem("reward.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
+        tree = self.parsed()
+        if isinstance(tree, list):
+            return tree
         names = dict(bound_names(tree))
         if self.name in names:
             return self._misfit(names[self.name])
@@ -102,30 +95,8 @@ class Python(DetailedReward):
         fix = suggest(self.name, known, before="reward.name=")
         return [Problem("reward.name", f"{self.path} has no function {self.name!r}", fix)]
 
-    def _unreadable(self, error: OSError) -> Problem:
-        """With the file beside it that has nearly this name."""
-        got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
-        path = Path(self.path)
-        beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
-        fix = "use a Python file"
-        if nearest(path.name, beside):
-            fix = suggest(path.name, beside, before=f"reward.path={self.path.removesuffix(path.name)}")
-        return Problem("reward.path", got, fix, "bad-file")
-
     def on_trial(self) -> Self:
         return replace(self, workers=max(self.workers, 2))  # two answers at once, where one may never end
-
-    def with_absolute_paths(self) -> Self:
-        return replace(self, path=str(expand_user(self.path).resolve()))
-
-    @property
-    def original(self) -> Path:
-        """The file that was written by a person: `path`, but for a copy in a run's folder, code."""
-        path = Path(self.path).expanduser().resolve()
-        return Path(self.copied_from, path.name) if self.copied_from and path.parent.parent.name == CODE else path
-
-    def within(self, folder: Path) -> Self:
-        return replace(self, path=str(folder.absolute() / self.path))
 
     def unaccepted(self) -> tuple[str, ...]:
         """Which arguments of one answer the function does not take; of one that is imported or created by a call

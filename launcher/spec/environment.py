@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from launcher.core.problems import Problem
@@ -168,7 +169,7 @@ class Environment:
     system_prompt: Annotated[str, SEVERAL] = ""
     """Put before each prompt as the system's turn, where it has none of its own."""
     tool_timeout_s: Annotated[Positive, SEVERAL] = 30.0
-    """Seconds of one call of a tool, after which the policy reads that it took too long."""
+    """Seconds of one call of a tool, after which the episode ends as a timeout, which is no score."""
     timeout_s: Annotated[Positive, SEVERAL] = 300.0
     """Seconds of the environment in an episode, without the time that the policy writes; then it ends as a fault."""
     max_result_characters: Annotated[AtLeastOne, SEVERAL] = 8_000
@@ -203,6 +204,10 @@ class Environment:
 
     def with_absolute_paths(self) -> Self:
         """The same environment with absolute paths, valid in any working folder."""
+        return self
+
+    def within(self, folder: Path) -> Self:
+        """The same environment with the paths of its copies in a run's folder made absolute."""
         return self
 
     def tools(self) -> Sequence[Mapping[str, Any]]:

@@ -68,7 +68,7 @@ class Prepared:
 
     def within(self, folder: Path) -> Prepared:
         """With the copies of own code in the run's folder, wherever that is now."""
-        return replace(self, reward=self.reward.within(folder))
+        return replace(self, reward=self.reward.within(folder), environment=self.environment.within(folder))
 
     def to_json(self) -> str:
         return json.dumps(adapter(Prepared).dump_python(self, mode="json"), indent=1) + "\n"

@@ -25,9 +25,8 @@ MANY = {"data_sources": "data_source", "solution_strs": "response", "ground_trut
 
 
 def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[Any]]:
-    function = getattr(
-        module_of(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"]
-    )
+    path = Path(settings["path"])
+    function = getattr(module_of(path, Path(settings.get("file", path))), settings["name"])
     known = inspect.signature(function).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = MANY if "solution_strs" in known else ONE
@@ -103,18 +102,23 @@ def _plain(value: Any) -> dict[str, Any]:
     """Score, what is wrong with it, and parts: a dict has the score under `score`, and its other numbers are parts;
     `keys` are the names of what it holds."""
     if not isinstance(value, Mapping):
-        score, wrong = _number(value)
+        score, wrong = number_of(value)
         return {"score": score, "wrong": wrong, "parts": {}}
     if "score" not in value:
         return {"score": None, "wrong": "gave a dict without score; expected a dict with score", "parts": {}}
-    score, wrong = _number(value["score"])
-    numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and is_metric_name(name)}
-    parts = {name: x for name, x in numbers.items() if x == x}
+    score, wrong = number_of(value["score"])
+    parts = finite_numbers({name: x for name, x in value.items() if name != "score"})
     keys = [name for name in value if isinstance(name, str)][:MOST_PARTS]
-    return {"score": score, "wrong": wrong, "parts": dict(list(parts.items())[:MOST_PARTS]), "keys": keys}
+    return {"score": score, "wrong": wrong, "parts": parts, "keys": keys}
 
 
-def _number(value: Any) -> tuple[float, str]:
+def finite_numbers(values: Mapping[Any, Any]) -> dict[str, float]:
+    """Those that can be reported by their names, MOST_PARTS at most."""
+    numbers = {name: number_of(value)[0] for name, value in values.items() if is_metric_name(name)}
+    return dict([(name, number) for name, number in numbers.items() if number == number][:MOST_PARTS])
+
+
+def number_of(value: Any) -> tuple[float, str]:
     """True and False count as 1 and 0, as they do in verl; so do numpy's, which are no bool."""
     truth = isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
     return to_score(float(value) if truth and isinstance(value, SupportsFloat) else value)

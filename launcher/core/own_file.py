@@ -1,0 +1,61 @@
+"""A person's own Python file that settings name by `path`: `reward=python`, `environment=python`."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from launcher.core.files import expand_user
+from launcher.core.problems import Problem, Problems, error_message, nearest, short_repr, suggest
+
+CODE = "code"  # of a run's folder, as runs.folder.Folder has it
+
+
+class OwnFile:
+    """What such settings have in common; `copied_from` is, where `path` is a run's copy, the folder of the original."""
+
+    path: str
+    copied_from: str | None
+    group: ClassVar[str]
+    """The group of settings that they are of."""
+
+    @property
+    def original(self) -> Path:
+        """The file that was written by a person: `path`, but for a copy in a run's folder, code."""
+        path = Path(self.path).expanduser().resolve()
+        return Path(self.copied_from, path.name) if self.copied_from and path.parent.parent.name == CODE else path
+
+    def with_absolute_paths(self) -> Self:
+        return self._at(str(expand_user(self.path).resolve()))
+
+    def within(self, folder: Path) -> Self:
+        return self._at(str(folder.absolute() / self.path))
+
+    def _at(self, path: str) -> Self:
+        made: Any = replace(self, path=path)  # type: ignore[type-var]  # a mixin of dataclasses
+        return made
+
+    def parsed(self) -> ast.Module | list[Problem]:
+        """Its source, or why it cannot be read."""
+        try:
+            return ast.parse(expand_user(self.path).read_bytes(), filename=self.path)
+        except Problems as error:
+            return [problem.within(f"{self.group}.path") for problem in error.problems]
+        except OSError as error:
+            return [self._unreadable(error)]
+        except (SyntaxError, ValueError) as error:  # ValueError: a NUL
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            text = error.msg if isinstance(error, SyntaxError) else str(error)
+            return [Problem(f"{self.group}.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
+
+    def _unreadable(self, error: OSError) -> Problem:
+        """With the file beside it that has nearly this name."""
+        got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
+        path = Path(self.path)
+        beside = [each.name for each in path.expanduser().parent.glob("*.py")] if self.path.isprintable() else []
+        fix = "use a Python file"
+        if nearest(path.name, beside):
+            fix = suggest(path.name, beside, before=f"{self.group}.path={self.path.removesuffix(path.name)}")
+        return Problem(f"{self.group}.path", got, fix, "bad-file")

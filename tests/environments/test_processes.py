@@ -1,0 +1,275 @@
+"""Sessions in processes of their own: whatever a person's code does costs its episode alone, and is no score."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.environments import processes
+from launcher.environments.processes import Processes
+from launcher.environments.python import PythonEnvironment
+from launcher.spec.data import Row
+from launcher.spec.environment import TRUSTED, Final, Observation, Spoken, ToolCall
+
+WILD = """
+import asyncio, ctypes, os, sys, time, urllib.request
+from launcher.spec.data import Message
+from launcher.spec.environment import Final, Observation
+
+class Lie:
+    __str__ = lambda self: 1 / 0
+    __class__ = str
+
+CIRCLE = []
+CIRCLE.append(CIRCLE)
+
+class Wild:
+    closed = 0
+    def reset(self, row): exec(row.prompt, globals(), {"self": self})
+    def run(self, code: str) -> str:
+        exec(code, globals(), there := {"self": self})
+        return there.get("given", "done")
+    async def wait(self, code: str) -> str:
+        exec(code, globals(), there := {"self": self})
+        return await there["given"]
+    def reward(self, episode): return getattr(self, "score", 0.25)
+    def close(self): Wild.closed += 1
+"""
+ROW = Row("wild:1", "pass")
+Start = Callable[..., Processes]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Start]:
+    running = list[Processes]()
+
+    def start(text: str = WILD, name: str = "Wild", **settings: Any) -> Processes:
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+        made = PythonEnvironment(path=str(tmp_path / "mine.py"), name=name, **{"workers": 1, "tool_timeout_s": 20.0, **settings})
+        running.append(Processes(made))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """One for what does not depend on the settings: whatever was done to it before, the next episode goes on."""
+    path = tmp_path_factory.mktemp("wild") / "mine.py"
+    path.write_text(WILD)
+    made = Processes(PythonEnvironment(path=str(path), name="Wild", workers=1, tool_timeout_s=5.0, memory_gb=4.0))
+    yield made
+    made.close()
+
+
+def spoken(tool: str, **arguments: Any) -> Spoken:
+    return Spoken("", "", (ToolCall(tool, arguments, "call00000"),))
+
+
+def episode(sessions: Processes, *turns: Spoken, row: Row = ROW) -> tuple[list[Observation], Final]:
+    """What an episode sees until it ends, and its judgement."""
+    number = int(time.monotonic_ns())
+    seen = [sessions.begin(number, row).result(60)]
+    for turn in turns:
+        if seen[-1].ended is None:
+            seen.append(sessions.step(number, turn).result(60))
+    return seen, sessions.end(number, seen[-1].ended or "turn-limit").result(60)
+
+
+TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on), and what is said of it
+    ("pass", "run", None, "done"),
+    ("given = {'a': [1, 2]}", "run", None, '{"a": [1, 2]}'),
+    ("given = 'x' * 100_000", "run", None, "[cut: it has 100,000 characters]"),
+    ("given = 'x' * 500_000_000", "run", None, "[cut: it has 500,000,000 characters]"),
+    ("raise KeyError('soap')", "run", None, "Error: KeyError: 'soap'"),  # of what it was given
+    ("open('/none')", "run", None, "Error: FileNotFoundError: [Errno 2]"),
+    ("raise RuntimeError('down')", "run", "environment-fault", "RuntimeError: down (mine.py:17: exec("),
+    ("urllib.request.urlopen('http://127.0.0.1:9')", "run", "environment-fault", "Connection refused"),
+    ("x = 'x' * 10**11", "run", "environment-fault", "MemoryError"),
+    ("sys.exit(0)", "run", "environment-fault", "SystemExit: 0"),
+    ("time.sleep(600)", "run", "timeout", "tool run took longer than 5 s"),
+    ("given = asyncio.sleep(600)", "wait", "timeout", "tool wait took longer than 5 s"),
+    ("given = asyncio.sleep(0, 'slept')", "wait", None, "slept"),
+    ("sys.exit(0)", "wait", "environment-fault", "SystemExit: 0"),
+    ("os._exit(3)", "run", "environment-fault", "the environment's process ended with exit code 3"),
+    ("os.kill(os.getpid(), 9)", "run", "environment-fault", "ended with SIGKILL"),
+    ("ctypes.string_at(0)", "run", "environment-fault", "ended with SIGSEGV"),
+    ("os.closerange(3, 65536)", "run", "environment-fault", "the environment's process"),  # our channel, too
+    ("os.fork()", "run", None, "done"),  # both come back; one of them is ours
+    ("os.fork(); given = asyncio.sleep(0, 'slept')", "wait", None, "slept"),
+    ("given = Lie()", "run", "environment-fault", "its result cannot be written, TypeError"),
+    ("given = CIRCLE", "run", "environment-fault", "its result cannot be written, ValueError: Circular reference"),
+    ("for _ in range(1000): print('x' * 10**6); os.write(2, b'x' * 10**3)", "run", None, "done"),  # 1 GB
+    ("self.turn_reward = float('nan')", "run", "environment-fault", "the reward of the turn gave nan"),
+    ("self.turn_reward = 'much'", "run", "environment-fault", "the reward of the turn gave 'much'; expected a number"),
+    ("self.state = 'x' * 10**7", "run", "environment-fault", "bytes at once"),
+    ("self.done = 'gave-up'", "run", "gave-up", ""),
+    ("self.done = 'the best'", "run", "finished", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "tool", "ended", "expected"), TOOLS, ids=[code[:40] for code, *_ in TOOLS])
+def test_whatever_a_tool_does_has_a_type_and_a_reason(
+    shared: Processes, code: str, tool: str, ended: str | None, expected: str
+) -> None:
+    seen, final = episode(shared, spoken(tool, code=code))
+    last = seen[-1]
+    assert last.ended == ended, last
+    assert expected in " ".join([last.reason, *(message.content for message in last.messages)])
+    assert (final.reward is None) == bool(final.fault) == (ended is not None and not TRUSTED[ended])
+    seen, final = episode(shared, spoken("run", code="pass"))
+    assert seen[-1].messages[0].content == "done" and final == Final(0.25), "the next episode is as any other"
+
+
+STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is said of it
+    ("return Observation((Message('user', 'go on'),))", None, "go on"),
+    ("return Observation((Message('user', 'x' * 10**6),) * 1000)", None, "[cut: it has 1,000,000 characters]"),
+    ("return Observation(ended='finished')", "finished", ""),
+    ("return Observation()", "environment-fault", "no message, and the episode has not ended"),
+    ("return None", "environment-fault", "step gave a NoneType; expected an Observation"),
+    ("return Observation(('go on',))", "environment-fault", "AttributeError: 'str' object has no attribute 'content'"),
+    ("return Observation(ended='won')", "environment-fault", "ended"),
+    ("return Observation(ended='finished', reward=1e30)", "environment-fault", "the reward of the turn gave 1e+30"),
+    ("return Observation((Message('user', 'x', {'y': 'x' * 10**8}),))", "environment-fault", "bytes at once"),
+    ("raise ValueError('no')", "environment-fault", "ValueError: no"),
+    ("raise OSError('no')", "environment-fault", "OSError: no"),
+    ("await asyncio.sleep(600)", "timeout", "step took longer than 2 s"),
+    (
+        "try: await asyncio.sleep(600)\n        finally: await asyncio.sleep(600)",
+        "timeout",
+        "longer than 2 s",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "ended", "expected"), STEPS, ids=[code[:60] for code, *_ in STEPS])
+def test_whatever_a_step_gives_has_a_type_and_a_reason(started: Start, code: str, ended: str | None, expected: str) -> None:
+    own = f"{WILD}\nclass Own(Wild):\n    async def step(self, episode, answer):\n        {code}\n"
+    seen, final = episode(started(own, "Own", timeout_s=2.0), spoken("run"))
+    assert seen[-1].ended == ended, seen[-1]
+    assert expected in " ".join([seen[-1].reason, *(message.content for message in seen[-1].messages)])
+    assert len(seen[-1].messages) <= 64
+    assert final.reward == (None if final.fault else 0.25)
+    assert bool(final.fault) == (ended is not None and not TRUSTED[ended])
+
+
+JUDGED = [  # what `reward` gives, the score, and the fault
+    ("return 1", 1.0, ""),
+    ("return True", 1.0, ""),
+    ("return None", None, ""),
+    ("return Final(0.5, {'good': 1, 'a b': 2}, {'searches': 3, 'nan': float('nan')})", 0.5, ""),
+    ("return 'much'", None, "the reward gave 'much'; expected a number"),
+    ("return float('inf')", None, "the reward gave inf; expected a finite number"),
+    ("raise ValueError('no')", None, "ValueError: no"),
+    ("time.sleep(600)", None, "reward took longer than 2 s"),
+    ("os._exit(0)", None, "the environment's process ended with exit code 0"),
+]
+
+
+@pytest.mark.parametrize(("code", "score", "fault"), JUDGED, ids=[code[:40] for code, *_ in JUDGED])
+def test_a_reward_that_fails_is_no_score(started: Start, code: str, score: float | None, fault: str) -> None:
+    own = f"{WILD}\nclass Own(Wild):\n    def reward(self, episode): {code}\n"
+    _, final = episode(started(own, "Own", tool_timeout_s=2.0), spoken("run", code="pass"))
+    assert final.reward == score and fault in final.fault and bool(fault) == bool(final.fault)
+    if "Final" in code:
+        assert final.parts == {"good": 1.0} and final.facts == {"searches": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class Wild: def", "SyntaxError"),
+        (
+            "import nothing_of_this_name",
+            "No module named 'nothing_of_this_name' (mine.py:1: import",
+        ),
+        ("class Wild:\n    def reset(self, row): raise OSError('full')", "OSError: full (mine.py:2:"),
+        ("class Wild:\n    def __init__(self): raise OSError('full')", "OSError: full (mine.py:2:"),
+        ("import os; os._exit(1)", "cannot be loaded: its process ended"),
+        ("class Wild:\n    def reset(self, row): import time; time.sleep(600)", "reset took longer than 2 s"),
+        ("class Wild:\n    def look(self, at): pass", "tool look: at has no type; use one such as at: str"),
+    ],
+)
+def test_an_episode_that_cannot_begin_is_a_fault(started: Start, text: str, expected: str) -> None:
+    (seen,), final = episode(started(text, tool_timeout_s=2.0))
+    assert seen.ended == "environment-fault" and expected in seen.reason, seen.reason
+    assert final.reward is None and final.fault
+
+
+def test_a_process_that_dies_takes_its_episodes_alone_and_is_started_again(started: Start) -> None:
+    sessions = started(workers=2)
+    for number in range(6):
+        assert sessions.begin(number, ROW).result(60).ended is None
+    asleep = [sessions.step(number, spoken("wait", code="given = asyncio.sleep(3, 'slept')")) for number in range(2, 6)]
+    died = sessions.step(0, spoken("run", code="os._exit(7)"))
+    assert died.result(60).ended == "environment-fault"
+    found = [each.result(60) for each in asleep]
+    assert [each.ended for each in found] == ["environment-fault", None, "environment-fault", None]
+    assert {each.reason for each in found if each.ended} == {"the environment's process ended with exit code 7"}
+    assert sessions.begin(6, ROW).result(60).ended is None, "in a new process"
+    assert sessions.step(2, spoken("run", code="pass")).result(60).ended == "environment-fault", "it is gone"
+    ends = [sessions.end(number, "finished").result(60) for number in range(7)]
+    assert [end.reward for end in ends] == [None, 0.25] * 3 + [0.25]
+    assert not sessions.held and not any(worker.sessions for worker in sessions.workers)
+
+
+def test_code_that_holds_the_interpreter_is_ended(started: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SILENT_S", 3.0)
+    seen, final = episode(started(), spoken("run", code="ctypes.PyDLL(None).sleep(600)"))
+    assert seen[-1].ended == "environment-fault" and "its code holds the interpreter" in seen[-1].reason
+    assert final.fault
+
+
+def test_tools_that_never_end_cost_a_process_once_they_hold_its_threads(started: Start) -> None:
+    sessions = started(concurrency=2, tool_timeout_s=1.0)
+    ends = [episode(sessions, spoken("run", code="time.sleep(600)"))[0][-1].ended for _ in range(2)]
+    assert ends == ["timeout", "timeout"]
+    seen, _ = episode(sessions, spoken("run", code="given = os.getpid()"), spoken("run", code="pass"))
+    assert [each.ended for each in seen].count("environment-fault") <= 1
+    seen, final = episode(sessions, spoken("run", code="pass"))
+    assert seen[-1].messages[0].content == "done" and final.reward == 0.25
+
+
+def test_a_slow_tool_holds_nobody_up_and_waiting_for_a_turn_is_no_time_of_the_tool(started: Start) -> None:
+    sessions = started(concurrency=4, tool_timeout_s=4.0)
+    for number in range(12):
+        assert sessions.begin(number, ROW).result(60).ended is None
+    slow = [sessions.step(number, spoken("run", code="time.sleep(1.5)")) for number in range(12)]
+    assert [each.result(60).ended for each in slow] == [None] * 12, "4.5 s for the last, of which it has 1.5"
+    uses = [use for each in slow for use in each.result().uses]
+    assert all(use.seconds >= 1.5 for use in uses)
+
+
+def test_a_thousand_episodes_leave_nothing(started: Start) -> None:
+    sessions = started()
+    count = "given = [len(os.listdir('/proc/self/fd')), Wild.closed]"
+
+    def one(number: int) -> str:
+        assert sessions.begin(number, ROW).result(60).ended is None
+        seen = sessions.step(number, spoken("run", code=count)).result(60)
+        sessions.end(number, "finished").result(60)
+        return seen.messages[0].content
+
+    before = one(-1)
+    for number in range(1000):
+        last = one(number)
+    descriptors, closed = (int(each) for each in last.strip("[]").split(","))
+    assert descriptors <= int(before.strip("[]").split(",")[0]) + 4
+    assert closed == 1001, "and the one that was asked for its tools"
+    assert not sessions.held and not sessions.workers[0].waiting
+
+
+def test_processes_end_with_the_sessions(started: Start, until: Callable[..., None]) -> None:
+    sessions = started()
+    seen, _ = episode(sessions, spoken("run", code="given = os.fork() or time.sleep(600)"))
+    state = Path(f"/proc/{seen[-1].messages[0].content}/stat")
+    assert state.exists()
+    sessions.close()
+    until(lambda: not state.exists() or state.read_text().split()[2] == "Z")  # which its parent does not bury
