@@ -74,7 +74,7 @@ async def _awaited(function: Callable[[], Any]) -> Any:
 
 
 def _value(process: int, found: Any) -> Any:
-    """What was found, or why nothing was; in that process: where the code has forked, its child comes back here, too."""
+    """What was found, or why nothing was. A child that the code has forked comes back here, too, and ends."""
     if os.getpid() != process:
         os._exit(0)
     return failure_of(found.error) if isinstance(found, Raised) else found

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.core.own_file import OwnFile
 from launcher.core.problems import Problem, Problems, suggest
+from launcher.core.python_file import PythonFile
 from launcher.core.settings import settings
 from launcher.environments.processes import Processes
 from launcher.environments.several import SeveralTurns
@@ -24,7 +24,7 @@ from launcher.spec.environment import Session
 
 
 @settings
-class PythonEnvironment(OwnFile, SeveralTurns):
+class PythonEnvironment(PythonFile, SeveralTurns):
     """A class of a Python file."""
 
     group = "environment"

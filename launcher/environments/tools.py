@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, ValidationError, create_model
 
 from launcher.core.user_code import CallFailure, shorten, try_call
-from launcher.environments.calling import TimedOut, Mistake, own_code
+from launcher.environments.calling import Mistake, TimedOut, own_code
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import (
     TRUSTED,
@@ -139,10 +139,10 @@ class ToolSession(Session):
             uses.append(use)
             if isinstance(found, CallFailure):
                 return replace(fault_of(found), uses=tuple(uses))
-        said = (f"Error: {use.error}" if use.error else use.result for use in uses)
+        results = (f"Error: {use.error}" if use.error else use.result for use in uses)
         messages = tuple(
             Message("tool", text, {"name": call.name, "tool_call_id": call.id})
-            for text, call in zip(said, answer.calls, strict=True)
+            for text, call in zip(results, answer.calls, strict=True)
         )
         return self._seen(messages, None, tuple(uses))
 

@@ -89,7 +89,7 @@ class _SessionLoop:
             await asyncio.sleep(ALIVE_S)
 
     async def _answer(self, frame: dict[str, Any]) -> None:
-        found = await caught_awaiting(partial(self._said, frame))
+        found = await caught_awaiting(partial(self._response, frame))
         if isinstance(found, Raised):
             why = failure_of(found.error).reason.removeprefix("RuntimeError: ")
             found = asdict(Final(fault=why) if frame["do"] == "end" else fault_of(CallFailure(why)))
@@ -97,7 +97,7 @@ class _SessionLoop:
         if self.own_code.full:
             os._exit(FULL)
 
-    async def _said(self, frame: dict[str, Any]) -> Any:
+    async def _response(self, frame: dict[str, Any]) -> Any:
         """The answer as JSON."""
         do: dict[str, Callable[..., Any]] = {"begin": self._begin, "step": self._step, "end": self._end}
         found = await do[frame["do"]](frame)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.core.files import read_file
-from launcher.core.own_file import OwnFile
 from launcher.core.problems import error_message
+from launcher.core.python_file import PythonFile
 from launcher.core.redaction import redact
 from launcher.rewards.combined import replace_each
 from launcher.runs.folder import Folder
@@ -36,7 +36,7 @@ def keep(part: Part, folder: Folder) -> tuple[Part, list[str]]:
     none."""
     notes = list[str]()
 
-    def kept(leaf: OwnFile) -> Any:
+    def kept(leaf: PythonFile) -> Any:
         path = Path(leaf.path)
         files = list(_fit(imported(path.parent, [path]), notes))
         if path not in files:
@@ -45,14 +45,14 @@ def keep(part: Part, folder: Folder) -> tuple[Part, list[str]]:
         found: Any = leaf
         return replace(found, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    return replace_each(part, OwnFile, kept), notes
+    return replace_each(part, PythonFile, kept), notes
 
 
 def changes(run: RunSpec, folder: Folder) -> list[str]:
     """What has changed of the files that were copied, and which version is read now."""
     notes = list[str]()
 
-    def look(leaf: OwnFile) -> Any:
+    def look(leaf: PythonFile) -> Any:
         file, here = Path(leaf.path), folder.path.absolute()
         if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
             copy = file.relative_to(here)
@@ -60,7 +60,7 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
         return leaf
 
     for part in (run.reward, run.environment):
-        replace_each(part, OwnFile, look)
+        replace_each(part, PythonFile, look)
     return notes
 
 

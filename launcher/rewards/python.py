@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.files import expand_user
-from launcher.core.own_file import OwnFile
 from launcher.core.problems import Problem, short_repr, suggest
+from launcher.core.python_file import PythonFile
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -30,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @settings
-class Python(OwnFile, DetailedReward):
+class Python(PythonFile, DetailedReward):
     """Scores with a function of a Python file."""
 
     group = "reward"

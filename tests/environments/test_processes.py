@@ -50,7 +50,9 @@ def started(tmp_path: Path) -> Iterator[Start]:
 
     def start(text: str = WILD, name: str = "Wild", **settings: Any) -> Processes:
         (tmp_path / "mine.py").write_text(textwrap.dedent(text))
-        made = PythonEnvironment(path=str(tmp_path / "mine.py"), name=name, **{"workers": 1, "tool_timeout_s": 20.0, **settings})
+        made = PythonEnvironment(
+            path=str(tmp_path / "mine.py"), name=name, **{"workers": 1, "tool_timeout_s": 20.0, **settings}
+        )
         running.append(Processes(made))
         return running[-1]
 
@@ -150,7 +152,9 @@ STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is
 
 
 @pytest.mark.parametrize(("code", "ended", "expected"), STEPS, ids=[code[:60] for code, *_ in STEPS])
-def test_whatever_a_step_gives_has_a_type_and_a_reason(started: Start, code: str, ended: str | None, expected: str) -> None:
+def test_whatever_a_step_gives_has_a_type_and_a_reason(
+    started: Start, code: str, ended: str | None, expected: str
+) -> None:
     own = f"{WILD}\nclass Own(Wild):\n    async def step(self, episode, answer):\n        {code}\n"
     seen, final = episode(started(own, "Own", timeout_s=2.0), spoken("run"))
     assert seen[-1].ended == ended, seen[-1]

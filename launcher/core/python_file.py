@@ -13,7 +13,7 @@ from launcher.core.problems import Problem, Problems, error_message, nearest, sh
 CODE = "code"  # of a run's folder, as runs.folder.Folder has it
 
 
-class OwnFile:
+class PythonFile:
     """What such settings have in common; `copied_from` is, where `path` is a run's copy, the folder of the original."""
 
     path: str
