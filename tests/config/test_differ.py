@@ -132,8 +132,8 @@ def test_recipes_by_name_and_by_path():
                              " use overrides such as algorithm=grpo"]),
         ("--resume first seed=1", ["--resume first: is not an override; leave it out"]),
         ("quickstart", ["quickstart: has 2 runs; use recipes/quickstart.sh#1 to #2"]),
-        ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, gigpo, grpo, gspo, gspo_selfplay, ppo, sft, turn_grpo"
-                " (of '  ')"]),
+        ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, gigpo, grpo, gspo, gspo_selfplay, ppo, sft,"
+                " turn_grpo (of '  ')"]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_named(run, text, lines):

@@ -160,23 +160,6 @@ NEAR = {"mamba": 1e-5}  # transformers runs its state in float32, whatever the w
 Ids = Callable[..., list[list[int]]]
 
 
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Norms that stay in float64: transformers' own round to float32, once for a shared prompt and once for each
-    answer otherwise, so that gradients would differ in the seventh digit.
-    """
-
-    def forward(self: Any, x: Tensor) -> Tensor:
-        return self.weight * x * (x.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
-
-    def make(*modules: nn.Module) -> None:
-        for part in (part for module in modules for part in module.modules()):
-            if type(part).__name__.endswith("RMSNorm"):
-                monkeypatch.setattr(type(part), "forward", forward)
-
-    return make
-
-
 def grouped(ids: Ids, groups: Sequence[tuple[int, Sequence[int]]]) -> Batch:
     """Of each (prompt length, answer lengths) the answers to one prompt."""
     rows, opening, group = [], [], []

@@ -26,7 +26,7 @@ from launcher.text.bridge import Bridge
 from launcher.text.encoder import Unwritable
 
 LOOK_S = 0.05  # between two looks at the other processes, where this one waits
-_STREAMS = np.uint64(0xD1B54A32D192ED03)  # added to an episode's stream where it is sampled anew
+_ANEW = 0xD1B54A32D192ED03  # added to an episode's stream where it is sampled anew
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class EpisodeRunner:
         """The next turn of these episodes, and the environment asked about it. Collective."""
         requests = []
         for one in ready:
-            answered, key = one.answered, one.asked.key + _STREAMS * np.uint64(one.attempt)
+            answered, key = one.answered, np.uint64((int(one.asked.key) + _ANEW * one.attempt) % 2**64)
             requests.append(Request(one.asked.prompt + answered, np.array([key]), temperature, len(answered)))
         episodes = self.generator.answer(requests)
         texts = self.generator.texts(episodes) if episodes else []
