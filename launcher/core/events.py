@@ -17,7 +17,7 @@ import math
 import time
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from itertools import chain, takewhile
 from pathlib import Path
@@ -89,6 +89,36 @@ class Step(Event):
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class CalledTool:
+    """A call in an episode; `arguments` are JSON."""
+
+    name: str
+    arguments: str
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class EpisodeTurn:
+    """A turn of the policy, and what the environment said to it; long texts are cut."""
+
+    text: str
+    observation: str = ""
+    reward: float = 0.0
+    advantage: float | None = None
+    calls: tuple[CalledTool, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode as people see it: why it ended, and its turns. `fault` says why it has no score."""
+
+    outcome: str
+    turns: tuple[EpisodeTurn, ...]
+    fault: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample(Event):
     """One answer to a held-out prompt, as it was given at `step`; without a reward, `ground_truth` is the reference."""
@@ -100,6 +130,8 @@ class Sample(Event):
     ground_truth: str
     score: float | None
     """NaN where the reward gave none, None where there is nothing to score."""
+    episodes: tuple[EpisodeRecord, ...] = ()
+    """Where the answer is an episode with an environment, that one."""
 
     @property
     def value(self) -> float:
@@ -124,6 +156,8 @@ class TrainingGroup(Event):
     scores: tuple[float, ...]
     parts: Mapping[str, tuple[float, ...]]
     advantages: tuple[float, ...]
+    episodes: tuple[EpisodeRecord, ...] = ()
+    """With an environment: one for each answer."""
 
     def __post_init__(self) -> None:
         if not self.responses or {len(self.scores), len(self.advantages), *map(len, self.parts.values())} != {
@@ -374,6 +408,8 @@ def to_line(event: Event, **place: Any) -> str:
     """One line of JSON, with `seq` and `attempt` first where `place` gives them. Numbers that JSON cannot hold are
     written as the texts NaN, Infinity, -Infinity."""
     node = {**place, "kind": type(event).__name__, **vars(event)}
+    if not node.get("episodes", True):
+        del node["episodes"]  # of answers of one turn nothing is said of turns
     try:
         line = _ENCODER.encode(node)
         line.encode()
@@ -388,6 +424,8 @@ def writable(node: Any) -> Any:
         return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
     if isinstance(node, str):
         return node.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written as UTF-8
+    if is_dataclass(node):
+        node = vars(node)
     if isinstance(node, dict):
         return {writable(key): writable(value) for key, value in node.items()}
     return [writable(value) for value in node] if isinstance(node, list | tuple) else node

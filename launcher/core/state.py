@@ -76,7 +76,7 @@ def training_answers(of: TrainingGroup) -> list[TrainingAnswer]:
         TrainingAnswer(
             at=of.at, step=of.step, data_source=of.data_source, prompt=of.prompt, response=response,
             ground_truth=of.ground_truth, score=of.scores[place], group=of.group, advantage=of.advantages[place],
-            parts={name: values[place] for name, values in of.parts.items()},
+            parts={name: values[place] for name, values in of.parts.items()}, episodes=of.episodes[place : place + 1],
         )
         for place, response in enumerate(of.responses)
     ]  # fmt: skip

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 
 from launcher.core.events import (
     Alert,
+    CalledTool,
     Crashed,
     Ended,
+    EpisodeRecord,
+    EpisodeTurn,
     Event,
     HeldOutScores,
     Loaded,
@@ -371,3 +374,16 @@ def test_a_file_that_is_begun_anew_or_replaced_is_read_from_its_beginning(tmp_pa
     other.write_text("five\nsix\nseven\n")
     other.replace(path)
     assert [*found, *lines.read()] == ["one", "two", "three", "four", "five", "six", "seven"]
+
+
+def test_turns_are_written_where_there_are_any_and_come_back() -> None:
+    turn = EpisodeTurn("search", "3 mails", 0.5, -0.25, (CalledTool("search", '{"words": "a"}', 0.25),))
+    record = EpisodeRecord("turn-limit", (turn, EpisodeTurn("so")), "")
+    plain = Sample(at=1.0, step=1, data_source="m", prompt="p", response="r", ground_truth="", score=0.0)
+    assert "episodes" not in to_line(plain)
+    several = replace(plain, episodes=(record,))
+    assert from_line(to_line(several)) == several
+    odd = EpisodeTurn("half of \ud83d", advantage=math.inf)
+    unscored = replace(several, score=math.nan, episodes=(replace(record, turns=(odd,)),))
+    again = from_line(to_line(unscored))
+    assert isinstance(again, Sample) and again.episodes[0].turns[0] == replace(odd, text="half of \\ud83d")

@@ -87,12 +87,33 @@ def _say_prompt(prompt: str, sample: Sample) -> None:
 def _side_by_side(answers: Sequence[Sample]) -> None:
     """One column each: step and score, then the answer."""
     heads = list(map(_head, answers))
-    if out.is_terminal:
+    if out.is_terminal and not any(sample.episodes for sample in answers):
         say_table(make_table(heads, [[sample.response[:SHORT] for sample in answers]], whole=()))
         return
     for head, sample in zip(heads, answers, strict=True):
         say(head)
-        say("  " + sample.response[:SHORT].replace("\n", "\n  "))
+        for line in _turns(sample) or sample.response[:SHORT].split("\n"):
+            say("  " + line)
+
+
+def _turns(sample: Sample) -> list[str]:
+    """An episode turn by turn: what it earned, the calls with their seconds, and what the environment said; of an
+    answer of one turn nothing."""
+    lines = list[str]()
+    for episode in sample.episodes:
+        for number, turn in enumerate(episode.turns, 1):
+            earned = "" if turn.advantage is None else f"  advantage {turn.advantage:+.3g}"
+            lines += [f"turn {number}  reward {compact(turn.reward)}{earned}", *_indented(turn.text)]
+            for call in turn.calls:
+                wrong = f": {call.error}" if call.error else ""
+                lines.append(f"  ({call.name} {call.seconds:.2f} s{wrong})")
+            lines += _indented(turn.observation, "  > ")
+        lines.append(f"ended: {episode.outcome}" + (f", {episode.fault}" if episode.fault else ""))
+    return lines
+
+
+def _indented(text: str, mark: str = "  ") -> list[str]:
+    return [mark + line for line in text[:SHORT].split("\n") if line]
 
 
 def _head(answer: Sample) -> str:

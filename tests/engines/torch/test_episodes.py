@@ -50,10 +50,10 @@ class Length(Reward):
 
 
 class Now(Sessions):
-    """Answers at once with `said` of a session, turn by turn; then the episode is finished."""
+    """Answers at once with `reply` of a session, turn by turn; then the episode is finished."""
 
-    def __init__(self, said: Callable[[int, int], Observation], final: Final | None = None) -> None:
-        self.said, self.final, self.turns = said, final or Final(1.0), defaultdict[int, int](int)
+    def __init__(self, reply: Callable[[int, int], Observation], final: Final | None = None) -> None:
+        self.replies, self.final, self.turns = reply, final or Final(1.0), defaultdict[int, int](int)
         self.ended: dict[int, Outcome] = {}
 
     def begin(self, number: int, row: Row) -> Future[Observation]:
@@ -61,7 +61,7 @@ class Now(Sessions):
 
     def step(self, number: int, spoken: Spoken) -> Future[Observation]:
         self.turns[number] += 1
-        return done(self.said(number, self.turns[number]))
+        return done(self.replies(number, self.turns[number]))
 
     def end(self, number: int, outcome: Outcome) -> Future[Final]:
         assert number not in self.ended, "a session ends once"
@@ -198,10 +198,10 @@ def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
     model, _ = chat
     scripts = {1: [call(a=number) for number in range(5)] + ["7"], 2: [call(b=1), call(b=1), "8"], 3: ["9"]}
 
-    def said(number: int, turn: int) -> Observation:
+    def reply(number: int, turn: int) -> Observation:
         return several(number, turn) if turn < len(scripts[number]) else Observation(ended="finished")
 
-    episodes, _, _ = run(chat, Now(said), scripts)
+    episodes, _, _ = run(chat, Now(reply), scripts)
     rewards = (1.0, 0.0, 0.25)
     episodes = [replace(one, reward=reward, group=0) for one, reward in zip(episodes, rewards, strict=True)]
     batch, seen = engine_gradients(jobs, model, episodes, algorithm, rows)
@@ -325,7 +325,7 @@ class Slow(Now):
         if number % 2 and len([one for one in self.ended if one % 2 == 0]) < 4:
             self.held.append((future, number))
         else:
-            future.set_result(self.said(number, self.turns[number]))
+            future.set_result(self.replies(number, self.turns[number]))
         return future
 
     def end(self, number: int, outcome: Outcome) -> Future[Final]:
@@ -333,7 +333,7 @@ class Slow(Now):
         if len([one for one in self.ended if one % 2 == 0]) == 4:
             held, self.held = self.held, []
             for future, one in held:
-                future.set_result(self.said(one, self.turns[one]))
+                future.set_result(self.replies(one, self.turns[one]))
         return found
 
 

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from torch import Tensor
 
+from launcher.core.events import CalledTool, EpisodeRecord, EpisodeTurn
+from launcher.core.redaction import cut_middle
 from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
 from launcher.spec.data import Row, make_answer
@@ -75,3 +78,22 @@ def scored(episodes: Sequence[Episode], scores: Scores) -> list[Episode]:
     parts = [dict(zip(scores.parts, values, strict=True)) for values in zip(*scores.parts.values(), strict=True)]
     each = zip(episodes, scores.total, parts or [{}] * len(episodes), strict=True)
     return [replace(one, reward=reward, parts=of) for one, reward, of in each]
+
+
+def record_of(one: Episode, characters: int, advantage: Tensor | None = None) -> EpisodeRecord:
+    """The episode as people see it, each text of about `characters` at most; `advantage` [T] is of its tokens."""
+    turns, at = list[EpisodeTurn](), len(one.prompt)
+    for turn in one.turns:
+        text, span = cut_middle(turn.text, characters), slice(at, at + len(turn.tokens))
+        at = span.stop
+        if turn.writer != "policy":
+            turns[-1] = replace(turns[-1], observation=text)
+            continue
+        mean = math.nan if advantage is None else advantage[span].mean().item()
+        calls = tuple(
+            CalledTool(use.name, cut_middle(use.arguments, characters), round(use.seconds, 4), use.error)
+            for use in turn.uses
+        )
+        shown = None if math.isnan(mean) else float(f"{mean:.6g}")
+        turns.append(EpisodeTurn(text, "", float(f"{turn.reward:.6g}"), shown, calls))
+    return EpisodeRecord(str(one.ended), tuple(turns), cut_middle(one.fault, characters))

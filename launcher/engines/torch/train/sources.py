@@ -16,7 +16,7 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, scored
+from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, record_of, scored
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.collate import EXACT, collate, read_episodes
 from launcher.engines.torch.train.tally import Tally, unscored_rows
@@ -257,6 +257,9 @@ class Rollouts:
             episodes = [self.episodes[place] for place in mine]
             assert episodes[0].row is not None
             answer = self.rows.answer(episodes[0].row, "")
+            records = tuple(
+                record_of(self.episodes[place], characters, advantage[place]) for place in mine if self.answerer.runner
+            )
             prompt, truth, *texts = (
                 cut_middle(text, characters)
                 for text in (prompt_text(answer), answer.ground_truth or "", *self.answerer.texts(episodes))
@@ -266,7 +269,7 @@ class Rollouts:
                     step=step, group=number, data_source=answer.data_source, prompt=prompt, ground_truth=truth,
                     responses=tuple(texts), scores=tuple(_rounded(one.reward) for one in episodes),
                     parts={name: tuple(_rounded(one.parts[name]) for one in episodes) for name in episodes[0].parts},
-                    advantages=tuple(_rounded(means[place]) for place in mine),
+                    advantages=tuple(_rounded(means[place]) for place in mine), episodes=records,
                 )
             )  # fmt: skip
         return found

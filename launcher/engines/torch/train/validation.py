@@ -11,12 +11,20 @@ from itertools import accumulate, pairwise, takewhile
 
 import numpy as np
 
-from launcher.core.events import Event, HeldOutEpisodes, HeldOutScores, Sample, held_out_scores, prompt_digest
+from launcher.core.events import (
+    EpisodeRecord,
+    Event,
+    HeldOutEpisodes,
+    HeldOutScores,
+    Sample,
+    held_out_scores,
+    prompt_digest,
+)
 from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import make_requests
-from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, scored
+from launcher.engines.torch.train.answering import Prompt, PromptAnswerer, record_of, scored
 from launcher.engines.torch.train.collate import collate, read_episodes
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import Rows, prompt_text
@@ -27,6 +35,8 @@ from launcher.spec.episode import Episode
 from launcher.spec.reward import Answer
 from launcher.text.encoder import Pair, Tokens
 
+SHOWN = 4_000
+"""Characters of a turn of an episode that are shown."""
 READ, READ_TOKENS = 2, 128
 """Prompts that are answered without a score at each validation, and tokens of such an answer."""
 
@@ -41,6 +51,8 @@ class AnsweredPrompt:
     answers: Sequence[Answer]
     scores: Sequence[float]
     """NaN where there is none."""
+    episodes: Sequence[EpisodeRecord] = ()
+    """With an environment."""
 
 
 class Validation:
@@ -137,7 +149,7 @@ class Validation:
                     found = self._of_prompt(asked)
                     for name, value in found.items():
                         held[name] = held.get(name, 0.0) + value
-                    sample = _sample(step, asked.answers[0], asked.scores[0])
+                    sample = _sample(step, asked.answers[0], asked.scores[0], asked.episodes[:1])
                     if len(samples) < self.shown:
                         samples.append(sample)
                     if (mean := found.get(f"mean@{len(asked.scores)}")) is not None:
@@ -221,7 +233,8 @@ class Validation:
         scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
-            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], scores[of])
+            records = [record_of(one, SHOWN) for one in episodes[of][:1]] if self.answerer.runner else []
+            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], scores[of], records)
 
     def _losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
         """`val/loss`, and `val/` all else that the algorithm reports of rows; and what each row adds to the loss."""
@@ -263,10 +276,10 @@ def _share(rows: int) -> int:
     return -(-rows // world.SIZE)
 
 
-def _sample(step: int, answer: Answer, score: float | None) -> Sample:
+def _sample(step: int, answer: Answer, score: float | None, episodes: Sequence[EpisodeRecord] = ()) -> Sample:
     return Sample(
         step=step, data_source=answer.data_source, prompt=prompt_text(answer), response=answer.response,
-        ground_truth=answer.ground_truth or "", score=score,
+        ground_truth=answer.ground_truth or "", score=score, episodes=tuple(episodes),
     )  # fmt: skip
 
 
