@@ -34,7 +34,7 @@ BELOW = {
     "runs": "core spec monitor clusters.slurm",
     "views": "core spec health logs logs.forms monitor runs",
     "config": "core spec config.names sandbox",
-    "environments": "core spec rewards rewards.worker",
+    "environments": "core hubs spec data rewards rewards.worker",
     "engines.torch.rollout": "core spec text engines.torch.model engines.torch.parallel",
     "engines.verl.rules": "core spec",
     "engines.verl.config": "core config.names engines.verl.rules",

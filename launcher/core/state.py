@@ -14,6 +14,7 @@ from launcher.core.events import (
     Crashed,
     Ended,
     Event,
+    HeldOutEpisodes,
     Level,
     Loaded,
     LoggedEvent,
@@ -106,6 +107,8 @@ class RunState:
     """The first validation, that before training where there was one; `last` is the latest."""
     best: HeldOut | None = None
     last: HeldOut | None = None
+    first_reward: float | None = None
+    """Mean reward of the episodes of the first validation with an environment."""
     learnt_from: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """Of each metric in `LEARNT_FROM` the sum over the steps, and how many steps have it."""
     moved: Mapping[str, float] = field(default_factory=dict)
@@ -196,7 +199,7 @@ def after(state: RunState, event: Event) -> RunState:
             return _after_step(state, event)
         case WeightsMoved(distance=distance):
             return replace(state, moved=distance)
-        case Sample() | TrainingGroup():
+        case Sample() | TrainingGroup() | HeldOutEpisodes():
             return _after_answers(state, event)
         case Saved(path=path):
             return replace(state, checkpoint=path)
@@ -208,6 +211,12 @@ def after(state: RunState, event: Event) -> RunState:
             less = LEVELS.index(level) < LEVELS.index(state.alert_level)
             return state if less else replace(state, alert=text, alert_level=level)
     return _after_turn(state, event)
+
+
+def _after_episodes(state: RunState, event: HeldOutEpisodes) -> RunState:
+    known = [reward for reward in event.rewards if math.isfinite(reward)]
+    first = sum(known) / len(known) if known and state.first_reward is None else state.first_reward
+    return replace(state, first_reward=first)
 
 
 def _after_turn(state: RunState, event: Event) -> RunState:
@@ -239,7 +248,9 @@ def _after_turn(state: RunState, event: Event) -> RunState:
     return state
 
 
-def _after_answers(state: RunState, event: Sample | TrainingGroup) -> RunState:
+def _after_answers(state: RunState, event: Sample | TrainingGroup | HeldOutEpisodes) -> RunState:
+    if isinstance(event, HeldOutEpisodes):
+        return _after_episodes(state, event)
     held_out = isinstance(event, Sample)
     new = list(map(_shortened, [event] if isinstance(event, Sample) else training_answers(event)))
     before = [each for each in state.answers if each.step == event.step and type(each) is type(new[0])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import deque
@@ -9,11 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import GOES_BACK, Alert, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
+from launcher.core.events import (
+    GOES_BACK,
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    HeldOutEpisodes,
+    LoggedEvent,
+    WentOn,
+    events_of,
+    scan,
+)
 from launcher.core.files import AppendOnlyFile
+from launcher.core.rubric import evaluation_of
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.health.run_judge import RunJudge
 from launcher.launch.disk_watch import DiskWatch
+from launcher.monitor.agents import saved_line
 from launcher.monitor.console import console_lines, next_command, screen_lines
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
@@ -44,6 +58,7 @@ class Follower:
         self.state, self.health = fold(events_of(folder.events)), RunJudge(run)
         self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
         self._sinks = sinks
+        self.verbose = os.environ.get("VERBOSE", "").lower() in ("1", "true", "yes")
         self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
         self.critical: Alert | None = None
@@ -72,8 +87,9 @@ class Follower:
                     (each for each in (self.critical, *alerts) if each and each.level == "critical"), None
                 )
             coming.extendleft(reversed(alerts))
+            saved = self._evaluated(event) if isinstance(event, HeldOutEpisodes) else []
             for to, write in ((lines, console_lines), (shown, screen_lines)):
-                to += write(event, self.state)
+                to += [*write(event, self.state, verbose=self.verbose), *saved]
                 if isinstance(event, Ended) and event.following:
                     to[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
             if isinstance(event, Crashed):
@@ -83,6 +99,14 @@ class Follower:
         for line in lines:
             self._console.append(line)
         write_all(self._sinks, self.state, logged, shown)
+
+    def _evaluated(self, event: HeldOutEpisodes) -> list[str]:
+        """The line that says where the statistics of an agent's evaluation are written."""
+        found = evaluation_of(event, self.state.first_reward)
+        if not found:
+            return []
+        path = self.folder.write_evaluation(found.step, found.json, self.run.trainer.keep_eval_logs)
+        return [saved_line(str(path)) if path else f"eval stats cannot be written into {self.folder.evaluations}"]
 
     def close(self) -> None:
         """Close the run's logs, and keep what they come to for those who list runs."""

@@ -12,6 +12,7 @@ from launcher.core.events import (
     Alert,
     Ended,
     Event,
+    HeldOutEpisodes,
     Loaded,
     LoggedEvent,
     Restarted,
@@ -26,7 +27,9 @@ from launcher.core.events import (
 from launcher.core.metrics import LEARNT_FROM, label, shown_values, watched
 from launcher.core.numbers import compact, percent
 from launcher.core.redaction import printable
+from launcher.core.rubric import evaluation_of
 from launcher.core.state import RunState
+from launcher.monitor.agents import rubric_lines, step_lines
 
 LINE_S = 5.0
 STALLED_S = 60.0  # after which it is printed again that a run is stalled
@@ -52,12 +55,12 @@ class Seldom:
         return True
 
 
-def console_lines(event: Event, state: RunState) -> list[str]:
-    """The lines of `event` in console.log; `state` is the run after it."""
-    return [" ".join(line.splitlines()) for line in _lines(event, state)]  # whatever a name or a text holds
+def console_lines(event: Event, state: RunState, *, verbose: bool = False) -> list[str]:
+    """The lines of `event` in console.log; `state` is the run after it. `verbose`: all about the steps of an agent."""
+    return [" ".join(line.splitlines()) for line in _lines(event, state, verbose)]  # whatever a name or a text holds
 
 
-def _lines(event: Event, state: RunState) -> list[str]:
+def _lines(event: Event, state: RunState, verbose: bool) -> list[str]:
     match event:
         case Started():
             return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
@@ -71,7 +74,9 @@ def _lines(event: Event, state: RunState) -> list[str]:
                 return [line]
             progress = progress_line(state, event.metrics) if state.steps else ""
             lines = line, progress, summary_line(event, state.steps)
-            return list(filter(None, lines))
+            return [*filter(None, lines), *step_lines(event, state.steps, verbose=verbose)]
+        case HeldOutEpisodes():
+            return rubric_lines(evaluation_of(event, state.first_reward))
         case Saved():
             return [f"saved {event.path}"]
         case Alert():
@@ -94,9 +99,11 @@ def _waiting_lines(event: Waiting) -> Iterator[str]:
         yield f"waiting: {event.text}{f', for {event.for_s:.0f} s' if event.for_s else ''}"
 
 
-def screen_lines(event: Event, state: RunState) -> list[str]:
+def screen_lines(event: Event, state: RunState, *, verbose: bool = False) -> list[str]:
     """The lines of `event` where no terminal is: those of console.log, of which a step has a short one."""
-    return [short_line(event, state)] if isinstance(event, Step) else console_lines(event, state)
+    if isinstance(event, Step):
+        return [short_line(event, state), *step_lines(event, state.steps, verbose=verbose)]
+    return console_lines(event, state, verbose=verbose)
 
 
 def short_line(event: Step, state: RunState) -> str:

@@ -1,7 +1,7 @@
 """A run's folder: its files, who may write it, its attempts, and what the last one reported unheard.
 
 runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl summary.json console.log
-                              checkpoints/ code/
+                              checkpoints/ code/ eval_logs/
                               logs/attempt_N/{rank-N.log, first_seq, ended.json}
                               trackers/NAME.json logs/tracker-NAME.log
 """
@@ -32,6 +32,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.settings import adapter
 from launcher.spec.engine import EventReader
 
+_EVALUATION = re.compile(r"eval_step_[0-9]{4,18}\.json")
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 LOGGED = b"origin: logger\n"  # the beginning of spec.yaml of what no engine of ours trains
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
@@ -54,6 +55,7 @@ class Folder:
     refused = PathIn("refused.jsonl")
     detached = PathIn("detached.log")  # output of `rlrun train -d`
     checkpoints = PathIn("checkpoints")
+    evaluations = PathIn("eval_logs")  # of agents, one file for each validation
     code = PathIn("code")  # copies of the run's own Python files
     trackers = PathIn("trackers")  # what each tracker has been sent
     stop_request = PathIn(".stop")
@@ -79,7 +81,7 @@ class Folder:
 
     def check(self) -> None:
         """Raises `Problems` where files would be written elsewhere: a copied folder may hold links and pipes."""
-        folders = (self.path / "logs", self.code, self.trackers)
+        folders = (self.path / "logs", self.code, self.trackers, self.evaluations)
         files = (
             self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
             self.refused, self.detached, *folders,
@@ -109,6 +111,20 @@ class Folder:
         logs.parent.mkdir(mode=0o700, exist_ok=True)
         logs.mkdir(mode=0o700)
         return logs
+
+    def write_evaluation(self, step: int, text: str, keep: int | None) -> Path | None:
+        """`eval_logs/eval_step_0010.json`; of more than `keep` those of the first steps are deleted. Returns the file;
+        None where it cannot be written."""
+        path = self.evaluations / f"eval_step_{step:04}.json"
+        try:
+            self.evaluations.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(path, text)
+        except OSError:
+            return None
+        found = [file for file in self.evaluations.iterdir() if _EVALUATION.fullmatch(file.name)]
+        for old in sorted(found, key=lambda file: int(file.stem[len("eval_step_") :]))[: -keep if keep else 0]:
+            old.unlink(missing_ok=True)
+        return path
 
     def has_results(self) -> bool:
         """Whether anything was trained here that a new run must not overwrite."""

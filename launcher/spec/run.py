@@ -163,6 +163,9 @@ class Trainer:
     log_val_generations: Count = 20
     """Held-out answers of each validation that are logged as events; at most 2 where no reward scores them, as in most
     SFT and DPO."""
+    keep_eval_logs: AtLeastOne | None = None
+    """Newest files in eval_logs/ that are kept, which environment=email_search writes at each validation; by default
+    all."""
     log_groups: Annotated[Count, SAMPLED] = 4
     """Prompts of a training step whose answers are logged with their scores and advantages, as events; those that come
     first in the data, so that the same ones come again."""

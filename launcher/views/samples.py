@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from launcher.core.events import Event, Loaded, Sample, TrainingGroup
+from launcher.core.events import Event, HeldOutEpisodes, Loaded, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems
+from launcher.core.rubric import Evaluation, evaluation_of
 from launcher.core.state import TrainingAnswer, training_answers
 from launcher.views.read import LogOrRun
 
@@ -95,6 +96,20 @@ def answers_of(source: LogOrRun, step: int | None, wanted: Wanted) -> dict[str, 
     got, fix = _cause(source)
     fix = f"use other bounds, or {fix}" if chosen else f"use {fix}"
     raise Problems(Problem(source.title, "no such answer" if chosen else f"no answers: {got}", fix, "not-found"))
+
+
+def evaluations_of(source: LogOrRun) -> list[Evaluation]:
+    """What each validation of an e-mail agent came to, in the order of the steps. Raises `Problems` where there is
+    none."""
+    found, first = list[Evaluation](), None
+    for event in source.events():
+        if isinstance(event, HeldOutEpisodes) and (one := evaluation_of(event, first)):
+            first = one.avg_reward if first is None else first
+            found.append(one)
+    if not found:
+        fix = "use a run with environment=email_search that has validated"
+        raise Problems(Problem(source.title, "no evaluation of an e-mail agent", fix, "not-found"))
+    return found
 
 
 def _cause(source: LogOrRun) -> tuple[str, str]:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.events import Stalled, Usage, WentOn, events_of
+from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.launch import disk_watch
 from launcher.launch.disk_watch import FULL_S, NO_ROOM, RESERVE, DiskWatch
 from launcher.launch.follow import Follower, follow
 from launcher.monitor import stall
+from launcher.monitor.agents import trend_line
 from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
+from launcher.views.read import run_in
+from launcher.views.samples import evaluations_of
 from tests.launch.conftest import Scripted
+from tests.monitor.test_agents import JSON, example
 
 RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
 
@@ -78,3 +84,24 @@ def test_a_full_disk_is_named_at_once_and_ends_the_run(tmp_path: Path, monkeypat
     assert len(watch.look(50.0)) == 1
     assert watch.look(51.0 + FULL_S) == [] and watch.gave_up and not reserve.exists()
     assert not watch.is_over(51.0 + FULL_S) and watch.is_over(53.0 + FULL_S)
+
+
+def test_evaluations_of_an_agent_are_files_of_which_the_newest_are_kept(tmp_path: Path) -> None:
+    """S3-04: eval_logs/eval_step_0010.json. S3-19: a setting bounds the folder. The order is that of the numbers, also
+    where one has five digits."""
+    steps, run = (9_990, 10_000, 10_010), replace(RUN, trainer=replace(RUN.trainer, keep_eval_logs=2))
+    folder = Folder(tmp_path)
+    with closing(Follower(RUN, folder, [], 1)) as follower:
+        follower.tell([replace(example(), rewards=(0.5,) * 100), example()])
+    assert (tmp_path / "eval_logs" / "eval_step_0010.json").read_text() == JSON
+    assert f"Eval stats saved to: {tmp_path}/eval_logs/eval_step_0010.json" in (tmp_path / "console.log").read_text()
+    with closing(Follower(run, folder, [], 1)) as follower:
+        follower.tell([replace(example(), step=step) for step in steps])
+    names = [path.name for path in (tmp_path / "eval_logs").iterdir()]
+    assert sorted(names) == ["eval_step_10000.json", "eval_step_10010.json"]
+    trend = [trend_line(each) for each in evaluations_of(run_in(folder))]
+    assert [line[:10] for line in trend] == ["Step   10:", "Step   10:", "Step 9990:", "Step 10000", "Step 10010"]
+    (tmp_path / "eval_logs").rename(tmp_path / "elsewhere")
+    (tmp_path / "eval_logs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Problems, match="is a link"):
+        folder.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from launcher.core.events import Sample
 from launcher.core.numbers import compact
 from launcher.core.redaction import printable
 from launcher.core.state import TrainingAnswer
+from launcher.monitor.agents import trend_line
 from launcher.views.read import find
 from launcher.views.samples import (
     ChangedAnswer,
@@ -25,6 +27,7 @@ from launcher.views.samples import (
     changed_words,
     changes_line,
     compare_samples,
+    evaluations_of,
 )  # fmt: skip
 
 COLUMN = 36  # least characters of an answer beside another
@@ -49,6 +52,9 @@ def samples(
     compare: Annotated[
         tuple[int, int] | None, typer.Option("--compare", metavar="A B", help="What changed from step A to step B.")
     ] = None,
+    evaluations: Annotated[
+        bool, typer.Option("--evaluations", help="What each validation of an e-mail agent came to, a line each.")
+    ] = False,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """Answers to the same prompt stand side by side, those of a training step with their advantages. A score of no
@@ -58,6 +64,9 @@ def samples(
     """
     wanted = Wanted(search, min_score, max_score, group, training)
     source = find(name, root)
+    if evaluations:
+        trend = evaluations_of(source)
+        return CommandAnswer([asdict(found) for found in trend], lambda: say("\n".join(map(trend_line, trend))))
     if compare is not None:
         pairs = compare_samples(source.events, compare, wanted)
         return CommandAnswer([pair.node for pair in pairs[:limit]], lambda: _show_changes(pairs, limit))

@@ -108,6 +108,7 @@ class Counts:
         total = {name: float(sum(getattr(each, name) for each in every)) for name in names}
         episodes, calls = max(sum(outcomes.values()), 1), max(total["calls"], 1)
         found = {
+            "agent/episodes": float(sum(outcomes.values())),
             "agent/turns/mean": total["turns"] / episodes,
             "agent/calls/mean": total["calls"] / episodes,
             "agent/tool_errors/share": total["errors"] / calls,

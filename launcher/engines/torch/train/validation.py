@@ -21,6 +21,7 @@ from launcher.core.events import (
     prompt_digest,
 )
 from launcher.core.metrics import normal, wilson
+from launcher.core.rubric import evaluation_of
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import make_requests
@@ -97,24 +98,24 @@ class Validation:
         metrics, events = self._scores(step) if self.asked else ({}, [])
         if self.answerer.runner:
             self.answerer.runner.pop_metrics()
-            events = [*events, *self._episodes(step, time.perf_counter() - began)]
+            episodes = self._episodes(step, time.perf_counter() - began)
+            events, evaluation = [*events, episodes], evaluation_of(episodes)
+            metrics = metrics | (evaluation.metrics if evaluation else {})
         if self.compared:
             losses, of_rows = self._losses(step)
             metrics, events = metrics | losses, [*events, *of_rows]
         return metrics, events + (self._readable(step) if self.read else [])
 
-    def _episodes(self, step: int, seconds: float) -> list[Event]:
+    def _episodes(self, step: int, seconds: float) -> HeldOutEpisodes:
         """Of all processes, in the order of the rows."""
         every = sorted((one for part in world.all_gather_object(self.episodes) for one in part), key=lambda one: one[0])
         found = [episode for _, episode in every]
         names = dict.fromkeys(name for one in found for name in one.facts)
-        return [
-            HeldOutEpisodes(
-                step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in found),
-                turns=tuple(len(one.policy_turns) for one in found), outcomes=tuple(str(one.ended) for one in found),
-                facts={name: tuple(one.facts.get(name, math.nan) for one in found) for name in names}, seconds=seconds,
-            )
-        ]  # fmt: skip
+        return HeldOutEpisodes(
+            step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in found),
+            turns=tuple(len(one.policy_turns) for one in found), outcomes=tuple(str(one.ended) for one in found),
+            facts={name: tuple(one.facts.get(name, math.nan) for one in found) for name in names}, seconds=seconds,
+        )  # fmt: skip
 
     def _readable(self, step: int) -> list[Event]:
         """Greedy answers beside the reference answers. All processes compute the same, as weights may be sharded."""

@@ -1,0 +1,224 @@
+"""Questions about mails, made from a seed with the mailbox that answers them; and the mails of files, or of a hub.
+
+One mail, and one of the questions that it answers (`data=email_search`):
+    from: anna  date: 2026-03-05  subject: budget  "budget is on friday in rome at 9"
+    prompt "which day is the budget meeting with anna"  ground_truth "friday"
+    extra_info {"message_ids": ["m17"], "mailbox": "generated:240:7"}
+A third of the mails are notes about the same subject by the same person, which answer nothing. A demonstration is the
+conversation in which the mail is found, read, and the question answered; with `noise` each of its turns may be a
+mistake: too few keywords, another mail, or "I don't know".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from launcher.core.problems import Problem, Problems
+from launcher.core.settings import AtLeastOne, Count, Share, settings
+from launcher.data.files import expand
+from launcher.data.hub import Hub
+from launcher.data.mailbox import Mail, Mailbox, mail_of, write_mailbox
+from launcher.data.reader import read_rows
+from launcher.data.rows import store
+from launcher.hubs.repo import is_id
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import IMITATED, Dataset, Message, RefusedRow, Row, Split
+
+GENERATED = "generated"
+NO_IDEA = "I don't know"
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PEOPLE = words("anna bob carl dora emil fay gus hana ivan jane kurt lena milo nina olaf pia")
+FAMILIES = words("berg cole dahl eng falk gray holm iver jung kahn lund moss nash orr penn reed")
+TOPICS = words("budget travel server lunch garden printer salary web office holiday invoice harbor museum tax rent lab")
+KINDS = words("new old first second yearly weekly short long public private eastern western early late open final")
+VALUES = {
+    "day": words("monday tuesday wednesday thursday friday saturday sunday"),
+    "city": words("rome paris oslo lima cairo delhi tokyo quito"),
+    "hour": words("8 9 10 11 12 13 14 15 16 17 18"),
+}
+"""What a question asks for, and what its answer may be."""
+NOTES = 3  # one of so many mails
+
+
+def named(words: tuple[str, ...], more: tuple[str, ...], number: int) -> tuple[str, str]:
+    """The word of a number, and what tells it from those of the same word before it: nothing, `berg`, ..., `berg 2`."""
+    round_, place = divmod(number, len(words))
+    again, kind = divmod(round_ - 1, len(more))
+    return words[place], f"{more[kind]} {again + 1 if again else ''}".strip() if round_ else ""
+
+
+def generated(n_mails: int, seed: int) -> list[tuple[Mail, Mapping[str, str]]]:
+    """Mails in a random order, each with what it holds of each of `VALUES`; notes say nothing."""
+    draw = random.Random(f"mails {seed}")
+    notes = n_mails // NOTES
+    side = max(len(PEOPLE), math.isqrt(n_mails) + 1)  # names enough for all pairs
+    pairs = draw.sample(range(side * side), n_mails - notes)
+    numbers = draw.sample(range(n_mails), n_mails)
+    found = []
+    for place, pair in enumerate([*pairs, *draw.sample(pairs, notes)]):
+        person = " ".join(named(PEOPLE, FAMILIES, pair % side)).strip()
+        topic = " ".join(named(TOPICS, KINDS, pair // side)[::-1]).strip()
+        holds = {what: draw.choice(values) for what, values in VALUES.items()} if place < len(pairs) else {}
+        body = (
+            f"{topic} is on {holds['day']} in {holds['city']} at {holds['hour']}"
+            if holds
+            else f"thanks for the {topic} note"
+        )
+        date = f"2026-{draw.randint(1, 12):02}-{draw.randint(1, 28):02}"
+        subject = topic if holds else f"re {topic}"
+        found.append((Mail(f"m{numbers[place]}", person, "", date, subject, body), holds))
+    return sorted(found, key=lambda each: int(each[0].message_id[1:]))
+
+
+def mails_in(files: Iterable[str]) -> Iterator[Mail]:
+    """Of files of rows, such as parquet and JSON lines. Raises `Problems` for a row that holds no mail."""
+    for file in files:
+        for row in read_rows(file):
+            try:
+                if isinstance(row, RefusedRow):
+                    raise ValueError(row.reason)
+                yield mail_of(row.values)
+            except ValueError as error:
+                fix = "use rows with message_id, from, to, date, subject and body"
+                raise Problems(Problem(row.where, str(error), fix, "bad-file")) from None
+
+
+@cache
+def mailbox_of(source: str) -> Path:
+    """The file of a mailbox: `source` is such a file, `generated:MAILS:SEED`, a file or pattern of mails as rows, or
+    the id of a dataset of mails on a hub, which is downloaded. Indexed once. Raises `Problems`."""
+    if Path(source).suffix in (".sqlite", ".db") and Path(source).is_file():
+        return Path(source)
+    mails: Iterable[Mail]
+    if source.startswith(f"{GENERATED}:"):
+        n_mails, seed = map(int, source.split(":")[1:])
+        mails = [mail for mail, _ in generated(n_mails, seed)]
+        key = hashlib.sha256(repr(mails).encode()).hexdigest()
+    else:
+        files = [Path(file) for file in _files(source)]
+        if not files or not all(file.is_file() for file in files):
+            fix = "use a .sqlite file, a file of mails, or the id of a dataset of mails"
+            raise Problems(Problem("environment.mailbox", f"{source} is no file and no dataset", fix, "not-found"))
+        stamps = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        key, mails = hashlib.sha256(json.dumps(stamps).encode()).hexdigest(), mails_in(map(str, files))
+    path = store() / "mailboxes" / f"{key[:16]}.sqlite"
+    return path if path.is_file() else write_mailbox(path, mails)
+
+
+def _files(source: str) -> list[str]:
+    if is_id(source) and not Path(source).exists():
+        fetched = Hub(repo=source).raw(lambda progress: None)
+        return [*getattr(fetched, "train_files", ())]
+    return expand(source)
+
+
+@settings
+class EmailQuestions(Dataset):
+    """Questions about generated mails, for environment=email_search."""
+
+    n_mails: Annotated[int, Field(ge=3)] = 240
+    """Mails in the mailbox."""
+    n_prompts: AtLeastOne = 352
+    """Training questions, all distinct."""
+    n_val: Count = 128
+    """Held-out questions, disjoint from the training questions; 0 disables validation."""
+    noise: Annotated[Share, IMITATED] = 0.0
+    """Share of the turns of demonstrations that are mistakes; held-out demonstrations have none."""
+    repeats: Annotated[AtLeastOne, IMITATED] = 1
+    """Demonstrations of each training question, each with mistakes of its own."""
+    data_seed: Annotated[int, Field(ge=0)] = 7
+    """Seed of mails and questions; independent of the run's seed, so runs with other seeds see the same data."""
+
+    @property
+    def held_out(self) -> int:
+        return self.n_val
+
+    @property
+    def mailbox(self) -> str:
+        return f"{GENERATED}:{self.n_mails}:{self.data_seed}"
+
+    def problems(self) -> list[Problem]:
+        most = len(VALUES) * (self.n_mails - self.n_mails // NOTES)
+        if self.n_prompts + self.n_val <= most:
+            return []
+        asked = f"{self.n_prompts} training and {self.n_val} held-out questions are more than the {most} of the mails"
+        return [Problem("data.n_mails", asked, "use more mails, or fewer questions")]
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
+        if found := self.problems():
+            raise Problems(found)
+        asked = self._questions[: self.n_prompts] if split == "train" else self._questions[self.n_prompts :]
+        if kind != "answers":
+            yield from (self._row(split, number, *each) for number, each in enumerate(asked, start=1))
+            return
+        rounds, noise = (self.repeats, self.noise) if split == "train" else (1, 0.0)
+        with closing(Mailbox(mailbox_of(self.mailbox))) as mailbox:
+            for number, each in enumerate([*asked] * rounds, start=1):
+                draw = random.Random(f"noise {self.data_seed} {number}")
+                yield self._row(split, number, *each, turns=self._demonstration(mailbox, *each, draw, noise))
+
+    @cached_property
+    def _mails(self) -> dict[str, tuple[Mail, Mapping[str, str]]]:
+        return {mail.message_id: (mail, holds) for mail, holds in generated(self.n_mails, self.data_seed)}
+
+    @cached_property
+    def _questions(self) -> list[tuple[Mail, str]]:
+        every = [(mail, what) for mail, holds in self._mails.values() for what in holds]
+        return random.Random(f"questions {self.data_seed}").sample(every, self.n_prompts + self.n_val)
+
+    def _row(self, split: Split, number: int, mail: Mail, what: str, turns: tuple[Message, ...] = ()) -> Row:
+        question = f"which {what} is the {mail.subject} meeting with {mail.sender}"
+        return Row(
+            where=f"email_search:{split}:{number}", prompt=(Message("user", question), *turns) if turns else question,
+            ground_truth=self._mails[mail.message_id][1][what], data_source="email_search", ability="search",
+            extra_info={"message_ids": [mail.message_id], "mailbox": self.mailbox},
+        )  # fmt: skip
+
+    def _demonstration(
+        self, mailbox: Mailbox, mail: Mail, what: str, draw: random.Random, noise: float
+    ) -> tuple[Message, ...]:
+        """The turns after the question: search, read, answer, with the tools' results between them."""
+        keywords = mail.subject if draw.random() < noise else f"{mail.subject} {mail.sender}"
+        results = mailbox.search(keywords)
+        others = [each.message_id for each in results if each.message_id != mail.message_id]
+        right = len(others) < len(results) and not (others and draw.random() < noise)
+        read, holds = self._mails[mail.message_id if right else draw.choice(others)]
+        silent = what not in holds or draw.random() < noise
+        answer = {"answer": NO_IDEA if silent else holds[what], "sources": [] if silent else [read.message_id]}
+        return (
+            _call("search_inbox", keywords=keywords), _result("\n".join(each.line for each in results)),
+            _call("read_email", message_id=read.message_id), _result(read.text),
+            _call("return_final_answer", **answer),
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        """Over the rows themselves, so that a change of how they are drawn cannot hide."""
+        whole = hashlib.sha256()
+        for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
+            for row in rows:
+                whole.update(repr(row).encode())
+        return whole.hexdigest()
+
+
+def _call(tool: str, **arguments: Any) -> Message:
+    call = {"type": "function", "id": "call00000", "function": {"name": tool, "arguments": arguments}}
+    return Message("assistant", "", {"tool_calls": [call]})
+
+
+def _result(text: str) -> Message:
+    return Message("tool", text, {"tool_call_id": "call00000"})

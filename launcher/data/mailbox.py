@@ -1,0 +1,120 @@
+"""A mailbox in one SQLite file with full-text search (FTS5). Sessions open it read-only.
+
+One mail, as a row of a file of mails:
+    {"message_id": "m7", "from": "anna", "to": "pia", "date": "2026-03-02", "subject": "budget", "body": "..."}
+Instead of these keys also id; sender; recipient, or a list; text or content.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+_KEYS = {
+    "message_id": ("message_id", "id"), "sender": ("from", "sender"), "recipient": ("to", "recipient"),
+    "date": ("date",), "subject": ("subject",), "body": ("body", "text", "content"),
+}  # fmt: skip
+_WORD = re.compile(r"\w+")
+MOST_FOUND = 5
+"""Mails that a search shows."""
+
+
+@dataclass(frozen=True)
+class Mail:
+    message_id: str
+    sender: str
+    recipient: str
+    date: str
+    subject: str
+    body: str
+
+    @property
+    def text(self) -> str:
+        """As a person reads it."""
+        head = (("from", self.sender), ("to", self.recipient), ("date", self.date), ("subject", self.subject))
+        return "\n".join([*(f"{name}: {value}" for name, value in head if value), self.body])
+
+
+@dataclass(frozen=True)
+class Found:
+    """A mail that a search found."""
+
+    message_id: str
+    sender: str
+    subject: str
+
+    @property
+    def line(self) -> str:
+        return " ".join(f"{self.message_id} {self.sender}: {self.subject}".split())
+
+
+def mail_of(values: Mapping[str, Any]) -> Mail:
+    """Raises `ValueError` where a row has no id."""
+    found = {
+        name: next((values[key] for key in keys if values.get(key) is not None), "") for name, keys in _KEYS.items()
+    }
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in found.items()
+    }
+    if not texts["message_id"]:
+        raise ValueError("a mail has no message_id")
+    return Mail(**texts)
+
+
+def write_mailbox(path: Path, mails: Iterable[Mail]) -> Path:
+    """The file, written beside its place and then moved there, so that nobody reads half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    with closing(sqlite3.connect(part)) as base, base:
+        names = ", ".join(field.name for field in fields(Mail))
+        base.execute(f"create virtual table mails using fts5({names}, tokenize='porter unicode61')")
+        base.execute("create table places (message_id text primary key, place integer) without rowid")
+        for place, mail in enumerate(mails, start=1):
+            kept = base.execute("insert or ignore into places values (?, ?)", (mail.message_id, place)).rowcount
+            if kept:
+                base.execute(
+                    f"insert into mails (rowid, {names}) values (?, ?, ?, ?, ?, ?, ?)", (place, *astuple(mail))
+                )
+    part.replace(path)
+    return path
+
+
+class Mailbox:
+    """An open mailbox; it cannot be changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._base = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+
+    def close(self) -> None:
+        self._base.close()
+
+    def search(
+        self, keywords: str, sender: str = "", after: str = "", before: str = "", most: int = MOST_FOUND
+    ) -> list[Found]:
+        """Mails that have all words of `keywords`, the most relevant first (BM25), then by id. `sender` is a word of
+        who sent it, and dates are compared as texts. What is no word is not looked for."""
+        wanted = " ".join(f'"{word}"' for word in _WORD.findall(keywords))
+        if not wanted:
+            raise ValueError("keywords has no word; use one or more, such as budget")
+        query = wanted + "".join(f' sender:"{word}"' for word in _WORD.findall(sender))
+        rows = self._base.execute(
+            "select message_id, sender, subject from mails"
+            " where mails match ? and (? = '' or date >= ?) and (? = '' or date < ?)"
+            " order by round(rank, 9), message_id limit ?",
+            (query, after, after, before, before, most),
+        )
+        return [Found(*row) for row in rows]
+
+    def read(self, message_id: str) -> Mail | None:
+        names = ", ".join(f"mails.{field.name}" for field in fields(Mail))
+        found = self._base.execute(
+            f"select {names} from places join mails on mails.rowid = place where places.message_id = ?", (message_id,)
+        ).fetchone()
+        return Mail(*found) if found else None

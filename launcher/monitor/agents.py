@@ -1,0 +1,116 @@
+"""Lines about agents: the table of a group's turns, the summary of a step, and what an evaluation comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from launcher.core.events import Step
+from launcher.core.rubric import Evaluation
+
+RULE = "─" * 80
+EARLY = "train/num_early_exit"
+
+
+def turn_table(advantages: Sequence[Sequence[float]]) -> list[str]:
+    """The advantage of each turn of the policy: a row for each rollout of a group, a column for each turn; empty cells
+    where a rollout has fewer turns, and where a turn has none (NaN)."""
+    most = max(map(len, advantages), default=0)
+    head = "".join(f"| Turn {turn:2} " for turn in range(1, most + 1))
+    rows = []
+    for number, row in enumerate(advantages, start=1):
+        padded = [*row, *[math.nan] * (most - len(row))]
+        cells = "".join(f"| {'' if math.isnan(x) else format(x, '+.3f'):6} " for x in padded)
+        rows.append(f"{number:5}  {cells}|")
+    return [RULE, "📊 Turn-by-Turn Advantage Table:", RULE, f"Rollout {head}|", RULE, *rows, RULE]
+
+
+def rubric_lines(found: Evaluation | None) -> list[str]:
+    if not found:
+        return []
+    n = found.total_samples
+
+    def share(count: int) -> str:
+        return f"{count}/{n} ({count / n:.1%})"
+
+    counts = f"total: {found.total_searches}, unique: {found.total_unique_searches}"
+    return [
+        "📊 Detailed Rubric Statistics:",
+        f"   Attempted answers: {share(found.attempted_answer)}",
+        f"   Found correct email: {share(found.found_correct_email)}",
+        f"   Read correct email: {share(found.read_correct_email)}",
+        f"   Repeated searches: {found.total_repeated_searches} ({counts})",
+        f"   Avg turns (correct): {_mean(found.avg_turns_correct)} turns",
+        f"   Avg turns (I don't know): {_mean(found.avg_turns_idk)} turns (count: {found.num_idk})",
+        f"   Avg search attempts: {found.avg_search_attempts:.2f}",
+        "   ",
+    ]
+
+
+def _mean(turns: float | None) -> str:
+    return "-" if turns is None else f"{turns:.2f}"
+
+
+def saved_line(path: str) -> str:
+    return f"💾 Eval stats saved to: {path}"
+
+
+def trend_line(found: Evaluation) -> str:
+    """`Step   10: Acc= 85.0%, Found=87/100, Read=82/100, Repeats=15`"""
+    n = found.total_samples
+    shares = f"Found={found.found_correct_email}/{n}, Read={found.read_correct_email}/{n}"
+    return f"Step {found.step:4d}: Acc={found.accuracy * 100:5.1f}%, {shares}, Repeats={found.total_repeated_searches}"
+
+
+# ---- a step
+
+
+def step_lines(event: Step, steps: int, *, verbose: bool) -> list[str]:
+    """Of a step in which an environment answered; else none."""
+    if EARLY not in event.metrics or "agent/episodes" not in event.metrics:
+        return []
+    return detailed_lines(event.metrics) if verbose else short_lines(event, steps)
+
+
+def short_lines(event: Step, steps: int) -> list[str]:
+    rollouts, kept, filtered = (_count(event.metrics, name) for name in _COUNTS)
+    groups = kept + filtered
+    return [
+        f"📊 Step {event.step}/{steps}",
+        f"📊 Collecting {rollouts // max(groups, 1)} rollouts for {groups} queries...",
+        f"  Groups: {kept}/{groups} kept ({filtered} filtered), {_early(event.metrics)} finished early",
+    ]
+
+
+def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
+    _, kept, filtered = (_count(metrics, name) for name in _COUNTS)
+    tokens, learnt = _count(metrics, "perf/total_num_tokens"), _count(metrics, "train/loss_tokens")
+    rollout_s = sum(metrics.get(f"timing_s/{name}", 0.0) for name in ("gen", "reward"))
+    return [
+        RULE, "STEP PHASE 4: BACKPROPAGATION & OPTIMIZATION", RULE,
+        f"✓ Grad norm (clipped): {metrics.get('actor/grad_norm', 0.0):.4f}",
+        f"✓ Tokens trained: {learnt:,}",
+        f"✓ Total loss: {metrics.get('actor/loss', 0.0):.4f}",
+        "",
+        "📊 Group Summary:",
+        f"  - Total groups: {kept + filtered}",
+        f"  - Groups kept for training: {kept}",
+        f"  - Groups filtered (low variance): {filtered}",
+        f"  - Rollouts that finished early (didn't exhaust turns): {_early(metrics)}",
+        f"  - Total rollout time: {rollout_s:.1f}s",
+        f"  - Total training time: {metrics.get('timing_s/update_actor', 0.0):.1f}s",
+        f"  - Total tokens: {tokens:,}",
+        f"  - Trainable tokens: {learnt:,} ({learnt / max(tokens, 1):.1%})",
+        RULE,
+    ]  # fmt: skip
+
+
+_COUNTS = ("agent/episodes", "train/groups_kept", "train/groups_filtered")
+
+
+def _early(metrics: Mapping[str, float]) -> str:
+    return f"{_count(metrics, EARLY)}/{_count(metrics, 'agent/episodes')}"
+
+
+def _count(metrics: Mapping[str, float], name: str) -> int:
+    return round(metrics.get(name, 0.0))
