@@ -93,6 +93,7 @@ COMMANDS = (
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),
     CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
     CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
+    CommandEntry("env", "environment:app", "Try an environment before a run trains in it.", PREPARE),
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster.", MACHINES),
     CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines.", MACHINES),

@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import count
 from typing import Any
+
+import psutil
 
 from launcher.core.settings import Chosen, adapter
 from launcher.rewards.pool import end_group
@@ -65,6 +68,20 @@ class Processes(Sessions):
 
     def close(self) -> None:
         _end_all(self.workers)
+
+    def starve(self) -> None:
+        for worker in self.workers:
+            if not worker.ready():
+                worker.ask({"do": "starve"}, _faulty_observation, Observation).result()
+
+    def holds(self) -> Mapping[str, int]:
+        found = Counter[str]()
+        for worker in self.workers:
+            if worker.process:
+                of = psutil.Process(worker.process.pid)
+                found += Counter(bytes=of.memory_info().rss, files=of.num_fds(), threads=of.num_threads())
+                found["children"] += len(of.children(recursive=True))
+        return found
 
     def tools(self) -> list[Mapping[str, Any]] | str:
         """The schemas of the environment's tools, as a process of its own reads them, or why it cannot be loaded."""

@@ -99,7 +99,9 @@ class _SessionLoop:
 
     async def _response(self, frame: dict[str, Any]) -> Any:
         """The answer as JSON."""
-        do: dict[str, Callable[..., Any]] = {"begin": self._begin, "step": self._step, "end": self._end}
+        do: dict[str, Callable[..., Any]] = {
+            "begin": self._begin, "step": self._step, "end": self._end, "starve": self._starve,
+        }  # fmt: skip
         found = await do[frame["do"]](frame)
         value = adapter(type(found)).dump_python(adapter(type(found)).validate_python(asdict(found)), mode="json")
         if (size := len(json.dumps(value, default=str))) > MOST_BYTES:
@@ -112,6 +114,10 @@ class _SessionLoop:
         if isinstance(found, CallFailure):
             raise RuntimeError(found.reason)
         return found
+
+    async def _starve(self, frame: dict[str, Any]) -> Observation:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return Observation()
 
     async def _begin(self, frame: dict[str, Any]) -> Observation:
         row: Row = adapter(Row).validate_python(frame["row"])

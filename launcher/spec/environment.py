@@ -156,6 +156,14 @@ class Sessions(ABC):
     def close(self) -> None:
         """End all processes."""
 
+    def starve(self) -> None:  # noqa: B027  where nothing can be taken away
+        """From now on no file and no connection can be opened where its episodes run: what depends on one must end
+        with a fault."""
+
+    def holds(self) -> Mapping[str, int]:
+        """What its processes hold: `bytes` of memory, open `files`, `threads` and `children`; empty if unknown."""
+        return {}
+
 
 SEVERAL = ReadOnlyWith("several_turns", fix="environment=tools", why="the environment has one turn")
 

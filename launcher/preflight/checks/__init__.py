@@ -19,6 +19,7 @@ from launcher.core.user_code import CallFailure, try_call
 from launcher.health.run_judge import rule_problems
 from launcher.preflight.checks import (
     disk,
+    environment,
     hardware,
     history,
     learning,
@@ -90,7 +91,8 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...] | None] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), row_texts.check: ("algorithm", "data"),
-    reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), unread.check: None,
+    reward.check: ("algorithm", "data", "reward"),
+    environment.check: ("algorithm", "data", "reward", "environment"), steps.check: ("data",), unread.check: None,
     check_engine: ("algorithm", "model", "data", "reward", "hardware", "cluster"),
     learning.check: ("algorithm", "model"), memory.check: None, hardware.check: ("hardware", "cluster"),
     disk.check: None, history.check: None, trackers.check: None, packages.check: (), check_own: (),

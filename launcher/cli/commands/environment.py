@@ -1,0 +1,53 @@
+"""`rlrun env check`: an environment tried before a run trains in it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from launcher.cli.arguments import ConfigDir, Overrides
+from launcher.cli.output import CommandAnswer, CommandGroup, say_result
+from launcher.config.resolve import resolve
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import Problem, Problems
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.environment import try_environment
+
+app = CommandGroup()
+DEFAULTS = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
+
+
+@app.callback()
+def main() -> None:
+    """A group of one command is a group, too."""
+
+
+@app.command("check")
+def check(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are tried.")] = 4,
+    sessions: Annotated[int, typer.Option("--sessions", min=1, help="Sessions that are begun and ended.")] = 1000,
+) -> CommandAnswer:
+    """Try right, empty and nonsensical answers, faults and leaks: environment=python environment.path=shop.py ...
+
+    Exit code 0 when a run can train in it, 1 when it should not, 2 for invalid input.
+    """
+    given = overrides or []
+    named = {word.partition("=")[0] for word in given}
+    run = resolve([*(f"{group}={name}" for group, name in DEFAULTS.items() if group not in named), *given], config_dir)
+    if not run.environment.several_turns:
+        raise Problems(Problem("environment", "has one turn, so there is nothing to try", "use environment=python"))
+    context = Context(run, here=False)
+    if found := [*context.data_problems, *context.reward_problems] or run.environment.missing_requirements():
+        raise Problems(found)
+    results = list(try_environment(run.environment, context.train.rows[:rows], sessions))
+    failed = any(one.level == "FAIL" for one in results)
+    return CommandAnswer([asdict(one) for one in results], lambda: _say(results), exit_code=int(failed))
+
+
+def _say(results: list[CheckResult]) -> None:
+    for one in results:
+        say_result(one)

@@ -1,0 +1,141 @@
+"""Environments for the tests of `rlrun env check`: five good ones, and ten with a fault each."""
+
+import itertools
+import os
+import random
+import time
+from pathlib import Path
+
+from launcher.spec.data import Message
+from launcher.spec.environment import Final, Observation
+
+_numbers = itertools.count()
+
+
+class Base:
+    def reset(self, row):
+        self.truth = row.ground_truth or ""
+
+    def reward(self, episode):
+        return float(bool(self.truth) and episode.turns[-1][0].content == self.truth)
+
+
+# ---- good
+
+
+class Adds(Base):
+    def add(self, a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+
+class Looks(Base):
+    """A tool that knows some words only: an unknown one is the policy's error."""
+
+    def look(self, word: str) -> str:
+        return {"cat": "an animal"}[word]
+
+
+class Waits(Base):
+    async def wait(self) -> str:
+        return "waited"
+
+
+class Scored:
+    """The run's reward scores the last answer."""
+
+    def reset(self, row):
+        pass
+
+    def double(self, x: float) -> float:
+        return 2 * x
+
+
+class Turns:
+    """Answers turns itself."""
+
+    def reset(self, row):
+        self.left = 2
+
+    async def step(self, episode, answer):
+        self.left -= 1
+        if self.left:
+            return Observation((Message("user", "once more"),), reward=0.25, state="first")
+        return Observation(ended="finished")
+
+    def reward(self, episode):
+        return Final(0.5, parts={"short": 1.0}, facts={"words": 2.0})
+
+
+# ---- with a fault
+
+
+class Forgets(Base):
+    """Its state depends on how often it was made."""
+
+    def reset(self, row):
+        super().reset(row)
+        self.state = str(next(_numbers))
+
+    def add(self, a: int) -> int:
+        return a
+
+
+class Draws(Base):
+    def draw(self) -> float:
+        return random.random()
+
+
+class Dies(Base):
+    def end(self) -> str:
+        os._exit(3)
+
+
+class Hangs(Base):
+    def hang(self) -> str:
+        time.sleep(3600)
+
+
+class Raises(Base):
+    def reward(self, episode):
+        return {}["no"]
+
+
+class Words(Base):
+    def reward(self, episode):
+        return "good"
+
+
+class Leaks(Base):
+    files = []
+
+    def reset(self, row):
+        super().reset(row)
+        self.files.append(Path(os.devnull).open())  # noqa: SIM115  it is what leaks
+
+
+class Grows(Base):
+    held = []
+
+    def reset(self, row):
+        super().reset(row)
+        self.held.append(bytearray(10**6))
+
+
+class Swallows(Base):
+    """Whatever fails in it is a 0."""
+
+    def reset(self, row):
+        self.truth = row.ground_truth
+
+    def reward(self, episode):
+        try:
+            with Path(__file__).open():
+                return 0.5
+        except OSError:
+            return 0.0
+
+
+class Upside(Base):
+    def reward(self, episode):
+        return 1.0 - super().reward(episode)

@@ -1,0 +1,47 @@
+"""`rlrun env check`: each fault of an environment is named, and no good one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.environments.python import PythonEnvironment
+from launcher.preflight.checks.environment import try_environment
+from launcher.spec.data import Row
+
+FILE = Path(__file__).parent / "environments.py"
+ROWS = [Row(f"rows.jsonl:{number}", "what is right?", ground_truth=f"right {number}") for number in (1, 2)]
+
+
+def results(name: str, many: int = 60) -> list[tuple[str, str]]:
+    made = PythonEnvironment(path=str(FILE), name=name, tool_timeout_s=2, timeout_s=4, workers=1)
+    assert not made.problems() and not made.missing_requirements()
+    return [(one.level, one.message) for one in try_environment(made, ROWS, many)]
+
+
+@pytest.mark.parametrize("name", ["Adds", "Looks", "Waits", "Scored", "Turns"])
+def test_no_good_one_is_refused(name: str) -> None:
+    found = results(name)
+    assert [message for level, message in found if level != "OK"] == []
+    assert any("each has an equal score a second time" in message for _, message in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Forgets", "rows.jsonl:1: an empty answer gives another result in a second session"),
+        ("Draws", "rows.jsonl:1: draw({}) gives another result in a second session"),
+        ("Dies", "end({}) ends with a fault: the environment's process ended with exit code 3"),
+        ("Hangs", "hang({}) ends with a fault: tool hang took longer than 2 s"),
+        ("Raises", "an empty answer ends with a fault: KeyError: 'no'"),
+        ("Words", "an empty answer ends with a fault: the reward gave 'good'; expected a number"),
+        ("Leaks", "60 sessions leave 60 files behind"),
+        ("Grows", "bytes behind"),
+        ("Swallows", "an empty answer scores 0.0 where no file and no connection can be opened"),
+        ("Upside", "an empty answer scores 1, the ground truth 0"),
+    ],
+)
+def test_each_fault_is_named(name: str, message: str) -> None:
+    wrong = [text for level, text in results(name) if level == "FAIL"]
+    assert any(message in text for text in wrong), wrong
