@@ -3,6 +3,8 @@
 gsm8k   {"question": "...", "answer": "... #### 72"}            the answer's number is the truth
 math    {"problem": "...", "solution": "... \\boxed{4}"}        what the last box holds is the truth
 hh      {"prompt": "\\n\\nHuman: Hi\\n\\nAssistant:", "chosen": " Hello", "rejected": " No"}   the prompt becomes turns
+mails   {"question": "...", "answer": "...", "message_ids": ["<1@x>"]}   the truth, and the mails that hold it;
+        inbox_address and query_date go to extra_info, too
 alpaca, sharegpt   those forms of `formats`, and no other key of a prompt
 auto    any of the forms of `formats`, taken as they are
 """
@@ -17,7 +19,7 @@ from launcher.core.problems import short_repr
 from launcher.data.formats import PROMPTS, required
 from launcher.data.rows import UnfitRow, type_name
 
-Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh"]
+Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh", "mails"]
 Values = Mapping[str, Any]
 
 STEP_BY_STEP = "Let's think step by step and output the final answer"
@@ -30,6 +32,7 @@ SOURCES: Mapping[Format, str] = {
     "gsm8k": "openai/gsm8k",
     "math": "DigitalLearningGmbH/MATH-lighteval",
     "hh": "Dahoas/full-hh-rlhf",
+    "mails": "corbt/enron_emails_sample_questions",
 }
 """`data_source` of rows that name none; it selects their reward, here and in verl."""
 MARK = "####"
@@ -46,7 +49,7 @@ def to_standard_row(
     """The row in a form of `formats`. Raises `UnfitRow`."""
     if instruction is None:
         instruction = INSTRUCTIONS.get(format, "")
-    if form := {"gsm8k": _gsm8k, "math": _math, "hh": _hh}.get(format):
+    if form := {"gsm8k": _gsm8k, "math": _math, "hh": _hh, "mails": _mails}.get(format):
         row = form(values, instruction)
     elif prompts := _FORMS.get(format):  # no key of another prompt counts
         if all(values.get(key) is None for key in prompts):
@@ -134,6 +137,19 @@ def _hh(values: Values, instruction: str) -> Values:
     turns[-1]["content"] = with_instruction(turns[-1]["content"], instruction)
     answers = {key: _text(values, key).strip() for key in ("chosen", "rejected")}
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
+
+
+def _mails(values: Values, instruction: str) -> Values:
+    ids = values.get("message_ids")
+    if not (isinstance(ids, list) and ids and all(isinstance(each, str) for each in ids)):
+        raise UnfitRow(f"message_ids is {'empty' if ids == [] else type_name(ids)}; expected a list of texts")
+    more = {key: str(values[key]) for key in ("inbox_address", "query_date") if values.get(key) is not None}
+    return {
+        "prompt": with_instruction(_text(values, "question"), instruction),
+        "reward_model": {"style": "rule", "ground_truth": _text(values, "answer")},
+        "extra_info": {"message_ids": ids, **more},
+        "ability": "search",
+    }
 
 
 def solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:

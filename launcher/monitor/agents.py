@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from launcher.core.events import Step
-from launcher.core.rubric import Evaluation
+from launcher.core.events import HeldOutEpisodes, Step, TrainingGroup
+from launcher.core.rubric import Evaluation, evaluation_of
 
 RULE = "─" * 80
 EARLY = "train/num_early_exit"
@@ -25,9 +25,24 @@ def turn_table(advantages: Sequence[Sequence[float]]) -> list[str]:
     return [RULE, "📊 Turn-by-Turn Advantage Table:", RULE, f"Rollout {head}|", RULE, *rows, RULE]
 
 
-def rubric_lines(found: Evaluation | None) -> list[str]:
-    if not found:
+def episode_lines(event: TrainingGroup | HeldOutEpisodes, first_reward: float | None, *, verbose: bool) -> list[str]:
+    """Of an evaluation its statistics; of a group, if `verbose`, its rollouts and the table of their turns."""
+    if isinstance(event, HeldOutEpisodes):
+        found = evaluation_of(event, first_reward)
+        return rubric_lines(found) if found else []
+    if not verbose or not event.episodes:
         return []
+    rollouts = zip(event.scores, event.episodes, strict=True)
+    details = [
+        f"    {number}  reward {score:+.3f}, {one.outcome}, {len(one.turns)} turns"
+        for number, (score, one) in enumerate(rollouts, start=1)
+    ]
+    nan = math.nan
+    advantages = [[nan if (x := turn.advantage) is None else x for turn in one.turns] for one in event.episodes]
+    return [f"Group {event.group} of step {event.step}: {event.prompt}", *details, *turn_table(advantages)]
+
+
+def rubric_lines(found: Evaluation) -> list[str]:
     n = found.total_samples
 
     def share(count: int) -> str:

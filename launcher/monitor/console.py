@@ -21,15 +21,15 @@ from launcher.core.events import (
     Stalled,
     Started,
     Step,
+    TrainingGroup,
     Waiting,
     WentOn,
 )
 from launcher.core.metrics import LEARNT_FROM, label, shown_values, watched
 from launcher.core.numbers import compact, percent
 from launcher.core.redaction import printable
-from launcher.core.rubric import evaluation_of
 from launcher.core.state import RunState
-from launcher.monitor.agents import rubric_lines, step_lines
+from launcher.monitor.agents import episode_lines, step_lines
 
 LINE_S = 5.0
 STALLED_S = 60.0  # after which it is printed again that a run is stalled
@@ -75,8 +75,8 @@ def _lines(event: Event, state: RunState, verbose: bool) -> list[str]:
             progress = progress_line(state, event.metrics) if state.steps else ""
             lines = line, progress, summary_line(event, state.steps)
             return [*filter(None, lines), *step_lines(event, state.steps, verbose=verbose)]
-        case HeldOutEpisodes():
-            return rubric_lines(evaluation_of(event, state.first_reward))
+        case HeldOutEpisodes() | TrainingGroup():
+            return episode_lines(event, state.first_reward, verbose=verbose)
         case Saved():
             return [f"saved {event.path}"]
         case Alert():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from typer.testing import CliRunner
 from launcher.cli.main import app
 from launcher.config.resolve import resolve, try_resolve
 from launcher.core.problems import Problems
+from launcher.data.email_search import mailbox_of
 from launcher.data.files import Files
 from launcher.data.hub import Hub
+from launcher.data.mailbox import Mailbox
 from launcher.launch.prepare import fetched, localized
 from launcher.preflight.fit import refit_settings
 from launcher.preflight.plan import run_of
@@ -164,3 +167,26 @@ def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:
     assert asked.max_sequence_length == 300 and asked.data.max_prompt_length == 100
     assert "data.train_batch_size: 256 -> 8, fitted to rows and processes" in "\n".join(lines)
     assert asked == run_of(words) and asked.optim.lr == resolve(words).optim.lr
+
+
+def test_questions_about_mails_and_the_mails_come_from_a_hub(place: Any) -> None:
+    """data=enron with environment.mailbox=corbt/enron-emails, in the columns that those datasets have."""
+    asked = {"id": 7, "question": "When is lunch?", "answer": "on Monday", "message_ids": ["<1@x>"],
+             "inbox_address": "a@x.org", "query_date": "2001-05-14"}  # fmt: skip
+    files = {f"data/{split}-00000-of-00001.parquet": parquet([asked]) for split in ("train", "test")}
+    place.add("corbt/enron_emails_sample_questions", files, kind="dataset")
+    mails = [
+        {"message_id": f"<{number}@x>", "subject": "lunch", "from": "b@x.org", "to": ["a@x.org"], "cc": [], "bcc": [],
+         "date": "2001-05-14 09:00:00", "body": "Lunch is on Monday.", "file_name": f"a/{number}."}
+        for number in range(3)
+    ]  # fmt: skip
+    place.add("corbt/enron-emails", {"data/train-00000-of-00001.parquet": parquet(mails)}, kind="dataset")
+    made = rlrun("prepare", "enron")
+    assert (made["rows"], made["refused"]) == ({"train": 1, "val": 1}, 0)
+    [row] = rows(made["folder"], "prompts")
+    assert (row.ground_truth, row.data_source) == ("on Monday", "corbt/enron_emails_sample_questions")
+    wanted = {"message_ids": ["<1@x>"], "inbox_address": "a@x.org", "query_date": "2001-05-14"}
+    assert wanted.items() <= row.extra_info.items()
+    with closing(Mailbox(mailbox_of("corbt/enron-emails"))) as mailbox:
+        assert [found.message_id for found in mailbox.search("lunch monday")] == ["<0@x>", "<1@x>", "<2@x>"]
+        assert "to: a@x.org" in mailbox.read("<1@x>").text

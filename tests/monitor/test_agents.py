@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.core.events import HeldOutEpisodes, Step
+from launcher.core.events import EpisodeRecord, EpisodeTurn, HeldOutEpisodes, Step, TrainingGroup
 from launcher.core.rubric import Evaluation, evaluation_of
 from launcher.core.state import RunState, after
 from launcher.monitor.agents import detailed_lines, rubric_lines, saved_line, short_lines, trend_line, turn_table
@@ -211,3 +211,23 @@ def test_the_first_evaluation_is_remembered() -> None:
     later = after(state, example())
     assert (state.first_reward, later.first_reward) == (0.5, 0.5)
     assert console_lines(example(), later) == rubric_lines(found())
+
+
+def test_groups_are_shown_where_all_is_wanted() -> None:
+    """S3-01, S3-13: VERBOSE=true shows the rollouts of each logged group and the advantage of each of their turns."""
+    turns = [[0.35, 0.42], [-0.2, None]]
+    episodes = tuple(EpisodeRecord("finished", tuple(EpisodeTurn("x", advantage=x) for x in row)) for row in turns)
+    group = TrainingGroup(
+        step=3, group=2, data_source="d", prompt="which\nday", ground_truth="monday", responses=("a", "b"),
+        scores=(1.0, -0.5), parts={}, advantages=(0.4, -0.2), episodes=episodes,
+    )  # fmt: skip
+    assert (
+        console_lines(group, RunState()) == [] == console_lines(replace(group, episodes=()), RunState(), verbose=True)
+    )
+    shown = console_lines(group, RunState(), verbose=True)
+    assert shown[:3] == [
+        "Group 2 of step 3: which day",
+        "    1  reward +1.000, finished, 2 turns",
+        "    2  reward -0.500, finished, 2 turns",
+    ]
+    assert shown[3:] == turn_table([[0.35, 0.42], [-0.2, math.nan]])
