@@ -40,6 +40,9 @@ $(VENV)/ready-dev: $(VENV)/ready
 demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 2" for more than one
 	$(VENV)/bin/python benchmarks/demo.py $(SEEDS)
 
+email-agent: $(VENV)/ready  ## SFT, then RL with tools, of a tiny agent that searches mails, by three ways of credit; SEEDS="0 1 2 3 4"
+	$(VENV)/bin/python benchmarks/email_agent.py $(SEEDS)
+
 test: $(VENV)/ready-dev  ## every test (test-device apart)
 	$(VENV)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
 

@@ -76,6 +76,7 @@ class Counts:
     """Of the episodes that are kept."""
     faults: Counter[Outcome] = field(default_factory=Counter)
     """Of all that were sampled."""
+    prompts: int = 0
     sampled: int = 0
     turns: int = 0
     calls: int = 0
@@ -104,10 +105,14 @@ class Counts:
         every = world.all_gather_object(self)
         outcomes = sum((each.outcomes for each in every), Counter[Outcome]())
         faults = sum((each.faults for each in every), Counter[Outcome]())
-        names = ("sampled", "turns", "calls", "errors", "repeated", "unreadable", "differences", "tool_s", "early")
+        names = (
+            "prompts", "sampled", "turns", "calls", "errors", "repeated", "unreadable", "differences", "tool_s",
+            "early",
+        )  # fmt: skip
         total = {name: float(sum(getattr(each, name) for each in every)) for name in names}
         episodes, calls = max(sum(outcomes.values()), 1), max(total["calls"], 1)
         found = {
+            "agent/prompts": total["prompts"],
             "agent/episodes": float(sum(outcomes.values())),
             "agent/turns/mean": total["turns"] / episodes,
             "agent/calls/mean": total["calls"] / episodes,

@@ -41,6 +41,7 @@ class PromptAnswerer:
     def sample(self, prompts: Sequence[Prompt], temperature: float) -> list[Episode]:
         """The answers to all prompts, prompt by prompt; an environment's score is in them."""
         if self.runner:
+            self.runner.counts.prompts += len(prompts)
             asked = [EpisodeRequest(prompt.ids, prompt.row, key) for prompt in prompts for key in prompt.keys]
             return self.runner.run(asked, temperature)
         return self.generator.answer([Request(prompt.ids, prompt.keys, temperature) for prompt in prompts])
