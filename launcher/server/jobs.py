@@ -82,7 +82,7 @@ class Jobs:
         self._at = dict[str, ServedJob]()
         self.lock = threading.RLock()
         """Held while rows change."""
-        self._reads_logs = threading.Lock()
+        self.reads_logs = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="jobs", daemon=True)
 
@@ -90,11 +90,10 @@ class Jobs:
 
     def get(self, uuid: str) -> ServedJob:
         """The job of that id as it is now. Raises `Problems`."""
+        if uuid not in self._jobs and time.monotonic() - self._scanned > FRESH_S:
+            self._take_in(list(self._runs()))
         with self.lock:
             found = self._jobs.get(uuid)
-            if found is None and time.monotonic() - self._scanned > FRESH_S:
-                self.scan()
-                found = self._jobs.get(uuid)
             if found is None:
                 fix = "GET /api/jobs lists all"
                 raise Problems(Problem("uuid", f"no job has {short_repr(uuid)}", fix, "not-found"))
@@ -200,22 +199,22 @@ class Jobs:
     # ---- looking
 
     def start(self, *, reindex: bool = False) -> None:
-        """Read what is known, look at every folder once, and go on looking until `stop`."""
+        """Read what is known, look at every run folder once, and go on looking until `stop`; logs, which may take long
+        to be read, come then."""
         with self.lock:
-            list(self._folders())
             if reindex:
                 with self.database.session() as session:
                     session.execute(delete(JobRow))
             for row in self.database.jobs():
                 with suppress(ValueError):
                     record = adapter(JobRecord).validate_python(row.record)
-                    if self._is_shown(record):
+                    if not record.log:
                         self._enter(ServedJob(record, self._folder_of(record)))
             for file in sorted((self.root / CREATED).glob("*.json")):
                 record_ = read_record(file)
                 if record_ and record_.uuid not in self._jobs:
                     self._adopt(record_)
-            self.scan()
+        self.scan(logs=False)
         self._thread.start()
 
     def stop(self) -> None:
@@ -224,33 +223,41 @@ class Jobs:
             self._thread.join()
 
     def _look_on(self) -> None:
-        while not self._end.wait(LOOK_S):
+        while True:
             self.scan()
             for call in self.at_each_look:
                 call()
+            if self._end.wait(LOOK_S):
+                return
 
-    def scan(self) -> None:
-        """New folders come, changed ones are read, gone ones go."""
+    def _take_in(self, paths: Iterable[str]) -> None:
+        """Enter those that are new."""
         self._scanned = time.monotonic()
-        found = list(self._folders())
         with self.lock:
-            for path in found:
+            for path in paths:
                 if path not in self._at and self._is_shown(record := self._record_of(Path(path))):
                     self._adopt(record)
-            there = set(found)
+
+    def scan(self, *, logs: bool = True) -> None:
+        """New folders come, changed ones are read, gone ones go. Nobody waits while a log is read."""
+        found = list(self._runs())
+        if logs:
+            with self.reads_logs:
+                found += self.logs.look()
+        self._take_in(found)
+        there = set(found)
+        with self.lock:
             for job in list(self._jobs.values()):
                 if job.has_folder and str(job.folder.path) not in there and not job.folder.path.is_dir():
                     self._forget(job)
                 else:
                     self._look(job)
 
-    def _folders(self) -> Iterator[str]:
-        """Each run folder, and that of each log."""
+    def _runs(self) -> Iterator[str]:
+        """Each run folder."""
         yield from self._runs_below(str(self.root))
         for named in self.also:
             yield from [str(named)] if _is_run(str(named)) else self._runs_below(str(named))
-        with self._reads_logs:
-            yield from self.logs.look()
 
     def _runs_below(self, root: str) -> Iterator[str]:
         """`root/PROJECT/EXPERIMENT` that hold a run; what is known is not asked again."""

@@ -15,6 +15,7 @@ from launcher.core.events import Event
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.runs.folder import Folder
 from launcher.server.columns import Columns
+from launcher.server.jobs import Mark
 from launcher.server.services import Services, UsesServices
 from launcher.server.values import Uuid
 from launcher.views.read import LogOrRun
@@ -31,6 +32,8 @@ class ReadRun:
     uuid: str
     folder: Folder
     services: Services
+    mark: Mark
+    """Sizes and times of its files: equal where nothing has changed."""
     log: Path | None = None
     """The log of another program that it is."""
 
@@ -77,7 +80,7 @@ def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:
     """Raises `Problems` where there is no such job, or its folder holds links and pipes instead of files."""
     job = services.jobs.get(uuid)
     job.folder.check()
-    return ReadRun(uuid, job.folder, services, Path(job.record.log) if job.record.log else None)
+    return ReadRun(uuid, job.folder, services, job.mark, Path(job.record.log) if job.record.log else None)
 
 
 UsesRun = Annotated[ReadRun, Depends(read_run)]

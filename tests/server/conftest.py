@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
 from launcher.core.events import Ended, Event, Loaded, Phase, Saved, Started, Step, TrainingGroup, Usage, to_line
+from launcher.server.database import Base
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE, make_folders
+from tests.conftest import wait_until
 
 SPEC = """
 algorithm: {_target_: launcher.algorithms.grpo.GRPO, kl_loss_coef: 0.001}
@@ -85,18 +96,60 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL of the tests' own, which Debian's package begins as its user; empty without
+    POSTGRES, as SQLite takes no address."""
+    if "POSTGRES" not in os.environ:
+        yield ""
+        return
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"))
+    with TemporaryDirectory() as place:
+        user = {"user": "postgres", "cwd": place} if os.getuid() == 0 else {"cwd": place}
+        if user.get("user"):
+            shutil.chown(place, "postgres")
+        subprocess.run([programs / "initdb", "-D", "data", "-U", "tests", "-A", "trust", "-N"],
+                       check=True, stdout=subprocess.DEVNULL, **user)  # fmt: skip
+        options = ["-c", "listen_addresses=", "-k", place, "-F"]
+        server = subprocess.Popen([programs / "postgres", "-D", "data", *options], stderr=subprocess.DEVNULL, **user)
+        try:
+            yield f"postgresql+psycopg://tests@/postgres?host={place}"
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait()
+
+
+@pytest.fixture
+def database(postgres: str, tmp_path: Path) -> str:
+    """The address of a database that is empty."""
+    if not postgres:
+        return ""
+    name, engine = f"t{uuid4().hex}", create_engine(postgres)
+
+    def make() -> bool:
+        with suppress(OperationalError), engine.begin() as connection:  # it may be beginning
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+            return True
+        return False
+
+    wait_until(make)
+    engine.dispose()
+    return f"{postgres}&options=-csearch_path%3D{name}"
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
 @pytest.fixture
-def serve(root: Path) -> Iterator[Callable[..., TestClient]]:
+def serve(root: Path, database: str) -> Iterator[Callable[..., TestClient]]:
     """`serve(**settings)` starts a server of `root`; each is stopped in the end."""
     open_clients = list[TestClient]()
 
     def start(**settings: Any) -> TestClient:
-        client = TestClient(create_app(ServerSettings(root=root, **settings)), base_url="http://localhost:8000")
+        app = create_app(ServerSettings(root=root, **{"database": database, **settings}))
+        client = TestClient(app, base_url="http://localhost:8000")
         client.__enter__()
         open_clients.append(client)
         return client
@@ -109,6 +162,10 @@ def serve(root: Path) -> Iterator[Callable[..., TestClient]]:
 @pytest.fixture
 def client(serve: Callable[..., TestClient]) -> TestClient:
     return serve()
+
+
+def lose_database(client: TestClient) -> None:
+    Base.metadata.drop_all(client.app.state.services.database.engine)  # type: ignore[attr-defined]
 
 
 def record_in(folder: Path) -> dict[str, Any]:

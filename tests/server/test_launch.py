@@ -15,7 +15,7 @@ import pytest
 from launcher.core.events import events_of
 from launcher.runs.folder import Folder, holder
 from tests.conftest import wait_until
-from tests.server.conftest import record_in
+from tests.server.conftest import lose_database, record_in
 
 ROWS = [{"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{n}+1="}], "ability": "math",
          "reward_model": {"style": "rule", "ground_truth": str(n + 1)}} for n in range(24)]  # fmt: skip
@@ -100,7 +100,7 @@ def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root,
     assert sorted(each.status_code for each in made) == [200, 200, 200, 201]
     assert made[0].json()["model"] == "tiny"
     assert len({each.json()["uuid"] for each in made}) == 1
-    (root / ".rlrun-serve.sqlite").unlink()
+    lose_database(client)
     client = serve(reindex=True)
     again = client.post("/api/jobs", json=body, headers=headers)
     assert (again.status_code, again.json()["uuid"]) == (200, made[0].json()["uuid"])

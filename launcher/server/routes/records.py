@@ -136,10 +136,7 @@ def get_findings(run: UsesRun, profile: str = "") -> Json:
     """What `rlrun diagnose --json` prints; `profile` is the name of one of conf/health."""
     if profile and profile not in profile_names():
         raise Problems(Problem("profile", "no profile of that name", f"it may be {', '.join(profile_names())}"))
-    file = run.log or run.folder.events
-    stamp = os.stat(file) if file.is_file() else None
-    key = (file, profile, stamp and (stamp.st_size, stamp.st_mtime_ns, stamp.st_ino))
-    return Json(run.services.memo.get(key, lambda: _findings(run, profile)))
+    return Json(run.services.memo.get(("findings", run.uuid, run.mark, profile), lambda: _findings(run, profile)))
 
 
 def _findings(run: ReadRun, profile: str) -> list[Any]:
@@ -306,4 +303,5 @@ def get_comparison(services: UsesServices, jobs: Annotated[str, Query(max_length
     if len(names) > MOST_JOBS:
         raise Problems(Problem("jobs", f"got {len(names)}", f"use at most {MOST_JOBS}"))
     runs = [read_run(name, services) for name in names]
-    return Json(compare_folders([run.folder for run in runs]).node)
+    key = "compare", *((run.uuid, run.mark) for run in runs)
+    return Json(services.memo.get(key, lambda: compare_folders([run.folder for run in runs]).node))
