@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from starlette.responses import Response
 
 from launcher.core.events import writable
 from launcher.core.redaction import redact
+
+_STEERING = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def plain(view: Any) -> Any:
@@ -26,12 +29,15 @@ def plain(view: Any) -> Any:
 
 
 def encoded(view: Any) -> bytes:
-    """`view` as JSON."""
+    """`view` as JSON. Characters that steer a terminal or turn text around are escapes, also those that JSON leaves."""
     node = writable(plain(view))
     try:
-        return orjson.dumps(node)
+        found = orjson.dumps(node)
     except orjson.JSONEncodeError:  # an integer of more than 64 bits, which a person typed
         return json.dumps(node, allow_nan=False).encode()
+    if found.isascii():
+        return found
+    return _STEERING.sub(lambda each: f"\\u{ord(each[0]):04x}", found.decode()).encode()
 
 
 class Json(Response):

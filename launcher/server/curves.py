@@ -23,16 +23,11 @@ TOKENS = "perf/total_num_tokens"
 PARTS = "timing_s/"
 """Begins the name of a metric of seconds of a part of a step."""
 WORDS: Mapping[str, Sequence[str]] = {
-    "policy_loss": ("actor/pg_loss", "actor/loss"),
-    "value_loss": ("critic/vf_loss",),
-    "reward_mean": ("critic/score/mean", "critic/rewards/mean"),
-    "reward_std": ("critic/score/std", "critic/rewards/std"),
-    "kl_divergence": ("actor/kl_loss", "actor/reward_kl_penalty"),
-    "entropy": ("actor/entropy",),
-    "clip_fraction": ("actor/pg_clipfrac",),
-    "loss": ("train/loss", "actor/loss", "actor/dpo_loss"),
-}
-"""What guides call the metrics of a step; the first of these names that a run has is meant."""
+    "policy_loss": ["actor/loss"], "value_loss": [], "reward_mean": ["critic/rewards/mean"],
+    "reward_std": ["critic/rewards/std"], "kl_divergence": ["actor/reward_kl_penalty"], "entropy": [],
+    "clip_fraction": [], "loss": ["actor/loss", "actor/dpo_loss"],
+}  # fmt: skip
+"""What guides call the metrics of a step, and which are meant where a run lacks that of the catalogue."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +116,9 @@ def metric_nodes(of: Columns, names: Sequence[str], rows: Ints) -> list[dict[str
     place_of = np.full(end - begin, -1, np.int64)
     place_of[rows - begin] = np.arange(rows.size)
     ours = by_our_names(names)
-    words = [(word, [ours[name] for name in meant if name in ours]) for word, meant in WORDS.items()]
+    words = [
+        (word, [ours[name] for name in (canonical(word), *others) if name in ours]) for word, others in WORDS.items()
+    ]
     for name in names:
         each = of.series[name]
         own = slice(*np.searchsorted(each.rows, [begin, end]))
