@@ -17,7 +17,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.server.database import Database, TokenRow
 
 Scope = Literal["read", "launch", "admin"]
-SCOPES = get_args(Scope)
+SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class AccessTokens:
         self._lock = threading.Lock()
         with database.session() as session:
             rows = session.scalars(select(TokenRow))
-            self._holders = {row.digest: Holder(_scope(row.scope), row.who) for row in rows}
+            scopes: dict[str, Scope] = {scope: scope for scope in SCOPES}  # another, of a later version, reads
+            self._holders = {row.digest: Holder(scopes.get(row.scope, "read"), row.who) for row in rows}
 
     @property
     def are_wanted(self) -> bool:
@@ -82,7 +83,3 @@ class AccessTokens:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _scope(text: str) -> Scope:
-    return next((scope for scope in SCOPES if scope == text), "read")

@@ -49,8 +49,6 @@ class ServedJob:
     body: bytes = b""
     """The same as JSON: a list of a thousand jobs only joins them."""
     standing: Standing = field(default_factory=lambda: Standing("created"))
-    version: int = 0
-    """Of the last change: every change of any job has a larger one."""
     mark: Mark = ()
     reader: RunReader | None = None
     """While it is written."""
@@ -75,7 +73,6 @@ class Jobs:
     def __init__(self, root: Path, also: Iterable[Path], database: Database) -> None:
         self.root, self.also, self.database = root, tuple(also), database
         self.logs = CopiedLogs(root, self.also)
-        self.version = 0
         self.at_each_look = list[Callable[[], None]]()
         self._scanned = 0.0
         self._jobs = dict[str, ServedJob]()
@@ -100,19 +97,10 @@ class Jobs:
             self._look(found)
             return found
 
-    def find(self, uuid: str) -> Folder:
-        """The job's folder, in which nothing is while it has not been started. Raises `Problems`."""
-        return self.get(uuid).folder
-
     def every(self) -> list[ServedJob]:
         """All jobs, the one that began last first."""
         jobs = list(self._jobs.values())  # at once, so without waiting for a look at all folders
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
-
-    def changed_since(self, version: int) -> list[ServedJob]:
-        """The jobs that changed after `version`, and so are newer than what somebody has seen."""
-        with self.lock:
-            return [job for job in self._jobs.values() if job.version > version]
 
     # ---- changing
 
@@ -294,7 +282,6 @@ class Jobs:
             session.execute(delete(JobRow).where(JobRow.uuid == job.uuid))
         del self._jobs[job.uuid]
         self._at.pop(str(job.folder.path), None)
-        self.version += 1
 
     def _look(self, job: ServedJob, *, anew: bool = False) -> None:
         """Read what has changed of it."""
@@ -307,8 +294,7 @@ class Jobs:
         node = job_node(job.record, run, standing, job.words, attempt=len(job.folder.attempts()))
         job.mark = mark
         if node != job.node:
-            self.version += 1
-            job.node, job.body, job.standing, job.version = node, encoded(node), standing, self.version
+            job.node, job.body, job.standing = node, encoded(node), standing
 
     def begins(self, job: ServedJob) -> bool:
         """Whether the process that was started last is there, and may not have begun to write."""

@@ -88,25 +88,24 @@ class Launching:
         if key and (made := self.jobs.of_key(key, digest)):
             return made, False
         typed = [*new.typed, *self._at_root]
-        self._check_root(typed)
+        if any(word.lstrip("+~").startswith(f"{ROOT}=") for word in typed if word not in self._at_root):
+            got = "is the folder that the server was started with"
+            raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
         page = job.plan(StartRequest(tuple(typed)))
         if page.run is None:
-            raise Problems(_failures(page))
+            failed = (each for each in page.results if each.level == "FAIL")
+            raise Problems(Problem(each.subject, each.message, each.fix) for each in failed)
         about, trainer = dict(new.about), page.run.trainer
+        named: dict[str, Any] = {name: about[name] for name in ("name", "description") if name in about}
         with self.jobs.lock:
             if trainer.experiment_name is None and (name := str(about.get("name", ""))):
                 typed.append(f"{EXPERIMENT}={self._free_name(trainer.project_name, name)}")
             record = JobRecord(
-                str(uuid4()), **about, created_at=time.time(), words={**new.words, **_named(about)},
+                str(uuid4()), **about, created_at=time.time(), words={**new.words, **named},
                 planned=words_of_node(to_node(page.run), page.choices.get("model", "")),
                 arguments=tuple(typed), key=key, digest=digest if key else "",
             )  # fmt: skip
             return self.jobs.add_once(record)
-
-    def _check_root(self, typed: Sequence[str]) -> None:
-        if any(word.lstrip("+~").startswith(f"{ROOT}=") for word in typed if word not in self._at_root):
-            got = "is the folder that the server was started with"
-            raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
 
     def _free_name(self, project: str, name: str) -> str:
         """A name that neither a folder nor a job that waits to be started has."""
@@ -203,13 +202,5 @@ class Launching:
             return self.jobs.get(changed.uuid)
 
 
-def _named(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: about[name] for name in ("name", "description") if name in about}
-
-
 def _not_now(found: ServedJob, fix: str) -> Problem:
     return Problem(found.uuid, f"is {found.standing.status}", fix, "changed")
-
-
-def _failures(page: Page) -> list[Problem]:
-    return [Problem(each.subject, each.message, each.fix) for each in page.results if each.level == "FAIL"]

@@ -56,19 +56,15 @@ def listen(host: str, ports: Sequence[int]) -> list[socket.socket]:
     for port in ports:
         try:
             kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-            found.append(_limit_unsent(socket.create_server((host, port), family=kind, backlog=512)))
+            found.append(socket.create_server((host, port), family=kind, backlog=512))
         except OSError as error:
             got = f"port {port} of {host} cannot be taken: {error_message(error)}"
             raise Problems(Problem("--port", got, "use another, or --port 0 for a free one", "in-use")) from error
+        # a connection that it takes holds little for a client that does not read, and not for long
+        found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
+            found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
     return found
-
-
-def _limit_unsent(listener: socket.socket) -> socket.socket:
-    """Every connection that it takes holds little for a client that does not read, and not for long."""
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
-    return listener
 
 
 def run(app: FastAPI, sockets: list[socket.socket], began: Callable[[], None]) -> None:

@@ -3,7 +3,7 @@ line has; these say what they hold."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -99,11 +99,19 @@ class JobNode(BaseModel):
     alerts: AlertCounts
 
 
-class JobPage(BaseModel):
-    items: list[JobNode]
+Item = TypeVar("Item")
+
+
+class Page(BaseModel, Generic[Item]):
+    """A part of a list that is counted whole."""
+
+    items: list[Item]
     total: int
     page: int
     size: int
+
+
+class JobPage(Page[JobNode]): ...
 
 
 # ---- what requests hold

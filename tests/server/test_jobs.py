@@ -88,7 +88,7 @@ def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
     def curve(of):
         return of.get(f"{at}/curves", params={"names": "actor/entropy"}).json()["curves"]["actor/entropy"]
 
-    before, events = curve(client), Columns(client.app.state.services.jobs.find(job["uuid"]).events).read_on()
+    before, events = curve(client), Columns(client.app.state.services.jobs.get(job["uuid"]).folder.events).read_on()
     log.write_text(text)
     client.app.state.services.jobs.logs.get(events.path.parent).wait_until = 0.0
     client.app.state.services.jobs.scan()

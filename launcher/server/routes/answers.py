@@ -19,7 +19,7 @@ from launcher.server.columns import Ints
 from launcher.server.problems import declared
 from launcher.server.reading import PageNumber, PageSize, ReadRun, StepNumber, UsesRun, page_of
 from launcher.server.tokens import NAME, TokenPlaces
-from launcher.server.values import Number, Text
+from launcher.server.values import Number, Page, Text
 from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
@@ -57,11 +57,7 @@ class GroupAnswers(GroupSummary):
     answers: list[GroupAnswer]
 
 
-class GroupPage(BaseModel):
-    items: list[GroupSummary]
-    total: int
-    page: int
-    size: int
+class GroupPage(Page[GroupSummary]): ...
 
 
 class Token(BaseModel):
@@ -90,11 +86,7 @@ class PromptRow(BaseModel):
     """The mean over the answers of each step."""
 
 
-class PromptPage(BaseModel):
-    items: list[PromptRow]
-    total: int
-    page: int
-    size: int
+class PromptPage(Page[PromptRow]):
     complete: bool
     """Whether all answers were looked at; of very many only the latest are."""
 

@@ -27,7 +27,7 @@ async def stream_run(socket: WebSocket, uuid: str, after: Annotated[int, Query(g
     services: Services = socket.app.state.services
 
     def find() -> Folder:
-        folder = services.jobs.find(uuid)
+        folder = services.jobs.get(uuid).folder
         folder.check()
         return folder
 

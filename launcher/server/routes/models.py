@@ -38,12 +38,12 @@ def export_checkpoint(
 ) -> Json:
     """Write a checkpoint as a plain model folder, as `rlrun checkpoints export --to hf` does; answers once it is
     there."""
-    body, folder = body or ExportBody.model_construct(), services.jobs.find(uuid)
+    body, folder = body or ExportBody.model_construct(), services.jobs.get(uuid).folder
     services.launching.check_own(uuid)
     kept_checkpoints.of_step(folder, step, "step")
     to = _new_model(services, body.to or f"{folder.path.name}-step-{step}")
     words = ["checkpoints", "export", str(folder.path), "--to", "hf", "--out", str(to), "--step", str(step)]
-    return Json(_within_root(services, _ask([*words, *(["--merge"] if body.merge else [])])), 201)
+    return Json(_within_root(services, _ask(*words, *(["--merge"] if body.merge else []))), 201)
 
 
 class MergeBody(RequestBody):
@@ -69,7 +69,7 @@ def merge_models(body: MergeBody, services: UsesServices) -> Json:
     words = ["model", "merge", "--method", body.method, "--out", str(_new_model(services, body.to))]
     words += [f"{name}={value}" for name, value in options.items() if value is not None]
     models = [_model(services, name) for name in body.models]
-    return Json(_within_root(services, _ask([*words, "--", *models], options_last=False)), 201)
+    return Json(_within_root(services, _ask(*words, "--", *models)), 201)
 
 
 def _new_model(services: Services, name: str) -> Path:
@@ -86,17 +86,15 @@ def _model(services: Services, name: str) -> str:
     if "@" not in name and exported.is_dir():
         return str(exported)
     uuid, _, step = name.partition("@")
-    folder = services.jobs.find(uuid)
+    folder = services.jobs.get(uuid).folder
     kept = kept_checkpoints.of_step(folder, int(step), "step") if step else kept_checkpoints.newest(folder)
     return str(kept.path.absolute())
 
 
-def _ask(words: list[str], *, options_last: bool = True) -> dict[str, Any]:
-    """What a command prints as JSON, in a process of its own, as it loads torch. Raises its problems."""
-    typed = [*words, "--json"] if options_last else [words[0], words[1], "--json", *words[2:]]
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "launcher", *typed], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
+def _ask(*words: str) -> dict[str, Any]:
+    """What a command of two words prints as JSON, in a process of its own, as it loads torch. Raises its problems."""
+    command = [sys.executable, "-P", "-m", "launcher", *words[:2], "--json", *words[2:]]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").splitlines()
         found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
