@@ -112,6 +112,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
         "clusters/nodes/",
         "clusters/local/usage.py",
         "engines/verl/guard.py",
+        "environments/processes.py",
     ),
     "pynvml": (
         "core/machine.py",

@@ -165,7 +165,7 @@ class Sessions(ABC):
         return {}
 
 
-SEVERAL = ReadOnlyWith("several_turns", fix="environment=tools", why="the environment has one turn")
+SEVERAL = ReadOnlyWith("several_turns", fix="environment=python", why="the environment has one turn")
 
 
 @settings

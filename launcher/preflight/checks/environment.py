@@ -51,8 +51,8 @@ class Played:
     @property
     def seen(self) -> Any:
         """All that must be equal in an equal episode."""
-        said = [(one.messages, one.ended, one.reward, one.state) for one in self.observations]
-        return said, self.final.reward, dict(self.final.parts)
+        observed = [(one.messages, one.ended, one.reward, one.state) for one in self.observations]
+        return observed, self.final.reward, dict(self.final.parts)
 
 
 class Player:
