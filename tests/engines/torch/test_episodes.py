@@ -28,6 +28,7 @@ from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer, scored
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.collate import collate
+from launcher.engines.torch.train.measure import batch_metrics
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
 from launcher.spec.episode import Episode, Turn
@@ -354,3 +355,12 @@ def test_an_environment_that_never_answers_is_a_timeout(chat: tuple[CausalLM, Br
     assert [one.ended for one in episodes] == ["timeout", "finished"]
     assert "timeout_s" in episodes[0].fault and sessions.ended[1] == "timeout"
     assert runner.pop_metrics()["agent/faults/share"] == 0.5
+
+
+def test_what_an_environment_said_is_no_part_of_the_prompt(chat: tuple[CausalLM, Bridge]) -> None:
+    """Lengths are those of the prompt, and of what the policy wrote."""
+    said = Turn([6, 7, 8, 9], "environment")
+    turns = (Turn([5, 1], stop="end", versions=[0, 0]), said, Turn([9, 5, 1], stop="end", versions=[0, 0, 0]))
+    batch = collate([Episode([3, 4, 5], turns, group=0, reward=1.0, ended="finished") for _ in range(2)], chat[0])
+    found = batch_metrics(batch, batch, True, 64, [1], 8)
+    assert (found["prompt_length/max"], found["response_length/max"], found["prompt_length/clip_ratio"]) == (3, 5, 0)

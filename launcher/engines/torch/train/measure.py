@@ -77,7 +77,10 @@ def batch_metrics(
     if sampled:  # pairs among sampled answers have no score
         raw, prepared = (batch.rows(batch.preference == 0) for batch in (raw, prepared))
     answer = raw.mask.sum(-1)  # [B]
-    values = {"prompt_length": raw.length - answer, "response_length": answer}
+    prompt = raw.length - answer
+    if raw.turn is not None:  # what an environment said between the turns is no prompt
+        prompt = torch.where(answer > 0, (raw.mask > 0).int().argmax(1).to(prompt), prompt)
+    values = {"prompt_length": prompt, "response_length": answer}
     ends = torch.isin(raw.tokens, raw.tokens.new_tensor(eos)) & (raw.mask > 0)  # [B, T]
     values["train/end_token_share"] = ends.any(-1)
     if max_prompt is not None:
