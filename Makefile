@@ -146,6 +146,9 @@ serve-load: $(VENV)/ready-dev  ## a server of SERVED runs (1000): list, first cu
 test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and SwanLab read back
 	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
 
+episodes: $(VENV)/ready-dev  ## 64 episodes whose tools take 0 to 5 s, against the longest chain
+	$(VENV)/bin/python benchmarks/episodes.py
+
 equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) and with this working tree: equal events and weights
 	git worktree add --quiet --detach .base-$(BASE) $(BASE)
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
