@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-api test-postgres serve-load equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -139,6 +139,9 @@ $(VENV)/ready-postgres: $(VENV)/ready-dev
 test-postgres: $(VENV)/ready-postgres  ## the server's tests with SQLite, then with a PostgreSQL of their own (Debian's)
 	$(VENV)/bin/python -m pytest tests/server --ignore tests/server/page
 	POSTGRES=1 $(VENV)/bin/python -m pytest tests/server --ignore tests/server/page
+
+test-plans: $(VENV)/ready-dev  ## 100 drawn launches: the plan of the page's form is what rlrun plan prints
+	LAUNCHES=100 $(VENV)/bin/python -m pytest tests/server/test_launch.py -k drawn_launch
 
 serve-load: $(VENV)/ready-dev  ## a server of SERVED runs (1000): list, first curve, memory, and 200 clients of one run for SECONDS (60), one of them frozen
 	$(VENV)/bin/python benchmarks/serve_load.py --runs $(or $(SERVED),1000) --steps 10000 --touches 200 --seconds $(or $(SECONDS),60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -122,9 +123,22 @@ def test_all_that_is_wrong_is_named_at_once(client):
     assert client.get("/api/jobs").json()["total"] == 0
 
 
-def test_a_plan_is_what_the_command_line_prints(client):
-    body = {"arguments": TINY, "settings": {"optim.lr": 0.001}}
-    found = client.post("/api/plan", json=body).json()
+def drawn_launch(seed):
+    """What a person may put into the form, some of it wrong."""
+    chance = random.Random(seed)
+    arguments = [f"algorithm={chance.choice(['sft', 'grpo', 'dpo', 'ppo', 'rloo'])}", "model=tiny"]
+    arguments += chance.choice([["data=reverse"], ["data=none-such"], []])
+    values = {"optim.lr": [1e-3, 3e-6, -1.0, "fast"], "sampler.n": [4, 1, 0], "data.train_batch_size": [8, 7, 10**6],
+              "seed": [1, 2], "trainer.total_training_steps": [3], "optim.lrr": [1]}  # fmt: skip
+    settings = {name: chance.choice(values[name]) for name in chance.sample(list(values), chance.randint(0, 4))}
+    words = {"learning_rate": 1e-5, "rollout_n": 3, "num_epochs": 2, "context_length": 64, "kl_coef": 0.01}
+    return {"arguments": arguments, "settings": settings, **dict(chance.sample(list(words.items()), 1))}
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("LAUNCHES", "5"))))
+def test_the_plan_of_a_drawn_launch_is_what_the_command_line_prints(client, seed):
+    """`make test-plans` draws 100."""
+    found = client.post("/api/plan", json=drawn_launch(seed)).json()
     words = shlex.split(found.pop("command"))
     assert words[:2] == ["rlrun", "train"]
     done = subprocess.run([sys.executable, "-m", "launcher", "plan", "--json", *words[2:]], capture_output=True)

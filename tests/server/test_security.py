@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -304,8 +305,55 @@ def test_a_port_that_is_taken_is_a_problem():
         listen("127.0.0.1", [taken.getsockname()[1]])
 
 
-def test_connections_are_counted():
-    assert Guard(None, None, frozenset(), RequestLimits(requests=0))._open == {"http": 0, "websocket": 0}
+def test_a_request_and_a_socket_too_many_are_refused_until_others_end(client):
+    """With room for one of each, while that is being answered."""
+    heads = {"headers": [(b"host", b"localhost")], "query_string": b"", "path": "/api/jobs", "method": "GET"}
+
+    async def ask() -> list[list[dict]]:
+        entered, may_end = asyncio.Event(), asyncio.Event()
+
+        async def answer(connection, receive, send):
+            entered.set()
+            await may_end.wait()
+
+        guard = Guard(
+            answer, client.app.state.services.tokens, frozenset({"localhost"}), RequestLimits(requests=1, sockets=1)
+        )
+        found = []
+        for kind in ("http", "websocket"):
+            entered.clear()
+            may_end.clear()
+
+            async def request(kind=kind):
+                sent = []
+
+                async def send(message):
+                    sent.append(message)
+
+                async def receive():
+                    return {"type": "websocket.connect"}
+
+                await guard({"type": kind, **heads}, receive, send)
+                return sent
+
+            first = asyncio.create_task(request())
+            await entered.wait()
+            refused = await request()
+            may_end.set()
+            found += [await first, refused, await request()]
+        return found
+
+    first, refused, later, first_socket, refused_socket, later_socket = asyncio.run(ask())
+    assert first == later == first_socket == later_socket == []
+    assert (refused[0]["status"], dict(refused[0]["headers"])[b"retry-after"]) == (503, b"1")
+    assert (refused_socket[0]["type"], refused_socket[0]["code"]) == ("websocket.close", 1013)
+
+
+def test_a_connection_too_many_is_closed(server, monkeypatch):
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert b" 200 " in server(asked)
+    monkeypatch.setattr(listening, "CONNECTIONS", 0)
+    assert server(asked) == b""
 
 
 def test_what_a_client_does_not_read_is_held_for_a_bounded_time_and_size():

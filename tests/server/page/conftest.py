@@ -19,6 +19,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.events import Alert, Ended, Loaded, Started, Step, Usage, to_line
 from launcher.spec.stored import to_yaml
+from tests.logs.same_run import FORMS, collapse
 
 CHROMIUM = Path("/usr/bin/chromium")
 COMMAND = [sys.executable, "-P", "-m", "launcher"]
@@ -33,8 +34,9 @@ class Served:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        (place / "logs").mkdir(exist_ok=True)
         self.process = subprocess.Popen(
-            [*COMMAND, "serve", "--port", "0"], cwd=place, stdout=subprocess.PIPE, text=True
+            [*COMMAND, "serve", "--port", "0", "--also", "logs"], cwd=place, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout
         self.address = self.process.stdout.readline().split()[-1]
@@ -45,7 +47,13 @@ class Served:
             return json.load(found)
 
     def uuid(self, run: str) -> str:
-        return next(job["uuid"] for job in self.ask("/api/jobs?size=500")["items"] if job["run"] == run)
+        """Of a run that may be found in a moment."""
+
+        def found() -> str:
+            jobs = self.ask("/api/jobs?size=500")["items"]
+            return next((job["uuid"] for job in jobs if job["run"].endswith(run)), "")
+
+        return str(until(found))
 
     def close(self) -> None:
         self.process.terminate()
@@ -91,6 +99,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (samples / "tokens.jsonl").write_text(json.dumps(facts) + "\n")
     for seed in range(2):
         write_long_run(place / "runs" / "long" / f"seed-{seed}", steps=2_000, metrics=20, seed=seed)
+    (place / "logs").mkdir()
+    for name, form in (("verl", "verl"), ("trl", "trl dicts")):
+        (place / "logs" / f"{name}.log").write_text(str(FORMS[form](collapse())))
     return place
 
 

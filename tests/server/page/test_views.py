@@ -16,6 +16,7 @@ VIEWS = (
     "/run/{small}", "/run/{long}", "/run/{small}/step/3", "/run/{small}/answers", "/run/{small}/group/3/1",
     "/run/{small}/answer/3/1/0", "/run/{small}/prompts", "/run/{small}/machines", "/run/{long}/machines",
     "/run/{small}/checkpoints", "/run/{small}/logs", "/run/{small}/settings?other={long}",
+    "/run/{verl}", "/run/{verl}/logs", "/run/{trl}",
 )  # fmt: skip
 LOOKS = {
     "light": {"color_scheme": "light"},
@@ -30,6 +31,8 @@ def uuids(server: Served) -> dict[str, str]:
         "small": server.uuid("rlrun/small"),
         "long": server.uuid("long/seed-0"),
         "other": server.uuid("long/seed-1"),
+        "verl": server.uuid("verl.log"),
+        "trl": server.uuid("trl.log"),
     }
 
 
@@ -55,9 +58,13 @@ def test_a_view(visit, uuids, view, look):
 
 
 def test_texts_of_a_run_are_never_markup(visit, uuids):
-    page = visit(f"/run/{uuids['long']}")
-    page.get_by_text("<b>it</b> fell").first.wait_for()
-    assert page.locator(".finding b").count() == 0
+    page = visit(f"/run/{uuids['other']}")
+    page.locator("h1").first.wait_for()
+    sent = "{method: 'PATCH', headers: {'content-type': 'application/json'}, body: JSON.stringify({name: '<b>it</b>'})}"
+    page.evaluate(f"fetch('/api/jobs/{uuids['other']}', {sent})")
+    page.reload()
+    page.get_by_text("<b>it</b>").first.wait_for()
+    assert page.locator("main b", has_text="it").count() == 0
 
 
 def test_keys_lead_to_rows_and_views(visit):
@@ -80,12 +87,13 @@ def test_keys_lead_to_rows_and_views(visit):
 
 def test_marked_runs_are_compared(visit):
     page = visit("/runs?search=seed")
+    page.get_by_role("checkbox").nth(1).wait_for()
     for box in page.get_by_role("checkbox").all():
         box.check()
     page.get_by_role("link", name="Compare 2").click()
     page.wait_for_url("**/compare?jobs=*")
     page.get_by_role("heading", name="Settings that differ").wait_for()
-    assert page.locator(".chart canvas").count() > 0
+    page.locator(".chart canvas").first.wait_for()
     assert page.get_by_text("trainer.experiment_name").count() > 0 or page.get_by_text("seed").count() > 0
 
 

@@ -13,7 +13,8 @@ export function number(value) {
 
 /** A number of an axis, with the digits that tell it from its neighbours. @param {number} value @param {number} step to the next */
 export function tick(value, step) {
-  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  let digits = 0;
+  while (digits < 7 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6 * step * 10 ** digits) digits += 1;
   return Math.abs(value) >= 1e5 || digits > 5 ? number(value) : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
