@@ -10,9 +10,9 @@ sft=${SFT:-runs/email-agent/sft-$name}
 
 if [ -z "${SFT:-}" ]; then
   rlrun train algorithm=sft model=tiny-email data=email_search \
-    data.noise=0.5 data.repeats=10 data.train_batch_size=32 \
+    data.noise=0.5 data.repeats=8 data.train_batch_size=32 \
     optim.lr=3e-3 optim.lr_warmup_steps=20 'optim.betas=[0.9,0.95]' \
-    trainer.total_training_steps=1200 trainer.micro_batch_size_per_gpu=32 trainer.test_freq=600 trainer.save_freq=1200 \
+    trainer.total_training_steps=1800 trainer.micro_batch_size_per_gpu=32 trainer.test_freq=900 trainer.save_freq=1800 \
     trainer.project_name=email-agent trainer.experiment_name="sft-$name" \
     engine.num_threads=1 "$@"
 fi
@@ -20,7 +20,7 @@ fi
 rlrun train algorithm="$algorithm" model=hf model.path="$sft" data=email_search \
   environment=email_search environment.system_prompt= environment.max_turns=5 environment.wrong=0 \
   sampler.n=8 \
-  optim.lr=1e-3 optim.lr_warmup_steps=5 'optim.betas=[0.9,0.95]' \
+  optim.lr=1e-3 optim.lr_warmup_steps=5 optim.lr_scheduler_type=linear optim.min_lr_ratio=0.1 'optim.betas=[0.9,0.95]' \
   trainer.total_training_steps=100 trainer.micro_batch_size_per_gpu=128 trainer.test_freq=20 trainer.save_freq=100 \
   trainer.project_name=email-agent trainer.experiment_name="$algorithm-$name" \
   engine.num_threads=1 "$@"

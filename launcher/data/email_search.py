@@ -3,7 +3,7 @@
 One mail, and one of the questions that it answers (`data=email_search`):
     from: anna  date: 2026-03-05  subject: budget  "budget is on friday in rome at 9"
     prompt "which day is the budget meeting with anna"  ground_truth "friday"
-    extra_info {"message_ids": ["m17"], "mailbox": "generated:240:7"}
+    extra_info {"message_ids": ["m17"], "mailbox": "generated:360:7"}
 A third of the mails are notes about the same subject by the same person, which answer nothing. A demonstration is the
 conversation in which the mail is found, read, and the question answered; with `noise` each of its turns may be a
 mistake: too few keywords, another mail, or "I don't know".
@@ -66,7 +66,7 @@ def generated(n_mails: int, seed: int) -> list[tuple[Mail, Mapping[str, str]]]:
     """Mails in a random order, each with what it holds of each of `VALUES`; notes say nothing."""
     draw = random.Random(f"mails {seed}")
     notes = n_mails // NOTES
-    side = max(len(PEOPLE), math.isqrt(n_mails) + 1)  # names enough for all pairs
+    side = max(len(PEOPLE), math.isqrt(n_mails - notes - 1) + 1)  # names enough for all pairs
     pairs = draw.sample(range(side * side), n_mails - notes)
     numbers = draw.sample(range(n_mails), n_mails)
     found = []
@@ -131,9 +131,9 @@ def _files(source: str) -> list[str]:
 class EmailQuestions(Dataset):
     """Questions about generated mails, for environment=email_search."""
 
-    n_mails: Annotated[int, Field(ge=3)] = 240
+    n_mails: Annotated[int, Field(ge=3)] = 360
     """Mails in the mailbox."""
-    n_prompts: AtLeastOne = 352
+    n_prompts: AtLeastOne = 592
     """Training questions, all distinct."""
     n_val: Count = 128
     """Held-out questions, disjoint from the training questions; 0 disables validation."""

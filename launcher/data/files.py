@@ -54,7 +54,8 @@ class Files(Dataset):
     format: Format = "auto"
     """Row format: `auto` reads messages, prompt and response (answer, completion), question and answer, prompt with
     chosen and rejected, verl's rows, `alpaca` (instruction, input, output) and `sharegpt` (conversations), whichever a
-    row has; by name the last two read nothing else. `gsm8k`, `math` and `hh` read the datasets of that name."""
+    row has; by name the last two read nothing else. `gsm8k`, `math` and `hh` read the datasets of that name, `mails`
+    questions about mails."""
     instruction: str | None = None
     """Text appended to each question; by default that of the format, which asks for the answer in the form its reward
     reads."""

@@ -38,12 +38,12 @@ def calls(row: Row) -> list[tuple[str, dict]]:
 
 def test_each_question_is_answered_by_its_mail_and_held_out_ones_are_none_of_the_others() -> None:
     train, val = rows("train", "prompts"), rows("val", "prompts")
-    assert (len(train), len(val), len({str(row.prompt) for row in [*train, *val]})) == (352, 128, 480)
-    with closing(Mailbox(mailbox_of("generated:240:7"))) as mailbox:
+    assert (len(train), len(val), len({str(row.prompt) for row in [*train, *val]})) == (592, 128, 720)
+    with closing(Mailbox(mailbox_of("generated:360:7"))) as mailbox:
         for row in [*train, *val]:
             _, what, _, _, topic, _, _, person = str(row.prompt).split()
             (found,) = [each for each in mailbox.search(f"{topic} {person}") if each.subject == topic]
-            assert row.extra_info == {"message_ids": [found.message_id], "mailbox": "generated:240:7"}
+            assert row.extra_info == {"message_ids": [found.message_id], "mailbox": "generated:360:7"}
             mail = mailbox.read(found.message_id)
             assert mail and f" {row.ground_truth}" in mail.body and what in ("day", "city", "hour")
 
@@ -59,12 +59,12 @@ def test_demonstrations_search_read_and_answer_and_noise_is_the_share_of_mistake
     noisy = rows("train", "answers", noise=0.5, repeats=3)
     short = [len(calls(row)[0][1]["keywords"].split()) == 1 for row in noisy]
     right = [calls(row)[2][1]["answer"] == row.ground_truth for row in noisy]
-    assert len(noisy) == 3 * 352 and 0.4 < sum(short) / len(short) < 0.6 and 0.05 < sum(right) / len(right) < 0.4
+    assert len(noisy) == 3 * 592 and 0.4 < sum(short) / len(short) < 0.6 and 0.05 < sum(right) / len(right) < 0.4
     assert any(calls(row)[2][1] == {"answer": NO_IDEA, "sources": []} for row in noisy)
     assert [calls(row) for row in rows("val", "answers", noise=0.5)] == [calls(row) for row in rows("val", "answers")]
 
 
-@pytest.mark.parametrize("n_mails", [3, 240, 5_000])
+@pytest.mark.parametrize("n_mails", [3, 384, 5_000])
 def test_mails_of_any_number_are_distinct_and_the_same_for_a_seed(n_mails: int) -> None:
     made = generated(n_mails, 1)
     assert len({mail.message_id for mail, _ in made}) == len(made) == n_mails
@@ -76,7 +76,7 @@ def test_mails_of_any_number_are_distinct_and_the_same_for_a_seed(n_mails: int) 
 
 def test_more_questions_than_the_mails_answer_are_refused() -> None:
     (problem,) = EmailQuestions(n_mails=30).problems()
-    assert "480" not in problem.fix and "352 training and 128 held-out questions are more than the 60" in problem.got
+    assert "592 training and 128 held-out questions are more than the 60" in problem.got
 
 
 def test_the_words_of_the_task_are_tokens_of_the_tiny_model() -> None:
