@@ -230,6 +230,10 @@ oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL again
 $(PEERS)/axolotl: $(PEERS)/ready
 	$(PEERS)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ axolotl==0.19.0
 
+.PHONY: template-episodes
+template-episodes: $(VENV)/ready-dev  ## 10,000 random episodes under the chat templates of six families: the ids trained are those sampled
+	EPISODES=10000 $(VENV)/bin/python -m pytest tests/text/test_bridge.py
+
 templates: $(PEERS)/axolotl  ## what is learned of chats under each chat template of TRL and axolotl, against what inference shows
 	PYTHONPATH=$(CURDIR) $(PEERS)/bin/python -W ignore benchmarks/chat_templates.py $(PEERS)/axolotl
 

@@ -52,6 +52,8 @@ class Spoken:
     """Why what looks like a call cannot be read as one; empty where there is none."""
     cut: bool = False
     """Whether the limit of tokens ended it."""
+    thought: str = ""
+    """What it thought before it said that."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ ids stay.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from launcher.core.problems import Problem, Problems
 from launcher.spec.data import Row
 from launcher.spec.environment import Spoken
-from launcher.text.calls import form_of, read_plain
+from launcher.text.calls import form_of, read_plain, without_thought
 from launcher.text.encoder import PROBE, Encoder, Unwritable, common_length, turns_of
 from launcher.text.stop_tokens import Turn
 
@@ -54,34 +55,41 @@ class Bridge:
     @staticmethod
     def turn_of(spoken: Spoken) -> Turn:
         """The turn as a chat template reads it."""
-        if not spoken.calls:
-            return {"role": "assistant", "content": spoken.content or spoken.text}
+        _, content = without_thought(spoken.text)
+        if spoken.calls or (not spoken.unreadable and content.strip() != spoken.content):
+            content = spoken.content
         calls = [
             {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": dict(call.arguments)}}
             for call in spoken.calls
         ]
-        return {"role": "assistant", "content": spoken.content, "tool_calls": calls}
+        thought = {"reasoning_content": spoken.thought} if spoken.thought else {}
+        return {"role": "assistant", "content": content, **thought, **({"tool_calls": calls} if calls else {})}
 
     def observation_ids(
         self, row: Row, history: Sequence[Turn], messages: Sequence[Turn], sampled: Sequence[int]
-    ) -> list[int]:
+    ) -> tuple[list[int], bool]:
         """What stands between the policy's last turn, whose ids `sampled` are, and its next: the rest of its end, the
-        messages, and the opening of an answer. `history` is the conversation after the prompt, that turn the last.
+        messages, and the opening of an answer. `history` is the conversation after the prompt, that turn the last. And
+        whether the template writes that turn, or an earlier one, otherwise now that the messages follow.
 
         Raises `Unwritable` where the template does not take the messages.
         """
-        before = [*turns_of(row.prompt), *history]
-        written = self.encoder.render([*before, *messages], row.template_args, open_answer=True)
-        other = self.encoder.render([*before[:-1], _unlike(before[-1]), *messages], row.template_args, open_answer=True)
-        ids = self.encoder.ids(written[len(written) - common_length(written[::-1], other[::-1]) :])
-        ends = [place for place, token in enumerate(ids) if token == sampled[-1]]
-        ends = ends or [place for place, token in enumerate(ids) if token in self.encoder.added]
-        return ids[ends[0] + 1 :] if ends else ids
+        before, write = [*turns_of(row.prompt), *history], partial(self.encoder.render, open_answer=True)
+        opened, written = write(before[:-1], row.template_args), write([*before, *messages], row.template_args)
+        other = write([*before[:-1], _unlike(before[-1]), *messages], row.template_args)
+        tail = written[len(written) - common_length(written[::-1], other[::-1]) :]
+        ids, rest = self.encoder.ids(tail), tail.partition(messages[0]["content"] or tail)[0]
+        end = self._end(self.encoder.ids(rest), sampled[-1]) or self._end(ids, sampled[-1])
+        text: str = self.encoder.tokenizer.decode(sampled, clean_up_tokenization_spaces=False)
+        return ids[end:], not written.startswith(opened + text)
 
-    def differs(self, row: Row, history: Sequence[Turn], ids: Sequence[int]) -> bool:
-        """Whether the template would write the conversation with an opened answer otherwise than `ids`."""
-        written = self.encoder.render([*turns_of(row.prompt), *history], row.template_args, open_answer=True)
-        return self.encoder.tokenizer.decode(ids, skip_special_tokens=False) != written
+    def _end(self, ids: Sequence[int], last: int) -> int:
+        """How many of `ids` belong to the turn that ends there: up to the token that was sampled last, or another that
+        ends turns, or else the first that is no text; 0 where there is none of these."""
+        for ends in ({last, *self.encoder.stop_tokens.ids}, self.encoder.added):
+            if places := [place for place, token in enumerate(ids) if token in ends]:
+                return places[0] + 1
+        return 0
 
 
 def _unlike(turn: Mapping[str, Any]) -> Turn:

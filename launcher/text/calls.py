@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from launcher.core.user_code import CallFailure, try_call
+from launcher.core.user_code import Raised, caught, shorten
 from launcher.spec.environment import Spoken, ToolCall
 
-_THOUGHT = re.compile(r"\A\s*(?:<think>)?.*?</think>\s*", re.DOTALL)
+_THOUGHT = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*?)</function>\s*\Z", re.DOTALL)
 _HARMONY = re.compile(
@@ -25,8 +25,8 @@ _HARMONY = re.compile(
     re.DOTALL,
 )
 
-Parts = tuple[str, list[str]]
-"""What a turn says, and each of its calls as it was written."""
+Parts = tuple[str, list[str], str]
+"""What a turn says, each of its calls as it was written, and what was thought before."""
 
 
 @dataclass(frozen=True)
@@ -45,39 +45,54 @@ class CallForm:
     def parse(self, text: str, cut: bool = False) -> Spoken:
         """What the policy said. Where a call cannot be read it is named, and none of the turn is called."""
         calls, unreadable = list[ToolCall](), ""
-        content, found = self.split(_THOUGHT.sub("", text))
+        content, found, thought = self.split(text)
         for written in found:
-            read = try_call(partial(self.read, written))
-            if isinstance(read, CallFailure):
-                unreadable = unreadable or read.reason.partition(": ")[2] or read.reason
+            read = caught(partial(self.read, written))
+            if isinstance(read, Raised):
+                unreadable = unreadable or shorten(" ".join(str(read.error).split())) or "it is not a call"
             else:
                 calls += read
         if self.begins and self.begins in content:
             unreadable = unreadable or f"a call that begins with {self.begins} has no end"
         named = [replace(call, id=call.id or f"call{number:05}") for number, call in enumerate(calls)]
-        return Spoken(text, content.strip(), () if unreadable else tuple(named), unreadable, cut)
+        return Spoken(text, content.strip(), () if unreadable else tuple(named), unreadable, cut, thought)
 
 
 def read_plain(text: str, cut: bool = False) -> Spoken:
     """A turn of a model that calls nothing."""
-    return Spoken(text, _THOUGHT.sub("", text).strip(), cut=cut)
+    thought, content = without_thought(text)
+    return Spoken(text, content.strip(), cut=cut, thought=thought)
+
+
+def without_thought(text: str) -> tuple[str, str]:
+    """What was thought in <think>, which the opening of the turn may have begun, and what follows it."""
+    found = _THOUGHT.match(text)
+    return (found[1].strip("\n"), text[found.end() :]) if found else ("", text)
 
 
 def _by(pattern: str) -> Callable[[str], Parts]:
     """Calls are what the group of `pattern` matches."""
     known = re.compile(pattern, re.DOTALL)
-    return lambda text: (known.sub("", text), known.findall(text))
+
+    def split(text: str) -> Parts:
+        thought, content = without_thought(text)
+        return known.sub("", content), known.findall(content), thought
+
+    return split
 
 
 def _by_channel(text: str) -> Parts:
-    """Messages in channels: a call is one to a function, and what is said stands in the channel `final`."""
+    """Messages in channels: a call is one to a function, and an answer stands in the channel `final`."""
     parts = [*_HARMONY.finditer(text)]
+    if not parts:
+        return text, [], ""
     calls = [
         json.dumps({"name": to, "arguments": part["text"]})
         for part in parts
         if (to := part["before"] or part["behind"])
     ]
-    return "".join(part["text"] for part in parts if part["channel"] == "final"), calls
+    of = {name: "".join(part["text"] for part in parts if part["channel"] == name) for name in ("final", "analysis")}
+    return of["final"], calls, of["analysis"]
 
 
 def _json_calls(text: str) -> list[ToolCall]:
@@ -101,14 +116,17 @@ def _object(arguments: Any) -> Mapping[str, Any]:
 
 
 def _tagged_call(text: str) -> list[ToolCall]:
-    """`<function=name><parameter=key>value</parameter></function>`; a value that is JSON is read as such."""
+    """`<function=name><parameter=key>value</parameter></function>`; a value is a text, unless it is a list or an object
+    of JSON: the type of the argument decides about numbers."""
     found = _FUNCTION.match(text)
     if not found:
         raise ValueError("a call is <function=NAME>, its parameters, and </function>")
+    if _PARAMETER.sub("", found[2]).strip():
+        raise ValueError("a parameter is <parameter=KEY>, its value, and </parameter>")
     values = {}
     for key, value in _PARAMETER.findall(found[2]):
-        read = try_call(partial(json.loads, value))
-        values[key] = value if isinstance(read, CallFailure) else read
+        read = caught(partial(json.loads, value)) if value[:1] in ("[", "{") else value
+        values[key] = value if isinstance(read, Raised) else read
     return [ToolCall(found[1], values)]
 
 
@@ -116,9 +134,10 @@ _IN_TAGS = _by(r"<tool_call>(.*?)</tool_call>")
 FORMS = (
     CallForm("tagged", "<function=", _IN_TAGS, _tagged_call, "<tool_call>"),
     CallForm("hermes", "<tool_call>", _IN_TAGS, _json_calls, "<tool_call>"),
-    CallForm("harmony", "<|channel|>", _by_channel, _json_calls),
+    CallForm("harmony", "<|channel|>", _by_channel, _json_calls, "to=functions."),
     CallForm("mistral", "[TOOL_CALLS]", _by(r"\[TOOL_CALLS\]\s*(\[.*\])"), _json_calls, "[TOOL_CALLS]"),
-    CallForm("llama", '"parameters"', _by(r"\A\s*(?:<\|python_tag\|>)?\s*(\{\s*\"(?:type|name)\".*\})\s*\Z"),
+    CallForm("llama", '"parameters"',
+             _by(r'\A\s*(?:<\|python_tag\|>)?\s*(\{\s*"(?:type|name)"(?=.*"(?:parameters|arguments)").*)\Z'),
              _json_calls, "<|python_tag|>"),
 )  # fmt: skip
 """Qwen3.5 and Qwen3-Coder; Hermes, Qwen2.5 and Qwen3; gpt-oss; Mistral; Llama 3. The first whose `seen` stands in what

@@ -204,15 +204,13 @@ class EpisodeRunner:
             return "turn-limit", ""
         messages = [message.node for message in seen.messages]
         try:
-            ids = self.bridge.observation_ids(one.asked.row, one.history, messages, one.turns[-1].tokens)
+            ids, rewritten = self.bridge.observation_ids(one.asked.row, one.history, messages, one.turns[-1].tokens)
         except Unwritable as error:
             return "environment-fault", str(error)
         if len(one.answered) + len(ids) >= self.generator.max_new:
             return "token-limit", ""
         one.history += messages
-        self.counts.differences += self.bridge.differs(
-            one.asked.row, one.history, [*one.asked.prompt, *one.answered, *ids]
-        )
+        self.counts.differences += rewritten
         one.turns.append(Turn(ids, "environment", text="\n".join(message.content for message in seen.messages)))
         return None, ""
 
