@@ -119,7 +119,7 @@ class Family:
     """With `{}` for the arguments as JSON, `[]` for its words."""
     ends: str
     """What ends a turn with a call."""
-    says: str = "{}"
+    answer: str = "{}"
 
 
 FAMILIES = {

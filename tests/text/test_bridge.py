@@ -196,7 +196,7 @@ def test_what_stands_between_a_call_and_the_next_turn(name: str) -> None:
 @pytest.mark.parametrize("text", ["yes", "yes\N{SNOWMAN}", '"}}', "<|", ""])
 def test_what_stands_between_an_answer_and_the_next_turn(name: str, text: str) -> None:
     """Where a user goes on, Qwen3 leaves out what was thought, and gpt-oss also writes another end."""
-    answer = FAMILIES[name].says.replace("{}", text)
+    answer = FAMILIES[name].answer.replace("{}", text)
     found, rewritten = between(name, answer, FAMILIES[name].eos, {"role": "user", "content": "more"})
     assert found == AFTER_TEXT[name]
     assert rewritten == (name in ("qwen3", "qwen3.5", "gpt-oss"))
@@ -250,7 +250,7 @@ class Drawn:
         if kind < 0.5:
             return scattered(self.model.tokenizer, call_of(self.name, word.strip() or "x"), self.draw)
         if kind < 0.8:
-            return scattered(self.model.tokenizer, FAMILIES[self.name].says.replace("{}", word), self.draw)
+            return scattered(self.model.tokenizer, FAMILIES[self.name].answer.replace("{}", word), self.draw)
         return self.draw.choices(self.plain, k=self.draw.randint(0, 12))
 
 
