@@ -41,6 +41,33 @@ def test_an_algorithm_is_short(extend: Any) -> None:
     assert len(code) <= 25
 
 
+def test_an_environment_is_short(extend: Any) -> None:
+    assert len([line for line in extend.files["mine/calculator.py"].splitlines() if line.strip()]) <= 20
+
+
+def test_a_run_reads_its_copy_of_an_environment_and_goes_on_with_it(rlrun: Any) -> None:
+    words = ["train", "--config-dir", "mine", "algorithm=grpo", "model=tiny", "model.chat=true", "data=sums", "sampler.n=2",
+             "data.max_response_length=64", "environment=python", "environment.path=mine/calculator.py",
+             "environment.name=Calculator", *SMALL, "trainer.total_training_steps=1", "trainer.experiment_name=agent"]  # fmt: skip
+    ran = rlrun(*words)
+    assert ran.returncode == 0, ran.stderr
+    run = rlrun.run("agent")
+    assert (run / "code" / "environment" / "calculator.py").is_file()
+    assert "no chat template" not in ran.stderr
+    (step,) = steps(run)
+    assert step.metrics["agent/faults/share"] == 0 and step.metrics["agent/turns/mean"] >= 1
+    own = rlrun.folder / "mine" / "calculator.py"
+    text = own.read_text()
+    own.write_text("raise OSError\n")
+    try:
+        ran = rlrun("train", "--resume", "agent", "trainer.total_training_steps=2")
+    finally:
+        own.write_text(text)
+    assert ran.returncode == 0, ran.stderr
+    assert [step.step for step in steps(run)] == [1, 2]
+    assert steps(run)[-1].metrics["agent/faults/share"] == 0
+
+
 def steps(run: Path) -> list[Step]:
     return [event for event in events_of(run / "events.jsonl") if isinstance(event, Step) and event.step]
 
@@ -51,6 +78,9 @@ def test_the_commands_run(rlrun: Any, extend: Any) -> None:
         assert program == "rlrun"
         ran = rlrun(*words, *SMALL, f"trainer.experiment_name=run{number}")
         assert ran.returncode == 0, ran.stderr
+        if words[0] == "env":
+            assert "each has an equal score a second time" in ran.stdout
+            continue
         if words[0] == "plan":
             assert "FAIL" not in ran.stdout and "rloo" in ran.stdout.lower()
             continue

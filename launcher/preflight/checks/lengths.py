@@ -40,7 +40,7 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
     """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
     every = [*train, *val]
     if isinstance(run.model, Scratch):
-        if fits := _by_bytes(run, run.model, every):
+        if not run.model.chat and (fits := _by_bytes(run, run.model, every)):
             return fits
     elif why := _not_here(run):
         return LengthReport([why] if every else [])
