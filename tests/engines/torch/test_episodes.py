@@ -359,8 +359,8 @@ def test_an_environment_that_never_answers_is_a_timeout(chat: tuple[CausalLM, Br
 
 def test_what_an_environment_said_is_no_part_of_the_prompt(chat: tuple[CausalLM, Bridge]) -> None:
     """Lengths are those of the prompt, and of what the policy wrote."""
-    said = Turn([6, 7, 8, 9], "environment")
-    turns = (Turn([5, 1], stop="end", versions=[0, 0]), said, Turn([9, 5, 1], stop="end", versions=[0, 0, 0]))
+    between = Turn([6, 7, 8, 9], "environment")
+    turns = (Turn([5, 1], stop="end", versions=[0, 0]), between, Turn([9, 5, 1], stop="end", versions=[0, 0, 0]))
     batch = collate([Episode([3, 4, 5], turns, group=0, reward=1.0, ended="finished") for _ in range(2)], chat[0])
     found = batch_metrics(batch, batch, True, 64, [1], 8)
     assert (found["prompt_length/max"], found["response_length/max"], found["prompt_length/clip_ratio"]) == (3, 5, 0)
