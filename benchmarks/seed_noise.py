@@ -14,8 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from launcher.core.events import Event, Loaded, LoggedEvent, Started, Step, held_out_scores
+from launcher.core.events import Event, Loaded, LoggedEvent, Started, Step
 from launcher.core.metrics import wilson
+from launcher.core.prompt_scores import held_out_scores
 from launcher.reports.comparison import compare_runs
 from launcher.runs.folder import Folder
 

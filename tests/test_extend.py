@@ -46,9 +46,12 @@ def test_an_environment_is_short(extend: Any) -> None:
 
 
 def test_a_run_reads_its_copy_of_an_environment_and_goes_on_with_it(rlrun: Any) -> None:
-    words = ["train", "--config-dir", "mine", "algorithm=grpo", "model=tiny", "model.chat=true", "data=sums", "sampler.n=2",
-             "data.max_response_length=64", "environment=python", "environment.path=mine/calculator.py",
-             "environment.name=Calculator", *SMALL, "trainer.total_training_steps=1", "trainer.experiment_name=agent"]  # fmt: skip
+    words = [
+        *("train", "--config-dir", "mine", "algorithm=grpo", "model=tiny", "model.chat=true", "data=sums"),
+        *("sampler.n=2", "data.max_response_length=64", "environment=python", "environment.name=Calculator"),
+        *("environment.path=mine/calculator.py", "trainer.total_training_steps=1", "trainer.experiment_name=agent"),
+        *SMALL,
+    ]
     ran = rlrun(*words)
     assert ran.returncode == 0, ran.stderr
     run = rlrun.run("agent")

@@ -11,7 +11,6 @@ Readers see a run through the state that `launcher.core.state` folds out of its 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -26,6 +25,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from launcher.core.bounded_parse import parse_json
+from launcher.core.episode_record import EpisodeRecord
 from launcher.core.files import read_lines
 from launcher.core.verdict import RunVerdict
 
@@ -89,36 +89,6 @@ class Step(Event):
     metrics: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class CalledTool:
-    """A call in an episode; `arguments` are JSON."""
-
-    name: str
-    arguments: str
-    seconds: float
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class EpisodeTurn:
-    """A turn of the policy, and what the environment said to it; long texts are cut."""
-
-    text: str
-    observation: str = ""
-    reward: float = 0.0
-    advantage: float | None = None
-    calls: tuple[CalledTool, ...] = ()
-
-
-@dataclass(frozen=True)
-class EpisodeRecord:
-    """An episode as people see it: why it ended, and its turns. `fault` says why it has no score."""
-
-    outcome: str
-    turns: tuple[EpisodeTurn, ...]
-    fault: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sample(Event):
     """One answer to a held-out prompt, as it was given at `step`; without a reward, `ground_truth` is the reference."""
@@ -130,8 +100,7 @@ class Sample(Event):
     ground_truth: str
     score: float | None
     """NaN where the reward gave none, None where there is nothing to score."""
-    episodes: tuple[EpisodeRecord, ...] = ()
-    """Where the answer is an episode with an environment, that one."""
+    episodes: tuple[EpisodeRecord, ...] = ()  # where the answer is an episode, that one
 
     @property
     def value(self) -> float:
@@ -156,8 +125,7 @@ class TrainingGroup(Event):
     scores: tuple[float, ...]
     parts: Mapping[str, tuple[float, ...]]
     advantages: tuple[float, ...]
-    episodes: tuple[EpisodeRecord, ...] = ()
-    """With an environment: one for each answer."""
+    episodes: tuple[EpisodeRecord, ...] = ()  # with an environment one for each answer
 
     def __post_init__(self) -> None:
         if not self.responses or {len(self.scores), len(self.advantages), *map(len, self.parts.values())} != {
@@ -185,21 +153,17 @@ class HeldOutScores(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutEpisodes(Event):
-    """The episodes of a validation with an environment, in the order of the rows: what its statistics are made of."""
+    """The episodes of a validation, in the order of the rows. NaN: a fault, or what the environment did not count."""
 
     step: Int
     rewards: tuple[float, ...]
-    """NaN where a fault ended the episode."""
     turns: tuple[Int, ...]
     outcomes: tuple[str, ...]
     facts: Mapping[str, tuple[float, ...]]
-    """What the environment counted; NaN where it did not."""
     seconds: float
-    """Of the whole validation."""
 
     def __post_init__(self) -> None:
-        columns = (self.turns, self.outcomes, *self.facts.values())
-        if any(len(column) != len(self.rewards) for column in columns):
+        if {len(self.turns), len(self.outcomes), *map(len, self.facts.values())} != {len(self.rewards)}:
             raise ValueError("there is not one value for each episode")
 
 
@@ -355,27 +319,6 @@ class Usage(Event):
     gpu_watts: float | None = None
 
 
-MOST_PROMPTS = 5_000
-"""Held-out prompts of a validation up to which the score of each is an event: about 20 bytes each."""
-
-
-def prompt_digest(prompt: str, ground_truth: str) -> str:
-    """8 hex digits; among 5,000 prompts two are alike by chance in 3 of 1,000 cases."""
-    return hashlib.sha256(f"{prompt}\0{ground_truth}".encode("utf-8", "backslashreplace")).hexdigest()[:8]
-
-
-def held_out_scores(step: int, scores: Sequence[tuple[str, str, float]], metric: Any = "score") -> list[HeldOutScores]:
-    """An event for each data source, of its name, digest and mean score of each prompt; none of too many prompts."""
-    by_source = dict[str, list[tuple[str, float]]]()
-    for source, digest, score in scores if len(scores) <= MOST_PROMPTS else ():
-        by_source.setdefault(source, []).append((digest, score))
-    return [
-        HeldOutScores(step=step, data_source=source, prompts=prompts, scores=means, metric=metric)
-        for source, found in by_source.items()
-        for prompts, means in [zip(*found, strict=True)]
-    ]
-
-
 MARK = "@rlrun "
 """Begins an event on a line of rank 0's output; lines without it are other output, and only kept in its log."""
 
@@ -424,8 +367,7 @@ def writable(node: Any) -> Any:
         return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
     if isinstance(node, str):
         return node.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written as UTF-8
-    if is_dataclass(node):
-        node = vars(node)
+    node = vars(node) if is_dataclass(node) else node
     if isinstance(node, dict):
         return {writable(key): writable(value) for key, value in node.items()}
     return [writable(value) for value in node] if isinstance(node, list | tuple) else node

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.core.events import HeldOutScores, Sample, prompt_digest
+from launcher.core.events import HeldOutScores, Sample
+from launcher.core.prompt_scores import prompt_digest
 from launcher.health.paired import PromptKey, by_prompt, numbered, pairs_of
 from launcher.views.record import KEPT_SAMPLES, RunRecord
 

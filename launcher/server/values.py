@@ -102,7 +102,7 @@ class JobNode(BaseModel):
 Item = TypeVar("Item")
 
 
-class Page(BaseModel, Generic[Item]):
+class ListPage(BaseModel, Generic[Item]):
     """A part of a list that is counted whole."""
 
     items: list[Item]
@@ -111,7 +111,7 @@ class Page(BaseModel, Generic[Item]):
     size: int
 
 
-class JobPage(Page[JobNode]): ...
+class JobPage(ListPage[JobNode]): ...
 
 
 # ---- what requests hold

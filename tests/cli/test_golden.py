@@ -31,10 +31,9 @@ from launcher.core.events import (
     Saved,
     Started,
     Step,
-    held_out_scores,
-    prompt_digest,
     to_line,
 )
+from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.spec.stored import to_yaml
 
 GOLDEN = Path(__file__).with_name("golden.json")

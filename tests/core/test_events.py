@@ -14,13 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
 from launcher.core.events import (
     Alert,
-    CalledTool,
     Crashed,
     Ended,
-    EpisodeRecord,
-    EpisodeTurn,
     Event,
     HeldOutScores,
     Loaded,
@@ -39,15 +37,14 @@ from launcher.core.events import (
     WentOn,
     events_of,
     from_line,
-    held_out_scores,
     is_damage,
-    prompt_digest,
     read_log,
     scan,
     to_line,
 )
 from launcher.core.files import NewLines
 from launcher.core.metrics import HeldOut
+from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)

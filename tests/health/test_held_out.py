@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Alert, Ended, Event, Loaded, Saved, Step, held_out_scores
+from launcher.core.events import Alert, Ended, Event, Loaded, Saved, Step
 from launcher.core.metrics import wilson
+from launcher.core.prompt_scores import held_out_scores
 from launcher.core.state import fold
 from launcher.core.verdict import RunVerdict
 from launcher.health.held_out import EndFacts, HeldOutResults, judge_end

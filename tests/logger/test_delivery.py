@@ -104,7 +104,8 @@ logger.log_metrics(2, None)
 logger.log_metrics(None, {"a": 1})
 logger.log_metrics(3, {"text": "x" * 10_000_000})
 logger.log_status("running", "y" * 10_000_000)
-threads = [threading.Thread(target=lambda: [logger.log_metrics(4, {"loss": 1.0}) for _ in range(40)]) for _ in range(16)]
+write = lambda: [logger.log_metrics(4, {"loss": 1.0}) for _ in range(40)]
+threads = [threading.Thread(target=write) for _ in range(16)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 if not (child := os.fork()):

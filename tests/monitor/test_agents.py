@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.core.events import EpisodeRecord, EpisodeTurn, HeldOutEpisodes, Step, TrainingGroup
+from launcher.core.episode_record import EpisodeRecord, EpisodeTurn
+from launcher.core.events import HeldOutEpisodes, Step, TrainingGroup
 from launcher.core.rubric import Evaluation, evaluation_of
 from launcher.core.state import RunState, after
 from launcher.monitor.agents import detailed_lines, rubric_lines, saved_line, short_lines, trend_line, turn_table

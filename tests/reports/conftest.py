@@ -21,10 +21,9 @@ from launcher.core.events import (
     Sample,
     Started,
     Step,
-    held_out_scores,
-    prompt_digest,
 )
 from launcher.core.metrics import wilson
+from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.runs.folder import Folder
 
 SPEC = """

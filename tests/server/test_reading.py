@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.events import Alert, Step, events_of, prompt_digest
+from launcher.core.events import Alert, Step, events_of
+from launcher.core.prompt_scores import prompt_digest
 from launcher.core.redaction import printable
 from launcher.server.routes import curves
 from launcher.server.routes.app import create_app

@@ -19,10 +19,9 @@ from launcher.core.events import (
     Step,
     TrainingGroup,
     Waiting,
-    held_out_scores,
-    prompt_digest,
 )
 from launcher.core.metric_aliases import canonical
+from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.redaction import cut_middle
 from launcher.engines.verl.score import WAITS
 from launcher.logs.tracebacks import TracebackReader

@@ -11,15 +11,16 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from launcher.core.events import Loaded, Sample, TrainingGroup, prompt_digest
+from launcher.core.events import Loaded, Sample, TrainingGroup
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.prompt_scores import prompt_digest
 from launcher.core.state import TrainingAnswer, training_answers
 from launcher.server.answers import Json
 from launcher.server.columns import Ints
 from launcher.server.problems import declared
 from launcher.server.reading import PageNumber, PageSize, ReadRun, StepNumber, UsesRun, page_of
 from launcher.server.tokens import NAME, TokenPlaces
-from launcher.server.values import Number, Page, Text
+from launcher.server.values import ListPage, Number, Text
 from launcher.views.samples import Wanted, answers_of, changed_words, compare_samples
 
 router = APIRouter(prefix="/api/jobs/{uuid}", tags=["answers"], responses=declared(404, 422))
@@ -57,7 +58,7 @@ class GroupAnswers(GroupSummary):
     answers: list[GroupAnswer]
 
 
-class GroupPage(Page[GroupSummary]): ...
+class GroupPage(ListPage[GroupSummary]): ...
 
 
 class Token(BaseModel):
@@ -86,7 +87,7 @@ class PromptRow(BaseModel):
     """The mean over the answers of each step."""
 
 
-class PromptPage(Page[PromptRow]):
+class PromptPage(ListPage[PromptRow]):
     complete: bool
     """Whether all answers were looked at; of very many only the latest are."""
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
-from launcher.core.events import HeldOutScores, Sample, prompt_digest
+from launcher.core.events import HeldOutScores, Sample
+from launcher.core.prompt_scores import prompt_digest
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.rollout.decode import Decoder

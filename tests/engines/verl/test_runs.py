@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from launcher.core import checkpoints
-from launcher.core.events import HeldOutScores, Loaded, Sample, Saved, Step, TrainingGroup, events_of, prompt_digest
+from launcher.core.events import HeldOutScores, Loaded, Sample, Saved, Step, TrainingGroup, events_of
+from launcher.core.prompt_scores import prompt_digest
 
 Words = Callable[..., list[str]]
 

@@ -68,6 +68,10 @@ class Running:
         return len(self.spoken)
 
 
+Ending = dict[Future[Final], tuple[Running, Outcome, str]]
+"""Episodes that the environment judges, with why they ended."""
+
+
 @dataclass
 class Counts:
     """What is reported of the episodes of a step, in this process."""
@@ -146,20 +150,11 @@ class EpisodeRunner:
         """The episodes in order, each with the environment's score, NaN where the run's reward is to score its last
         turn. What a fault ended has a reason in `fault`, and no turn may be left of it."""
         found: list[Episode | None] = [None] * len(asked)
-        ending = dict[Future[Final], tuple[Running, Outcome, str]]()
+        ending: Ending = {}
         running = [self._begin(one, place, 0) for place, one in enumerate(asked)]
         while self._any(bool(running or ending)):
-            ready = list[Running]()
-            for one in [one for one in running if one.waits.done() or self._left_s(one) <= 0]:
-                running.remove(one)
-                outcome, reason = self._observe(one)
-                if outcome is None:
-                    ready.append(one)
-                else:
-                    ending[self.sessions.end(one.number, outcome)] = one, outcome, reason
-            for future in [future for future in ending if future.done()]:
-                one, outcome, reason = ending.pop(future)
-                episode = self._episode(one, outcome, reason, future.result())
+            ready = self._ready(running, ending)
+            for one, episode in self._ended(ending):
                 if episode.fault and one.attempt < self.environment.refills:
                     running.append(self._begin(one.asked, one.place, one.attempt + 1))
                 else:
@@ -170,6 +165,25 @@ class EpisodeRunner:
             else:
                 self._wait(running, ending)
         return [episode for episode in found if episode]
+
+    def _ready(self, running: list[Running], ending: Ending) -> list[Running]:
+        """Take from `running` those to which the environment has answered: what they can go on with is returned, and
+        those that have ended come to `ending`."""
+        ready = list[Running]()
+        for one in [one for one in running if one.waits.done() or self._left_s(one) <= 0]:
+            running.remove(one)
+            outcome, reason = self._observe(one)
+            if outcome is None:
+                ready.append(one)
+            else:
+                ending[self.sessions.end(one.number, outcome)] = one, outcome, reason
+        return ready
+
+    def _ended(self, ending: Ending) -> Iterator[tuple[Running, Episode]]:
+        """Take from `ending` those that the environment has judged."""
+        for future in [future for future in ending if future.done()]:
+            one, outcome, reason = ending.pop(future)
+            yield one, self._episode(one, outcome, reason, future.result())
 
     # ---- one episode
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from launcher.core.events import CalledTool, EpisodeRecord, EpisodeTurn
+from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
 from launcher.core.redaction import cut_middle
 from launcher.engines.torch.rollout.episodes import EpisodeRequest, EpisodeRunner
 from launcher.engines.torch.rollout.generator import Generator, Request
@@ -53,8 +53,11 @@ class PromptAnswerer:
         texts = self.generator.texts([episodes[place] for place in open_]) if open_ else []
         answers = [make_answer(rows[place], text) for place, text in zip(open_, texts, strict=True)]
         found = score_safely(self.reward, answers)
-        if not self.runner:
-            return found
+        return self._joined(episodes, open_, found) if self.runner else found
+
+    @staticmethod
+    def _joined(episodes: Sequence[Episode], open_: Sequence[int], found: Scores) -> Scores:
+        """The environment's scores, and those that were `found` of the episodes that it left `open_`."""
         total = [math.nan if one.reward is None else one.reward for one in episodes]
         faults, parts = [one.fault for one in episodes], [dict(one.parts) for one in episodes]
         for number, place in enumerate(open_):

@@ -11,16 +11,15 @@ from itertools import accumulate, pairwise, takewhile
 
 import numpy as np
 
+from launcher.core.episode_record import EpisodeRecord
 from launcher.core.events import (
-    EpisodeRecord,
     Event,
     HeldOutEpisodes,
     HeldOutScores,
     Sample,
-    held_out_scores,
-    prompt_digest,
 )
 from launcher.core.metrics import normal, wilson
+from launcher.core.prompt_scores import held_out_scores, prompt_digest
 from launcher.core.rubric import evaluation_of
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
@@ -219,23 +218,25 @@ class Validation:
     def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        rows = [self.rows.rows[place] for place in places]
         streams = np.split(keys, len(places)) if places else []
-        asked = [Prompt(self._prompt(place), row, each) for place, row, each in zip(places, rows, streams, strict=True)]
+        asked = [
+            Prompt(self._prompt(place), self.rows.rows[place], each)
+            for place, each in zip(places, streams, strict=True)
+        ]
         episodes = self.answerer.sample(asked, temperature)  # which is collective
         if not places:
             return
-        every = [row for row in rows for _ in range(n)]
-        found, texts = self.answerer.score(episodes, every), self.answerer.texts(episodes)
-        answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
-        self.tally.note([place for place in places for _ in range(n)], [row.where for row in every], found)
+        every = [place for place in places for _ in range(n)]
+        rows = [self.rows.rows[place] for place in every]
+        found, texts = self.answerer.score(episodes, rows), self.answerer.texts(episodes)
+        answers = [self.rows.answer(place, text) for place, text in zip(every, texts, strict=True)]
+        self.tally.note(every, [row.where for row in rows], found)
         if self.answerer.runner:
-            self.episodes += [(places[at // n], one) for at, one in enumerate(scored(episodes, found))]
-        scores = found.total
+            self.episodes += zip(every, scored(episodes, found), strict=True)
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
-            records = [record_of(one, SHOWN) for one in episodes[of][:1]] if self.answerer.runner else []
-            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], scores[of], records)
+            records = [record_of(one, SHOWN) for one in episodes[of][:1] if self.answerer.runner]
+            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], found.total[of], records)
 
     def _losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
         """`val/loss`, and `val/` all else that the algorithm reports of rows; and what each row adds to the loss."""

@@ -1,0 +1,35 @@
+"""An episode with an environment as people see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CalledTool:
+    """A call in an episode; `arguments` are JSON."""
+
+    name: str
+    arguments: str
+    seconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class EpisodeTurn:
+    """A turn of the policy, and what the environment said to it; long texts are cut."""
+
+    text: str
+    observation: str = ""
+    reward: float = 0.0
+    advantage: float | None = None
+    calls: tuple[CalledTool, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode as people see it: why it ended, and its turns. `fault` says why it has no score."""
+
+    outcome: str
+    turns: tuple[EpisodeTurn, ...]
+    fault: str = ""
