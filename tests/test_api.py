@@ -38,7 +38,7 @@ def test_a_run_is_read_while_and_after_it_goes(
         run = threads.submit(train, "algorithm=grpo", *small, show=False, settings=settings).result()
     assert [row["step"] for row in run.metrics()] == [0, 1, 2]
     assert [row["step"] for row in run.samples()] == [step for step in (0, 1, 2) for _ in range(3)]
-    assert {"prompt", "response", "score", "ground_truth", "data_source", "step"} == set(run.samples()[0])
+    assert {"prompt", "response", "score", "ground_truth", "data_source", "step", "episodes"} == set(run.samples()[0])
     assert run.settings["trainer"]["experiment_name"] == "one"
     assert [each.path for each in runs.every()] == [run.path] == [runs.find("one").path]
     (run.path / "checkpoints").rename(run.path / "elsewhere")
