@@ -50,8 +50,8 @@ class RecordedRun:
         return [{"step": event.step, "at": event.at, **event.metrics} for event in steps]
 
     def samples(self) -> list[dict[str, Any]]:
-        """A row for each logged answer to a held-out prompt: step, data_source, prompt, response, ground_truth, score, and
-        episodes, its turns where there is an environment.
+        """A row for each logged answer to a held-out prompt: step, data_source, prompt, response, ground_truth, score,
+        and episodes, its turns where there is an environment.
         `trainer.log_val_generations` says how many there are for each validation."""
         found = (event for event in events_of(self.folder.events) if isinstance(event, Sample))
         return [{name: value for name, value in asdict(event).items() if name != "at"} for event in found]
