@@ -122,6 +122,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "rich": ("cli/",),
     "tensorboard": ("trackers/tensorboard.py", "logs/tensorboard.py"),
     "wandb": ("trackers/wandb.py",),
+    "mcp": ("environments/mcp.py",),
     "trackio": ("trackers/trackio.py",),
     "mlflow": ("trackers/mlflow.py",),
     "swanlab": ("trackers/swanlab.py",),

@@ -7,24 +7,23 @@ It runs in processes of its own; a plan asks one of them for its tools.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launcher.core.problems import Problem, Problems, suggest
+from launcher.core.problems import Problem, suggest
 from launcher.core.python_file import PythonFile
 from launcher.core.settings import settings
-from launcher.environments.processes import Processes
-from launcher.environments.several import SeveralTurns
+from launcher.environments.several import ForeignTools
 from launcher.environments.tools import ToolSession
 from launcher.rewards.worker.python import module_of
 from launcher.spec.environment import Session
 
 
 @settings
-class PythonEnvironment(PythonFile, SeveralTurns):
+class PythonEnvironment(PythonFile, ForeignTools):
     """A class of a Python file."""
 
     group = "environment"
@@ -68,22 +67,3 @@ class PythonEnvironment(PythonFile, SeveralTurns):
             return []
         fix = suggest(self.name, known, before="environment.name=")
         return [Problem("environment.name", f"{self.path} has no class {self.name!r}", fix)]
-
-    def missing_requirements(self) -> list[Problem]:
-        found = self._described
-        return [Problem("environment", found, "fix it, or use another class")] if isinstance(found, str) else []
-
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Raises `Problems` where it cannot be loaded."""
-        if problems := self.missing_requirements():
-            raise Problems(problems)
-        return self._described if not isinstance(self._described, str) else []
-
-    @cached_property
-    def _described(self) -> Sequence[Mapping[str, Any]] | str:
-        """The schemas of its tools, or why it cannot be loaded: in a process of its own, as it is a person's code."""
-        asked = Processes(replace(self, workers=1))
-        try:
-            return asked.tools()
-        finally:
-            asked.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
+from launcher.core.problems import Problem, Problems
 from launcher.core.settings import settings
 from launcher.environments.processes import Processes
 from launcher.spec.data import Message, Row
@@ -31,3 +33,27 @@ class SeveralTurns(Environment):
 
     def sessions(self) -> Sessions:
         return Processes(self)
+
+
+@settings
+class ForeignTools(SeveralTurns):
+    """Code of others has its tools: only the environment's own processes load it, also for a plan."""
+
+    def missing_requirements(self) -> list[Problem]:
+        found = self._described
+        return [Problem("environment", found, "fix it, or use another one")] if isinstance(found, str) else []
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Raises `Problems` where they cannot be loaded."""
+        if isinstance(self._described, str):
+            raise Problems(self.missing_requirements())
+        return self._described
+
+    @cached_property
+    def _described(self) -> Sequence[Mapping[str, Any]] | str:
+        """The schemas of its tools, or why they cannot be loaded."""
+        asked = Processes(replace(self, workers=1))
+        try:
+            return asked.tools()
+        finally:
+            asked.close()

@@ -104,8 +104,10 @@ def text_of(value: Any, most: int) -> str:
 class ToolSession(Session):
     """Calls the tools of one object, or passes turns to its own `step`."""
 
-    def __init__(self, holder: Any, settings: Environment) -> None:
-        self.holder, self.settings, self.tools = holder, settings, tools_of(holder)
+    def __init__(self, holder: Any, settings: Environment, tools: Mapping[str, Any] | None = None) -> None:
+        """`tools` are each like `Tool`; None: the public methods of `holder`."""
+        self.holder, self.settings = holder, settings
+        self.tools = tools_of(holder) if tools is None else tools
         self.own_code = own_code(settings.concurrency)
 
     def schemas(self) -> list[Mapping[str, Any]]:

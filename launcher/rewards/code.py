@@ -122,6 +122,11 @@ class Code(DetailedReward):
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
         return Pool("code", limits, self.workers, {**kept, "PYTHONHASHSEED": "0"})
 
+    def output_of(self, program: str) -> tuple[str, str] | CallFailure:
+        """What a program prints, and what was wrong with it, such as `took longer than 5 s`."""
+        (runs,) = self._pool.ask([{"code": program, "inputs": [""], "all": True}], self._time_limit(1))
+        return runs if isinstance(runs, CallFailure) else (runs[0]["out"], runs[0]["why"])
+
     def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
         """How many tests passed. Where all must, those that fail the first are asked for no more."""
         found: dict[int, int | CallFailure] = dict.fromkeys(wanted, 0)
