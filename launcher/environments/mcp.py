@@ -121,12 +121,12 @@ class McpEnvironment(ForeignTools):
 
     def client(self) -> Any:
         """A connection to a new server process."""
-        from mcp import Client, StdioServerParameters  # noqa: PLC0415  late: an optional package
+        import mcp  # noqa: PLC0415  late: an optional package
 
         program, *words = self.command
         given = {name: os.environ[name] for name in self.variables}
-        server = StdioServerParameters(command=program, args=words, env=given, cwd=self.folder)
-        return Client(server, read_timeout_seconds=self.tool_timeout_s)
+        server = mcp.StdioServerParameters(command=program, args=words, env=given, cwd=self.folder)
+        return mcp.Client(server, read_timeout_seconds=self.tool_timeout_s)
 
     @cached_property
     def listed(self) -> list[Any]:
