@@ -109,4 +109,4 @@ def test_runs_of_another_folder(runs, tmp_path, monkeypatch):
 
 def test_words_are_made_whole_again():
     assert completion.completions("", ["algorithm", "=", "grpo", "model"]) == groups()["model"]
-    assert completion.completions("ti", ["algorithm=grpo", "model", "="]) == ["tiny"]
+    assert completion.completions("ti", ["algorithm=grpo", "model", "="]) == ["tiny", "tiny-email"]
