@@ -126,7 +126,8 @@ def test_recipes_by_name_and_by_path():
         ("algorithm=grop model=tiny data=reverse",
          ["algorithm: no choice 'grop'; did you mean algorithm=grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
-                   "'frist': is not a recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft, "
+                   "'frist': is not a recipe either; a recipe may be dapo-gsm8k, dpo, email-agent, grpo-gsm8k, "
+                   "quickstart, sft, "
                    "verl-grpo-2-nodes, verl-grpo-gsm8k, verl-ppo-gsm8k, verl-sft"]),
         ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
                              " use overrides such as algorithm=grpo"]),

@@ -22,6 +22,9 @@ Clipped: clip_ratio_c clip_ratio_high clip_ratio_low loss_scale_factor max_log_r
 DAPO: clip_ratio_high overlong_penalty_factor
 DPO: label_smoothing length_normalised
 Dataset: loss_on template_args
+EmailQuestions: noise repeats
+Environment: concurrency max_result_characters max_turns memory_gb on_fault refills system_prompt timeout_s
+  tool_timeout_s workers
 Files: prompt_key response_key
 FromHub: revision source sources
 GRPO: kl_loss_type
