@@ -113,7 +113,7 @@ web-vendor: $(PAGE)/node/ready  ## bundle what the page takes from others into o
 		--banner:js="$$(cat $(VENDOR)/licences.js)" --outfile=launcher/server/page/js/vendor.js
 
 web-types: $(PAGE)/node/ready $(VENV)/ready-dev  ## check the page's types against the server's OpenAPI
-	$(VENV)/bin/python -c 'import json; from launcher.server.app import *; print(json.dumps(create_app(ServerSettings()).openapi()))' > $(PAGE)/openapi.json
+	$(VENV)/bin/python -c 'import json; from launcher.server.routes.app import *; print(json.dumps(create_app(ServerSettings()).openapi()))' > $(PAGE)/openapi.json
 	$(NODE)/.bin/openapi-typescript $(PAGE)/openapi.json --output $(PAGE)/api.d.ts
 	$(NODE)/.bin/tsc --noEmit --project $(VENDOR)/tsconfig.json
 

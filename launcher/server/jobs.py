@@ -98,8 +98,8 @@ class Jobs:
             return found
 
     def every(self) -> list[ServedJob]:
-        """All jobs, the one that began last first."""
-        jobs = list(self._jobs.values())  # at once, so without waiting for a look at all folders
+        """All jobs that were looked at, the one that began last first."""
+        jobs = [job for job in list(self._jobs.values()) if job.body]  # nobody waits for a look at all folders
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     # ---- changing

@@ -34,6 +34,14 @@ def test_runs_of_a_shell_appear_change_and_go(root, client):
     assert client.get(f"/api/jobs/{job['uuid']}").status_code == 404
 
 
+def test_a_run_is_listed_once_it_was_read(root, client):
+    jobs, folder = client.app.state.services.jobs, write_run(root / "math" / "one")
+    jobs._take_in([str(folder)])  # as a look at all folders begins, which takes long where there are many
+    assert (listed(client)["items"], client.get("/healthz").json()["jobs"]) == ([], 0)
+    jobs.scan()
+    assert [job["run"] for job in listed(client)["items"]] == ["math/one"]
+
+
 def test_a_model_without_a_path_has_the_name_that_was_typed(root, client):
     folder = write_run(root / "math" / "one")
     spec = (folder / "spec.yaml").read_text()

@@ -16,10 +16,13 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.core.events import Alert, Step, events_of
+from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
+from launcher.core.events import Alert, Sample, Step, TrainingGroup, events_of
 from launcher.core.prompt_scores import prompt_digest
 from launcher.core.redaction import printable
+from launcher.server.answers import encoded
 from launcher.server.routes import curves
+from launcher.server.routes.answers import GroupAnswer
 from launcher.server.routes.app import create_app
 from launcher.server.services import ServerSettings
 from tests.cli.test_golden import HOSTILE
@@ -136,6 +139,32 @@ def test_a_step_its_groups_and_their_tokens(ask):
     for path in ("tokens/6/1/0", "tokens/6/1/7", "tokens/6/9/0", "tokens/3/1/0", "groups/6/3", "steps/77"):
         assert ask(path, status=404)["problems"][0]["code"] == "not-found"
     assert ask("tokens/6/2/0", status=422)["problems"][0]["code"] == "bad-file"
+
+
+def test_an_episode_is_told_turn_by_turn(serve, root):
+    call = CalledTool("search", '{"words": "a"}', 0.25, "no index")
+    turns = (EpisodeTurn("search", "3 mails", 0.5, -0.25, (call,)), EpisodeTurn("so", reward=math.nan))
+    episode = EpisodeRecord("turn-limit", turns, "")
+    fault = EpisodeRecord("environment-fault", (), "the index is gone")
+    of = {"at": 1.0, "data_source": "mail", "prompt": "who?", "ground_truth": "Ann"}
+    group = TrainingGroup(
+        **of, step=2, group=1, responses=("so", ""), scores=(0.5, math.nan), parts={}, advantages=(0.25, 0.0),
+        episodes=(episode, fault),
+    )  # fmt: skip
+    held_out = {**of, "response": "so", "score": 1.0}
+    samples = (Sample(**held_out, step=1), Sample(**held_out, step=2, episodes=(episode,)))
+    write_run(root / "p" / "agent", more=(group, *samples))
+    client = serve()
+    job = "/api/jobs/" + client.get("/api/jobs").json()["items"][0]["uuid"]
+    answers = client.get(f"{job}/groups/2/1").json()["answers"]
+    TypeAdapter(list[GroupAnswer]).validate_python(answers)
+    assert answers[0]["episodes"] == json.loads(encoded([episode])) and answers[0]["episodes"][0]["turns"][1] == {
+        "text": "so", "observation": "", "reward": "NaN", "advantage": None, "calls": [],
+    }  # fmt: skip
+    assert (answers[1]["episodes"][0]["outcome"], answers[1]["episodes"][0]["fault"]) == (fault.outcome, fault.fault)
+    digest = client.get(f"{job}/prompts").json()["items"][0]["digest"]
+    over = client.get(f"{job}/prompts/{digest}", params={"steps": "1,2"}).json()["steps"]
+    assert over[0]["answers"][0]["episodes"] == [] and over[1]["answers"][0]["episodes"] == answers[0]["episodes"]
 
 
 def test_a_prompt_over_time(ask):

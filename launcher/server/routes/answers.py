@@ -44,11 +44,37 @@ class GroupSummary(BaseModel):
     spread: Number | None
 
 
+class ToolCallNode(BaseModel):
+    name: str
+    arguments: str
+    seconds: Number
+    error: str
+
+
+class TurnNode(BaseModel):
+    """What the policy wrote, the calls in it, and what the environment said to it."""
+
+    text: str
+    observation: str
+    reward: Number
+    advantage: Number | None
+    calls: list[ToolCallNode]
+
+
+class EpisodeNode(BaseModel):
+    outcome: str
+    turns: list[TurnNode]
+    fault: str
+    """Why it has no score."""
+
+
 class GroupAnswer(BaseModel):
     text: str
     score: Number | None
     parts: dict[str, Number]
     advantage: Number | None
+    episodes: list[EpisodeNode]
+    """Where the answer is an episode with an environment, that one; else none."""
     tokens: bool
     """Whether facts about its tokens are there."""
 
@@ -255,7 +281,8 @@ def _tokens(run: ReadRun) -> TokenPlaces:
 
 def _answer_node(answer: Sample, *, tokens: bool = False) -> dict[str, Any]:
     parts, advantage = (answer.parts, answer.advantage) if isinstance(answer, TrainingAnswer) else ({}, None)
-    return {"text": answer.response, "score": answer.score, "parts": parts, "advantage": advantage, "tokens": tokens}
+    return {"text": answer.response, "score": answer.score, "parts": parts, "advantage": advantage,
+            "episodes": answer.episodes, "tokens": tokens}  # fmt: skip
 
 
 def _mean(scores: Iterable[float]) -> float | None:

@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.core.events import Alert, Ended, Loaded, Started, Step, Usage, to_line
+from launcher.core.episode_record import CalledTool, EpisodeRecord, EpisodeTurn
+from launcher.core.events import Alert, Ended, Loaded, Sample, Started, Step, TrainingGroup, Usage, to_line
 from launcher.spec.stored import to_yaml
 from tests.logs.same_run import FORMS, collapse
+from tests.server.conftest import write_run
 
 CHROMIUM = Path("/usr/bin/chromium")
 COMMAND = [sys.executable, "-P", "-m", "launcher"]
@@ -84,6 +86,22 @@ def write_long_run(folder: Path, *, steps: int, metrics: int, seed: int = 0, end
     )
 
 
+def write_agent_run(folder: Path) -> None:
+    """A run with two episodes to one prompt, one of 50 turns, and the same as an answer to a held-out prompt."""
+    found = "\n".join(f"mail {n}: <b>from</b> Ann" for n in range(400))
+    calls = CalledTool("search", '{"words": "budget"}', 0.25), CalledTool("read", '{"id": 7}', 1.5, "no such mail")
+    many = (EpisodeTurn("I look for it", found, 0.1, 0.75, calls), *[EpisodeTurn("again", "none")] * 48)
+    episodes = (
+        EpisodeRecord("turn-limit", (*many, EpisodeTurn("I stop", "", 0.0, -0.5))),
+        EpisodeRecord("environment-fault", (EpisodeTurn("search", "", 0.0, 0.0),), "the index is gone"),
+    )
+    of = {"at": 1.0, "step": 3, "data_source": "mail", "prompt": "who wrote?", "ground_truth": "Ann"}
+    group = TrainingGroup(**of, group=1, responses=("I stop", ""), scores=(0.5, 0.0), parts={}, advantages=(1.0, -1.0),
+                          episodes=episodes)  # fmt: skip
+    samples = [Sample(**{**of, "step": step}, response="I stop", score=0.5, episodes=episodes[:1]) for step in (1, 3)]
+    write_run(folder, more=(group, *samples))
+
+
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs: one that was trained, and two long ones."""
@@ -99,6 +117,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (samples / "tokens.jsonl").write_text(json.dumps(facts) + "\n")
     for seed in range(2):
         write_long_run(place / "runs" / "long" / f"seed-{seed}", steps=2_000, metrics=20, seed=seed)
+    write_agent_run(place / "runs" / "mail" / "agent")
     (place / "logs").mkdir()
     for name, form in (("verl", "verl"), ("trl", "trl dicts")):
         (place / "logs" / f"{name}.log").write_text(str(FORMS[form](collapse())))

@@ -16,7 +16,7 @@ VIEWS = (
     "/run/{small}", "/run/{long}", "/run/{small}/step/3", "/run/{small}/answers", "/run/{small}/group/3/1",
     "/run/{small}/answer/3/1/0", "/run/{small}/prompts", "/run/{small}/machines", "/run/{long}/machines",
     "/run/{small}/checkpoints", "/run/{small}/logs", "/run/{small}/settings?other={long}",
-    "/run/{verl}", "/run/{verl}/logs", "/run/{trl}",
+    "/run/{verl}", "/run/{verl}/logs", "/run/{trl}", "/run/{agent}/group/3/1",
 )  # fmt: skip
 LOOKS = {
     "light": {"color_scheme": "light"},
@@ -33,6 +33,7 @@ def uuids(server: Served) -> dict[str, str]:
         "other": server.uuid("long/seed-1"),
         "verl": server.uuid("verl.log"),
         "trl": server.uuid("trl.log"),
+        "agent": server.uuid("mail/agent"),
     }
 
 
@@ -104,3 +105,38 @@ def test_tokens_are_shown_with_what_is_masked(visit, uuids):
     assert page.locator(".tokens .masked").all_inner_texts() == ["pad"]
     page.locator(".tokens .token").nth(2).click()
     assert page.locator(".figures").inner_text().count("masked") == 2
+
+
+def test_an_episode_is_shown_turn_by_turn(visit, uuids):
+    page = visit(f"/run/{uuids['agent']}/group/3/1")
+    episode = page.locator("article.answer").first
+    turns = episode.locator("details.turn")
+    turns.first.wait_for()
+    assert turns.count() == 50
+    head = " ".join(turns.first.locator("summary").first.inner_text().split())
+    assert head == "turn 1 reward 0.1 advantage +0.75 search 0.25 s read 1.5 s I look for it"
+    assert episode.locator(".outcome").inner_text() == "50 turns, ended: turn-limit"
+    assert page.locator(".outcome").nth(1).inner_text() == "1 turn, ended: environment-fault the index is gone"
+    # of many turns the last is open; what a tool printed is as long as it needs to be
+    assert [turns.nth(n).get_attribute("open") is not None for n in (0, 48, 49)] == [False, False, True]
+    assert page.locator("article.answer").first.bounding_box()["height"] < 2_500
+    turns.first.locator("summary").first.click()
+    assert turns.first.get_by_text("no such mail").is_visible()
+    assert "<b>from</b>" in turns.first.locator(".observation pre").first.inner_text()
+    assert not turns.first.get_by_text("mail 399: <b>from</b> Ann").is_visible()
+    turns.first.get_by_text("more characters").click()
+    assert turns.first.get_by_text("mail 399: <b>from</b> Ann").is_visible()
+
+
+def test_answers_of_one_turn_are_texts(visit, uuids):
+    page = visit(f"/run/{uuids['small']}/group/3/1")
+    page.locator("article.answer > pre").first.wait_for()
+    assert page.locator(".episode, .answers.two").count() == 0
+    for path in ("answers", "prompts"):  # held-out answers, and the same prompt at two steps
+        page = visit(f"/run/{uuids['agent']}/{path}")
+        if path == "answers":
+            page.get_by_label("held-out").check()
+            page.get_by_text("50 turns, ended: turn-limit").click()
+        else:
+            page.locator("td a").first.click()
+        page.get_by_text("turn 50").first.wait_for()

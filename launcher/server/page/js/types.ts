@@ -18,6 +18,8 @@ export type Name = Of<"MetricName">;
 export type Curve = Of<"CurvePoints">;
 export type GroupRow = Of<"GroupSummary">;
 export type Token = Of<"Token">;
+export type Episode = Of<"EpisodeNode">;
+export type Turn = Of<"TurnNode">;
 export type Process = Of<"ProcessUsage">;
 export type StepPhases = Of<"StepPhases">;
 

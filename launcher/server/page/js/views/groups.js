@@ -4,6 +4,7 @@ import { at, useGet } from "../api.js";
 import { number } from "../format.js";
 import { ask, place } from "../router.js";
 import { Loaded, Pages } from "../ui.js";
+import { AnswerText, ShortAnswer, Signed } from "./episode.js";
 
 /** @typedef {import("../types").Job} Job */
 /** @typedef {import("../types").GroupRow} GroupRow */
@@ -60,11 +61,11 @@ function Training({ job, page, step }) {
 function HeldOutAnswers({ job, step }) {
   const [wrong, setWrong] = useState(false);
   const answer = useGet(at("/api/jobs/{uuid}/samples", { uuid: job.uuid }, { step, wrong, limit: MOST }));
-  const items = answer.data ?? [];
+  const items = /** @type {any[]} */ (answer.data ?? []);
   return html`<label class="row"><input type="checkbox" checked=${wrong} onChange=${() => setWrong(!wrong)} /> only wrong ones</label>
     <${Loaded} of=${answer} empty="No answer matches.">
       <table class="stack"><thead><tr><th>Step</th><th>Prompt</th><th>Answer</th><th>Expected</th><th class="right">Score</th></tr></thead>
-        <tbody>${items.map((each) => html`<tr data-row><td class="num" data-label="step">${number(each.step)}</td><td class="text">${each.prompt}</td><td class="text">${each.response}</td>
+        <tbody>${items.map((each) => html`<tr data-row><td class="num" data-label="step">${number(each.step)}</td><td class="text">${each.prompt}</td><td class="text"><${ShortAnswer} text=${each.response} episodes=${each.episodes} /></td>
           <td class="text dim" data-label="expected">${each.ground_truth}</td><td class="num right" data-label="score">${number(each.score)}</td></tr>`)}</tbody></table>
     <//>`;
 }
@@ -78,14 +79,11 @@ export function GroupView({ job, step, group }) {
       <h2>Group ${group} <span class="dim num">mean ${number(found.mean)}, spread ${number(found.spread)}</span></h2>
       <div class="prompt"><h3>Prompt <span class="dim">${found.data_source}</span></h3><pre>${found.prompt}</pre>
         ${found.ground_truth ? html`<h3>Expected</h3><pre>${found.ground_truth}</pre>` : null}</div>
-      <div class="answers">${found.answers.map((each, place) => html`<article class="answer" data-row>
-        <h3><span>Answer ${place}</span><span class="num ${signOf(each.advantage)}" title="advantage">${typeof each.advantage === "number" && each.advantage > 0 ? "+" : ""}${number(each.advantage)}</span>
+      <div class="answers ${found.answers.some((each) => each.episodes.length) ? "two" : ""}">${found.answers.map((each, place) => html`<article class="answer" data-row>
+        <h3><span>Answer ${place}</span><${Signed} value=${each.advantage} title="advantage" />
           <span class="num" title="score">${number(each.score)}</span></h3>
         ${Object.keys(each.parts ?? {}).length ? html`<dl class="parts">${Object.entries(each.parts).map(([part, value]) => html`<div><dt>${part}</dt><dd class="num">${number(value)}</dd></div>`)}</dl>` : null}
-        <pre>${each.text}</pre>
+        <${AnswerText} ...${each} />
         ${each.tokens ? html`<a href="/run/${job.uuid}/answer/${step}/${group}/${place}">Tokens</a>` : html`<span class="dim small">no facts of its tokens were kept</span>`}
       </article>`)}</div>`}<//>`;
 }
-
-/** @param {import("../types").Num} value */
-const signOf = (value) => (typeof value !== "number" || !value ? "dim" : value > 0 ? "up" : "down");

@@ -4,6 +4,7 @@ import { at, useGet } from "../api.js";
 import { number } from "../format.js";
 import { ask, place } from "../router.js";
 import { Loaded } from "../ui.js";
+import { AnswerText } from "./episode.js";
 
 /** @typedef {import("../types").Job} Job */
 
@@ -42,7 +43,7 @@ export function Prompt({ job, digest }) {
         <h3><label>step <select value=${step} onChange=${(/** @type {any} */ event) => pick(which, event.target.value)}>
           ${known.map((each) => html`<option value=${each} selected=${each === step}>${each}</option>`)}</select></label>
           <span class="num" title="mean score">${number(mean(answers.map((each) => each.score)))}</span></h3>
-        <pre>${found.changed.length ? changedText(found.changed, which ? "gone" : "new") : answers[0].text}</pre></article>`)}</div>`}<//>`;
+        ${found.changed.length && !answers[0].episodes.length ? html`<pre>${changedText(found.changed, which ? "gone" : "new")}</pre>` : html`<${AnswerText} ...${answers[0]} />`}</article>`)}</div>`}<//>`;
 }
 
 /** @param {import("../types").Num[]} values */
