@@ -16,10 +16,11 @@ from launcher.config.resolve import Resolution, resolve_request
 from launcher.core import activity
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems, shortened
-from launcher.preflight.checks import CHECKS, memory, model, reward, rows, run_checks, steps, text
+from launcher.preflight.checks import CHECKS, lengths, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.preflight.fit import fit_settings
 from launcher.runs import store
+from launcher.spec.data import Row
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -46,6 +47,8 @@ class Page:
     """Phases and their parts, and the limit, in bytes."""
     notes: tuple[str, ...] = ()
     """Values of a recipe that only its shell knows, and what stands for them here."""
+    first: Sequence[Row] = ()
+    """Of the training rows; none where the model or the data has problems."""
 
     @property
     def ok(self) -> bool:
@@ -65,6 +68,11 @@ def page_node(page: Page) -> dict[str, Any]:
         "memory": page.memory,
         "processes": [asdict(process) for process in page.processes],
     }
+
+
+def first_rows(page: Page) -> list[list[dict[str, Any]]]:
+    """The first rows as tokens, and which of those have a loss."""
+    return lengths.as_tokens(page.run, page.first) if page.run and page.first else []
 
 
 @activity.reported("reading the settings")
@@ -109,7 +117,8 @@ def _page(context: Context) -> Page:
     processes = run.engine.plan(run, folder).processes
     of_memory = memory.to_node(context.run, memory.limit(run.taken)) if not context.model_problems else None
     return Page(run, list(run_checks(context)), context.steps, folder, processes,
-                differs=differing(run), memory=of_memory)  # fmt: skip
+                differs=differing(run), memory=of_memory,
+                first=() if context.model_problems else context.train.rows[: lengths.SHOWN])  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.launch import job
 from launcher.launch.job import StartRequest, Submitted
 from launcher.launch.rerun import prepare_rerun
-from launcher.preflight.plan import Page, page_node
+from launcher.preflight.plan import Page, first_rows, page_node
 from launcher.runs.folder import holder
 from launcher.runs.stop_requests import StopMode
 from launcher.server.jobs import Jobs, ServedJob
@@ -72,14 +72,16 @@ class Launching:
     # ---- before it starts
 
     def plan(self, new: NewJob) -> dict[str, Any]:
-        """What `rlrun plan --json` prints of it, with the command line that does the same."""
+        """What `rlrun plan --json` prints of it, with the command line that does the same, and the first rows as
+        tokens."""
         try:
             typed = new.typed
         except Problems as error:
             results = [CheckResult("FAIL", each.where, each.got, each.fix) for each in error.problems]
-            return {**page_node(Page(None, results)), "command": ""}
+            return {**page_node(Page(None, results)), "command": "", "rows": []}
         page = job.plan(StartRequest((*typed, *self._at_root)))
-        return {**page_node(page), "command": shlex.join(["rlrun", "train", *typed, *self._at_root])}
+        command = shlex.join(["rlrun", "train", *typed, *self._at_root])
+        return {**page_node(page), "command": command, "rows": first_rows(page)}
 
     def create(self, new: NewJob, key: str = "") -> tuple[ServedJob, bool]:
         """The job, and whether it is new: of the same key and request it is the one that the first of them made.

@@ -33,6 +33,7 @@ from launcher.text.encoder import (
 )
 from launcher.text.lengths import count_tokens
 from launcher.text.stop_tokens import Turn
+from launcher.text.token_texts import TokenTexts
 from launcher.text.tokenizer import load_tokenizer, tokenizer_by_class
 from launcher.text.turns import is_call, reasoning_in
 
@@ -64,6 +65,19 @@ class Measure:
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         return count_tokens(self.encoder, rows, kind, self.cutting)
+
+    def pieces(self, rows: Sequence[Row], kind: Kind) -> list[list[tuple[str, bool]]]:
+        """See `process.TextProcess.pieces`."""
+        encoder = self.cutting or self.encoder
+        texts, found = TokenTexts(encoder.tokenizer), list[list[tuple[str, bool]]]()
+        for row in rows:
+            sides = [row] if row.rejected is None else [row, with_rejected(row)]
+            write = encoder.demonstration if kind == "answers" or len(sides) > 1 else encoder.prompt
+            for tokens in (write(0, side) for side in sides):
+                for each in tokens.sequences if isinstance(tokens, Tokens) else ():
+                    learned = map(bool, each.mask or [0] * len(each.ids))
+                    found.append(list(zip(texts(each.ids), learned, strict=True)))
+        return found
 
     def differs_by_turn(self, rows: Sequence[Row]) -> str:
         """See `process.TextProcess.differs_by_turn`."""

@@ -70,6 +70,11 @@ class TextProcess:
         found = self._ask("lengths", list(rows), kind)
         return [count if isinstance(count, str) else (count[0], count[1], count[2]) for count in found]
 
+    def pieces(self, rows: Sequence[Row], kind: Kind) -> list[list[tuple[str, bool]]]:
+        """Text of each token, and whether it has a loss, of each sequence that the rows become; none of what cannot
+        be written. A prompt that will be answered has no loss."""
+        return [[(str(text), bool(loss)) for text, loss in each] for each in self._ask("pieces", list(rows), kind)]
+
     def tokens(self, text: str) -> int:
         """Of a text alone, without special tokens."""
         return int(self._ask("tokens", text))

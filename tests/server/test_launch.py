@@ -139,10 +139,35 @@ def drawn_launch(seed):
 def test_the_plan_of_a_drawn_launch_is_what_the_command_line_prints(client, seed):
     """`make test-plans` draws 100."""
     found = client.post("/api/plan", json=drawn_launch(seed)).json()
+    assert isinstance(found.pop("rows"), list)
     words = shlex.split(found.pop("command"))
     assert words[:2] == ["rlrun", "train"]
     done = subprocess.run([sys.executable, "-m", "launcher", "plan", "--json", *words[2:]], capture_output=True)
     assert json.loads(done.stdout) == found
+
+
+def test_a_plan_shows_its_first_rows_as_tokens(client, tmp_path):
+    """Of an answer the loss is on its tokens and its end; of a pair both sides are shown; a prompt has none."""
+
+    def planned(algorithm, *rows):
+        (tmp_path / f"{algorithm}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        words = [f"algorithm={algorithm}", "model=tiny", f"data={tmp_path / algorithm}.jsonl", "data.val_share=0"]
+        found = client.post("/api/plan", json={"arguments": [*words, "data.max_response_length=999"]}).json()
+        return found["results"], [
+            tuple("".join(each["text"] for each in row if each["loss"] == loss) for loss in (False, True))
+            for row in found["rows"]
+        ]
+
+    long = {"prompt": "ab=", "response": "a" * 900}
+    results, rows = planned("sft", *[{"prompt": "ab=", "response": "ba"}] * 2, long, long)
+    assert rows[:2] == [("ab=", "ba<eos>")] * 2, results
+    assert rows[2:] == [("ab= [... 504 tokens ...] ", "a" * 396 + "<eos>")]
+    results, rows = planned("dpo", *[{"prompt": "ab=", "chosen": "ba", "rejected": "b"}] * 8)
+    assert rows == 3 * [("ab=", "ba<eos>"), ("ab=", "b<eos>")], results
+    results, rows = planned("grpo", *[{"prompt": "ab=", "ground_truth": "ba"}] * 8)
+    assert rows == 3 * [("ab=", "")], results
+    refused = client.post("/api/plan", json={"arguments": ["algorithm=sft", "model=none-such", "data=reverse"]}).json()
+    assert (refused["ok"], refused["rows"]) == (False, [])
 
 
 @pytest.mark.parametrize(

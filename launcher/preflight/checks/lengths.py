@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, short_repr
@@ -21,6 +22,7 @@ from launcher.text.process import TextProcess, several_sequences
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
 PART = 1000  # rows that are counted at a time
+SHOWN, SHOWN_TOKENS = 3, 400  # rows that are shown, and of each sequence at most so many tokens
 ENDS = 2  # tokens that a tokenizer of characters puts around a text
 
 
@@ -63,6 +65,23 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         except Problems as problems:
             return LengthReport(from_problems(problems.problems), text=facts, differs_by_turn=differs_by_turn)
     return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts, differs_by_turn)
+
+
+def as_tokens(run: RunSpec, rows: Sequence[Row]) -> list[list[dict[str, Any]]]:
+    """The sequences of tokens that rows become, and which tokens have a loss; of a long one its begin and its end. An
+    engine that writes demonstrations in its own way has none here."""
+    if run.engine.writes_by_turn and run.algorithm.data == "answers":
+        return []
+    try:
+        with TextProcess(run.model.here, run.data) as text:
+            found = text.pieces(rows, run.algorithm.data)[: 2 * SHOWN]
+    except Problems:  # the results of the checks say so
+        return []
+    half = SHOWN_TOKENS // 2
+    for place, each in enumerate(found):
+        if (gap := len(each) - SHOWN_TOKENS) > 0:
+            found[place] = [*each[:half], (f" [... {gap} tokens ...] ", False), *each[-half:]]
+    return [[{"text": text, "loss": loss} for text, loss in each] for each in found]
 
 
 def _other_class(run: RunSpec, text: TextProcess, rows: Sequence[Row]) -> Iterator[CheckResult]:

@@ -81,7 +81,8 @@ def create_job(
 
 @router.post("/plan", responses={200: {"model": dict[str, Any]}})
 def plan_job(body: NewJobBody, services: UsesServices) -> Json:  # type: ignore[valid-type]
-    """What would run, and all that would fail, as `rlrun plan --json` prints it; `command` does the same."""
+    """What would run, and all that would fail, as `rlrun plan --json` prints it; `command` does the same, `rows` are
+    the first ones as tokens."""
     return RedactedJson(services.launching.plan(_new_job(body)))
 
 

@@ -140,3 +140,12 @@ def test_answers_of_one_turn_are_texts(visit, uuids):
         else:
             page.locator("td a").first.click()
         page.get_by_text("turn 50").first.wait_for()
+
+
+def test_the_plan_shows_the_first_rows_as_tokens(visit):
+    page = visit("/launch")
+    page.get_by_text("what is answered to these prompts will have one").wait_for(timeout=60_000)
+    assert page.locator(".plan .tokens").count() == 3 and page.locator(".plan .tokens .learned").count() == 0
+    page.locator("#field-algorithm").select_option("sft")
+    page.locator(".plan .tokens .learned").first.wait_for(timeout=60_000)
+    assert page.locator(".plan .tokens .masked").count() > 0

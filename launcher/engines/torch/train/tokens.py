@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import groupby, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,17 @@ from launcher.core.files import AppendOnlyFile
 from launcher.core.redaction import redact
 from launcher.spec.algorithm import Batch
 from launcher.spec.episode import Episode
+from launcher.text.token_texts import TokenTexts
 
 NAMES = ("log_probs", "sampler_log_probs", "advantages")
-UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""What a part of a character is decoded to."""
 
 
 class TokenLog:
     """Appends to a file, which is made with its folder when there is a first line."""
 
     def __init__(self, path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.path, self.tokenizer = path, tokenizer
+        self.path, self.texts = path, TokenTexts(tokenizer)
         self._file: AppendOnlyFile | None = None
-        self._texts = dict[int, str]()
 
     def write(self, step: int, groups: Sequence[Sequence[Episode]], batch: Batch, characters: int) -> None:
         """A line for each answer; of one with more than `characters` the tokens in the middle are left out. `batch` has
@@ -54,20 +52,6 @@ class TokenLog:
                 node = {"step": step, "group": group, "answer": answer, **_shortened(facts, characters)}
                 lines.append(json.dumps(writable(node), ensure_ascii=False, separators=(",", ":")) + "\n")
         self._file.write("".join(lines).encode())
-
-    def texts(self, ids: Sequence[int]) -> list[str]:
-        """Of each token, which together are the text; that of a character in several tokens stands at the first."""
-        for one in {*ids} - self._texts.keys():
-            # some tokenizers leave out the space of the first token of a text, so the second one is read
-            once, twice = self.tokenizer.batch_decode([[one], [one, one]])
-            self._texts[one] = twice[len(once) :]
-        found = [self._texts[one] for one in ids]
-        for in_parts, run in groupby(range(len(ids)), lambda place: UNKNOWN in found[place]):
-            if in_parts:
-                places = [*run]
-                whole = self.tokenizer.decode([ids[place] for place in places])
-                found[places[0] : places[-1] + 1] = [whole, *[""] * (len(places) - 1)]
-        return found
 
 
 def _known(values: Sequence[float], mask: Sequence[float]) -> list[float | None]:

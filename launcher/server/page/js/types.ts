@@ -32,7 +32,7 @@ export interface Plan {
   differs: { name: string; value: unknown; default: unknown; origin: string }[];
   arithmetic: Record<string, number> | null;
   memory: { phases: { name: string; parts: Record<string, number>; total_bytes: number }[]; peak: string; limit_bytes: number | null } | null;
-  rows?: { text: string; loss: boolean }[][] | { text: string; loss: boolean }[];
+  rows: { text: string; loss: boolean }[][];
 }
 
 export interface Setting { name: string; type: string; default: unknown; choices?: string[] | null; help: string; group?: string; choice?: string }

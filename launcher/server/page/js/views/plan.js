@@ -17,7 +17,7 @@ export function PlanPanel({ plan, error, busy, command, mend }) {
       ${failed.length + warned.length ? html`<ul class="plain problems">${[...failed, ...warned].map((each) => html`<li><b>${each.subject}</b><${Notes} problems=${[each]} mend=${mend} /></li>`)}</ul>` : null}
       ${plan.arithmetic ? html`<${Facts} plan=${plan} />` : null}
       ${plan.memory ? html`<${Memory} memory=${plan.memory} />` : null}
-      ${plan.rows?.length ? html`<${Rows} rows=${plan.rows} />` : null}
+      ${plan.rows.length ? html`<${Rows} rows=${plan.rows} />` : null}
       ${plan.results.some((each) => each.level === "OK") ? html`<details><summary>${plan.results.filter((each) => each.level === "OK").length} checks passed</summary>
         <dl class="checks">${plan.results.filter((each) => each.level === "OK").map((each) => html`<dt>${each.subject}</dt><dd>${each.message}</dd>`)}</dl></details>` : null}
       ${plan.differs.length ? html`<details><summary>${plan.differs.length} settings differ from their defaults</summary>
@@ -62,10 +62,9 @@ function Memory({ memory }) {
     <p class="legend small">${names.map((name, place) => html`<span><i class="key c${place % 10}"></i> ${name.replaceAll("_", " ")}</span>`)}</p>`;
 }
 
-/** The first rows as tokens; what has a loss stands out. @param {{ rows: NonNullable<Plan["rows"]> }} props */
+/** The first rows as tokens; what has a loss stands out. @param {{ rows: Plan["rows"] }} props */
 function Rows({ rows }) {
-  const lines = /** @type {{ text: string, loss: boolean }[][]} */ (Array.isArray(rows[0]) ? rows : [rows]);
   return html`<h3>First rows as tokens</h3>
-    ${lines.slice(0, 3).map((line) => html`<p class="tokens small">${line.slice(0, 400).map((token) => html`<span class="token ${token.loss ? "learned" : "masked"}">${token.text.replaceAll("\n", "↵\n")}</span>`)}</p>`)}
-    <p class="legend small"><span class="token learned">has a loss</span> <span class="token masked">has none</span></p>`;
+    ${rows.map((row) => html`<p class="tokens small">${row.map((token) => html`<span class="token ${token.loss ? "learned" : "masked"}">${token.text.replaceAll("\n", "↵\n")}</span>`)}</p>`)}
+    <p class="legend small"><span class="token learned">has a loss</span> <span class="token masked">has none</span>${rows.flat().some((token) => token.loss) ? null : html` <span>what is answered to these prompts will have one</span>`}</p>`;
 }
