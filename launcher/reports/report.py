@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,12 +125,12 @@ def make_report(record: RunRecord, goal: Goal | None = None) -> Report:
     )
 
 
-def write_report(report: Report, out: Path) -> tuple[Path, Path]:
-    """The page and the Markdown beside it; `out` names either. Raises `OSError`."""
-    page, text = out.with_suffix(".html"), out.with_suffix(".md")
-    write_atomic(page, render("report.html.j2", r=report))
-    write_atomic(text, render("report.md.j2", r=report))
-    return page, text
+def write_report(report: Report, out: Path, forms: Sequence[str] = ("html", "md")) -> list[Path]:
+    """The page and the Markdown beside it, or one of both; `out` names either. Raises `OSError`."""
+    files = {form: out.with_suffix(f".{form}") for form in forms}
+    for form, file in files.items():
+        write_atomic(file, render(f"report.{form}.j2", r=report))
+    return list(files.values())
 
 
 def check_output(out: Path) -> None:

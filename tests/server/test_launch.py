@@ -12,8 +12,10 @@ import sys
 import threading
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from launcher.core.events import events_of
+from launcher.core.events import Step, events_of
 from launcher.runs.folder import Folder, holder
 from tests.conftest import wait_until
 from tests.server.conftest import lose_database, record_in
@@ -203,3 +205,37 @@ def test_the_schema_has_every_setting_of_a_plan(client):
     assert known["optim.lr"]["default"] == 1e-6
     assert known["algorithm.kl_loss_coef"]["help"]
     assert "learning_rate" in {each["name"] for each in schema["names"]["documents"]}
+
+
+@pytest.mark.slow
+def test_a_trained_run_is_exported_merged_and_run_again(root, client):
+    words = [*TINY, "trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.experiment_name=one"]
+    uuid = client.post("/api/jobs", json={"arguments": words}).json()["uuid"]
+    client.post(f"/api/jobs/{uuid}/start")
+    ended(client, uuid)
+    made = client.post(f"/api/jobs/{uuid}/checkpoints/2/export", json={"to": "early"})
+    assert made.status_code == 201, made.json()
+    assert made.json()["path"] == "exports/early" and made.json()["step"] == 2
+    early = load_file(root / "exports" / "early" / "model.safetensors")
+
+    merged = client.post("/api/merge", json={"models": ["early", f"{uuid}@4"], "method": "linear", "to": "both"})
+    assert merged.status_code == 201, merged.json()
+    both, last = (load_file(root / place / "model.safetensors")
+                  for place in ("exports/both", "rlrun/one/checkpoints/step_000004/policy"))  # fmt: skip
+    assert both.keys() == early.keys() == last.keys()
+    for name, mean in both.items():
+        assert torch.allclose(mean, (early[name] + last[name]) / 2, atol=1e-6), name
+    assert any(not torch.equal(early[name], last[name]) for name in early)
+    assert client.post("/api/merge", json={"models": ["early"], "method": "linear", "to": "both"}).status_code == 409
+
+    made = client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"trainer.total_training_steps": 2}})
+    assert made.status_code == 202, made.json()
+    done = ended(client, made.json()["uuid"])
+    assert (done["run"], done["step"], done["steps"]) == ("rlrun/one-rerun-1", 2, 2)
+
+    def steps(run):
+        events = events_of(root / "rlrun" / run / "events.jsonl")
+        return {event.step: event.metrics.get("train/loss") for event in events if isinstance(event, Step)}
+
+    again = steps("one-rerun-1")
+    assert [*again] == [0, 1, 2] and again.items() <= steps("one").items()  # the same rows, by the same seed

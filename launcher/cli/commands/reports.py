@@ -29,6 +29,7 @@ def report(
         typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
     ] = None,
     out: Out = None,
+    page_alone: Annotated[bool, typer.Option("--page", help="Only the page, one file that needs no other.")] = False,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
@@ -40,11 +41,11 @@ def report(
         raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
     made = make_report(record_of(source), wanted)
-    written_to = write_report(made, page)
+    written_to = write_report(made, page, ("html",) if page_alone else ("html", "md"))
     return CommandAnswer(made.node, lambda: _say_report(made, written_to))
 
 
-def _say_report(made: Report, written_to: tuple[Path, Path]) -> None:
+def _say_report(made: Report, written_to: list[Path]) -> None:
     say(f"{made.record.name}: {made.intro}")
     say(made.record.verdict.line)
     if made.goal.goal:
@@ -57,7 +58,7 @@ def _say_report(made: Report, written_to: tuple[Path, Path]) -> None:
             say(f"  {row.name}: {'; '.join(filter(None, (row.figure, row.note)))}")
     for problem in made.problems:
         say(f"  ✗ {problem}")
-    say("wrote {} and {}".format(*written_to))
+    say(f"wrote {' and '.join(map(str, written_to))}")
 
 
 def compare(
