@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder, _keep_top_k_top_p, sample_tokens
-from launcher.engines.torch.rollout.generator import make_requests
+from launcher.engines.torch.rollout.generator import Request, make_requests
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.spec.episode import Episode, Turn
 
@@ -74,6 +75,43 @@ def test_a_cache_that_it_would_ignore_is_refused(family: Callable[..., Any], ids
     model, _ = family("mamba")
     with pytest.raises(Problems, match="MambaForCausalLM keeps a cache of its own kind"):
         greedy(Decoder(model, TorchSampler(), 4), ids(3))
+
+
+# ---- earlier turns
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral", "qwen3_5_text"])
+def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_computed_once(
+    name: str, family: Callable[..., Any], ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Turns of several lengths, in batches of their own, with an observation after each."""
+    model, _ = family(name)
+    kept = name in ("llama", "gpt2")  # a window and a recurrent state cannot be cut
+    prompts, seen = ids(*LENGTHS), ids(*(length % 4 + 1 for length in LENGTHS))
+    keys = random_streams.stream_keys(0, 1, range(len(prompts)), 1)
+    asking, whole = decoder(model, 50, max_num_seqs=4), decoder(model, 50)
+    asking.prefixes.most = len(prompts)
+    sizes = list[int]()
+    forward = asking._forward
+    monkeypatch.setattr(asking, "_forward", lambda ids, *more: (sizes.append(ids.shape[1]), forward(ids, *more))[1])
+    going = [Request(prompt, key, 1.0, goes_on=True) for prompt, key in zip(prompts, keys[:, None], strict=True)]
+    for turn in range(3):
+        sizes.clear()
+        found = [episode.turns[0].tokens for episode in asking.answer(going)]
+        plain = whole.answer([replace(request, goes_on=False) for request in going])
+        assert found == [episode.turns[0].tokens for episode in plain]
+        new = max(map(len, seen)) + 1 if kept and turn else max(len(request.prompt) for request in going)
+        assert max(sizes) == new
+        assert len(asking.prefixes.kept) >= kept * len(going)
+        texts = [request.prompt + answer + more for request, answer, more in zip(going, found, seen, strict=False)]
+        going = [
+            replace(request, prompt=text, answered=request.answered + len(text) - len(request.prompt))
+            for request, text in zip(going, texts, strict=True)
+        ]
+        going = [request for request in going if request.answered < 50]
+    for key in keys:
+        asking.forget(key)
+    assert not asking.prefixes.kept
 
 
 # ---- what an answer may not depend on

@@ -12,7 +12,7 @@ from launcher.engines.torch.model import head
 from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.rollout.decode import GrowingLayer
+from launcher.engines.torch.rollout.kv_cache import GrowingLayer
 from launcher.engines.torch.train.batching import Limits, micro_batches
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size

@@ -1,25 +1,22 @@
-"""The built-in decode loop: prompts are prefilled once for all their answers, and finished answers leave the batch. Its
-KV cache allocates memory in advance."""
+"""The built-in decode loop: prompts are prefilled once for all their answers, and finished answers leave the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from launcher.core.problems import Problem, Problems
-from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator, Request
+from launcher.engines.torch.rollout.kv_cache import Prefixes, empty_cache
 from launcher.spec.episode import Turn
 from launcher.spec.sampler import Sampler
 
@@ -35,7 +32,11 @@ class Decoder(Generator):
         super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
+        self.prefixes = Prefixes(sampler.max_num_seqs)
         self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
+
+    def forget(self, key: np.uint64) -> None:
+        self.prefixes.forget(int(key))
 
     @torch.no_grad()
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
@@ -79,7 +80,7 @@ class Decoder(Generator):
 
     def _sample(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         kv_cache, keys = empty_cache(self.model.base.config), np.concatenate([request.keys for request in requests])
-        logits, mask = self._prefill([request.prompt for request in requests], kv_cache)
+        logits, mask = self._prefill(requests, kv_cache)
         of = [place for place, request in enumerate(requests) for _ in request.keys]
         prompt = torch.tensor(of, device=mask.device)  # [R] which prompt each row answers
         logits, mask = logits[prompt], mask[prompt]  # [R, V], [R, L]
@@ -96,9 +97,10 @@ class Decoder(Generator):
                 self.on_token(int(token[0]))
             going = going & torch.isin(token, self.eos, invert=True) & (room > t + 1)
             left = int(going.sum())
-            if not left:
-                break
             if left <= DROP * len(going):
+                self._keep([requests[of[row]] for row in alive.tolist()], written[alive], going, mask, kv_cache)
+                if not left:
+                    break
                 kept = going.cpu().numpy()
                 alive, token, mask, room = alive[going], token[going], mask[going], room[going]
                 keys, before = keys[kept], before[kept]
@@ -109,12 +111,30 @@ class Decoder(Generator):
         answers = ([token for token in row if token >= 0] for row in written.tolist())
         return [Turn(tokens, stop="end" if tokens[-1] in self.model.eos else "length") for tokens in answers]
 
-    def _prefill(self, prompts: list[list[int]], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
-        """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
-        longest = max(map(len, prompts))
+    def _keep(
+        self, requests: Sequence[Request], written: Tensor, going: Tensor, mask: Tensor, kv_cache: DynamicCache
+    ) -> None:
+        """Keep what the rows that are no longer `going` [R] have computed, where they are turns of an episode: the
+        prompt and all of the answer but its last token."""
+        for row in (~going).nonzero()[:, 0].tolist():
+            if (request := requests[row]).goes_on:
+                ids = request.prompt + [token for token in written[row].tolist() if token >= 0][:-1]
+                columns = mask[row].nonzero()[: len(ids), 0]  # a row that has ended writes on until it leaves
+                self.prefixes.keep(int(request.keys[0]), ids, kv_cache, row, columns)
+
+    def _prefill(self, requests: Sequence[Request], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
+        """[P, V] logits after each prompt, and the [P, L] mask of its tokens: what earlier turns have computed, and the
+        rest, both padded on the left."""
+        keys, prompts = [int(request.keys[0]) for request in requests], [request.prompt for request in requests]
+        computed = self.prefixes.take(keys, prompts, kv_cache, self.model.device)
+        prompts = [prompt[start:] for prompt, start in zip(prompts, computed, strict=True)]
+        longest, earlier = max(map(len, prompts)), max(computed)
         pad = self.model.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
-        real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        real = [
+            [0] * (earlier - start) + [1] * start + [0] * (longest - len(prompt)) + [1] * len(prompt)
+            for start, prompt in zip(computed, prompts, strict=True)
+        ]
         mask = torch.tensor(real, device=self.model.device)
         return self._forward(ids, mask, kv_cache), mask
 
@@ -171,49 +191,3 @@ def _keep_top_k_top_p(probability: Tensor, top_k: int, top_p: float) -> Tensor:
         reached = before >= top_p * ranked.sum(-1, keepdim=True)
         probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)
     return probability
-
-
-# ---- the cache
-
-
-class GrowingLayer(DynamicLayer):
-    """A layer that writes new tokens into preallocated memory; transformers' own copies all keys and values."""
-
-    keys: Tensor
-    values: Tensor
-    _room: tuple[Tensor, Tensor] | None = None  # [R, K, capacity, D] each
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        used = self.get_seq_length()
-        end = used + key_states.shape[2]
-        if self._room is None or end > self._room[0].shape[2]:
-            self._room = _larger(self.keys, used, end, key_states), _larger(self.values, used, end, value_states)
-        for place, new in zip(self._room, (key_states, value_states), strict=True):
-            place[:, :, used:end] = new
-        self.keys, self.values = (place[:, :, :end] for place in self._room)
-        return self.keys, self.values
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep the rows `beam_idx` [R], in this order."""
-        if self._room is not None:
-            length = self.get_seq_length()
-            self._room = self._room[0].index_select(0, beam_idx), self._room[1].index_select(0, beam_idx)
-            self.keys, self.values = (place[:, :, :length] for place in self._room)
-
-
-def empty_cache(config: Any) -> DynamicCache:
-    """A cache for the model; sliding-window and recurrent layers are transformers' own."""
-    cache = DynamicCache(config=config)
-    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    return cache
-
-
-def _larger(before: Tensor, used: int, end: int, new: Tensor) -> Tensor:
-    """[R, K, capacity, D] with the `used` tokens of `before`."""
-    rows, heads, _, width = new.shape
-    made = new.new_empty(rows, heads, cache_capacity(end), width)
-    if used:
-        made[:, :, :used] = before
-    return made

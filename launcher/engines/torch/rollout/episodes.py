@@ -60,6 +60,10 @@ class Running:
     """When the environment was asked last."""
 
     @property
+    def stream(self) -> np.uint64:
+        return np.uint64((int(self.asked.key) + _ANEW * self.attempt) % 2**64)
+
+    @property
     def answered(self) -> list[int]:
         return [token for turn in self.turns for token in turn.tokens]
 
@@ -124,7 +128,7 @@ class Counts:
             "agent/repeated_calls/share": total["repeated"] / calls,
             "agent/unreadable_calls/mean": total["unreadable"] / episodes,
             "agent/rewritten_turns/mean": total["differences"] / episodes,
-            "agent/tool_s/mean": total["tool_s"] / calls,
+            "timing_s/tool_call": total["tool_s"] / calls,
             "agent/faults/share": sum(faults.values()) / max(total["sampled"], 1),
             "train/num_early_exit": total["early"],
         }
@@ -176,6 +180,7 @@ class EpisodeRunner:
             if outcome is None:
                 ready.append(one)
             else:
+                self.generator.forget(one.stream)
                 ending[self.sessions.end(one.number, outcome)] = one, outcome, reason
         return ready
 
@@ -232,8 +237,8 @@ class EpisodeRunner:
         """The next turn of these episodes, and the environment asked about it. Collective."""
         requests = []
         for one in ready:
-            answered, key = one.answered, np.uint64((int(one.asked.key) + _ANEW * one.attempt) % 2**64)
-            requests.append(Request(one.asked.prompt + answered, np.array([key]), temperature, len(answered)))
+            prompt, answered = one.asked.prompt + one.answered, len(one.answered)
+            requests.append(Request(prompt, np.array([one.stream]), temperature, answered, goes_on=True))
         episodes = self.generator.answer(requests)
         texts = self.generator.texts(episodes) if episodes else []
         for one, episode, text in zip(ready, episodes, texts, strict=True):

@@ -29,6 +29,9 @@ class Request:
     answered: int = 0
     """Tokens at the end of the prompt that are of the answer already, such as earlier turns: the random streams go on
     after them, and they count towards the longest answer."""
+    goes_on: bool = False
+    """Whether a longer prompt may follow in the same stream, so that what is computed of this one is worth keeping
+    until the stream is forgotten. It has one key, then."""
 
 
 def make_requests(prompts: Sequence[list[int]], keys: np.ndarray, temperature: float) -> list[Request]:
@@ -101,6 +104,9 @@ class Generator(ABC):
     @abstractmethod
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Turn]:
         """The answers to all requests, request by request; collective."""
+
+    def forget(self, key: np.uint64) -> None:  # noqa: B027  most keep nothing
+        """No request of this stream follows."""
 
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Release its resources when no more answers are needed. Collective: every process must call it."""

@@ -1,0 +1,112 @@
+"""Keys and values of the built-in decode loop: memory is allocated in advance, and what an episode has computed in its
+earlier turns is kept for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from launcher.engines.torch.model.blocks import cache_capacity
+
+
+class GrowingLayer(DynamicLayer):
+    """A layer that writes new tokens into preallocated memory; transformers' own copies all keys and values."""
+
+    keys: Tensor
+    values: Tensor
+    _room: tuple[Tensor, Tensor] | None = None  # [R, K, capacity, D] each
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        used = self.get_seq_length()
+        end = used + key_states.shape[2]
+        if self._room is None or end > self._room[0].shape[2]:
+            self._room = _larger(self.keys, used, end, key_states), _larger(self.values, used, end, value_states)
+        for place, new in zip(self._room, (key_states, value_states), strict=True):
+            place[:, :, used:end] = new
+        self.keys, self.values = (place[:, :, :end] for place in self._room)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep the rows `beam_idx` [R], in this order."""
+        if self._room is not None:
+            length = self.get_seq_length()
+            self._room = self._room[0].index_select(0, beam_idx), self._room[1].index_select(0, beam_idx)
+            self.keys, self.values = (place[:, :, :length] for place in self._room)
+
+
+def empty_cache(config: Any) -> DynamicCache:
+    """A cache for the model; sliding-window and recurrent layers are transformers' own."""
+    cache = DynamicCache(config=config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+def _larger(before: Tensor, used: int, end: int, new: Tensor) -> Tensor:
+    """[R, K, capacity, D] with the `used` tokens of `before`."""
+    rows, heads, _, width = new.shape
+    made = new.new_empty(rows, heads, cache_capacity(end), width)
+    if used:
+        made[:, :, :used] = before
+    return made
+
+
+# ---- earlier turns
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the first tokens of an episode."""
+
+    ids: list[int]
+    layers: list[tuple[Tensor, Tensor]]  # [K, T, D] each, in the host's memory
+
+
+class Prefixes:
+    """What episodes that may go on have computed, by their random streams, of at most `most` episodes.
+
+    Only of caches whose layers all keep every token: a sliding window or a recurrent state cannot be cut.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.kept: dict[int, Prefix] = {}
+
+    def keep(self, key: int, ids: list[int], cache: DynamicCache, row: int, columns: Tensor) -> None:
+        """The tokens `ids` [T], which are at the `columns` [T] of a row of the cache."""
+        layers = [layer for layer in cache.layers if isinstance(layer, GrowingLayer)]
+        if len(self.kept) < self.most and len(layers) == len(cache.layers):
+            pairs = [(layer.keys[row, :, columns].cpu(), layer.values[row, :, columns].cpu()) for layer in layers]
+            self.kept[key] = Prefix(ids, pairs)
+
+    def take(
+        self, keys: Sequence[int], prompts: Sequence[list[int]], cache: DynamicCache, device: torch.device
+    ) -> list[int]:
+        """Fill an empty cache with what is kept of the streams, padded on the left; how many tokens of each prompt."""
+        kept = [self.kept.pop(key, None) for key in keys]
+        found = [
+            each if each and prompt[:-1][: len(each.ids)] == each.ids else None
+            for each, prompt in zip(kept, prompts, strict=True)
+        ]
+        tokens = [len(each.ids) if each else 0 for each in found]
+        layers = next((each.layers for each in found if each), [])
+        for place, (layer, pair) in enumerate(zip(cache.layers, layers, strict=False)):
+            filled = []
+            for part, like in enumerate(pair):
+                padded = like.new_zeros(len(keys), like.shape[0], max(tokens), like.shape[2])
+                for row, each in enumerate(found):
+                    if each:
+                        padded[row, :, -len(each.ids) :] = each.layers[place][part]
+                filled.append(padded.to(device))
+            layer.update(*filled)
+        return tokens
+
+    def forget(self, key: int) -> None:
+        self.kept.pop(key, None)
