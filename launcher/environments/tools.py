@@ -5,11 +5,11 @@
         def price(self, item: str) -> float: "What an item costs."     # a tool: each public method with types
         def reward(self, episode) -> float: ...            # the score; None leaves it to the run's reward
 
-What it may have beside: `done` (true once the episode has ended, or its outcome as a text), `turn_reward` (what the
-last turn contributed, read after each turn), `state` (a text, equal where the episode stands equally), `facts` (numbers
-of the episode), and `close()`. Its tools may be `async`. What a tool raises of what it was given (`MISTAKES`, such as
-ValueError and KeyError) the policy reads; anything else, and a tool that takes too long, ends the episode as a fault,
-which is no score.
+All but the tools may be missing. What it may have beside: `done` (true once the episode has ended, or its outcome as a
+text), `turn_reward` (what the last turn contributed, read after each turn), `state` (a text, equal where the episode
+stands equally), `facts` (numbers of the episode), and `close()`. Its tools may be `async`. What a tool raises of what
+it was given (`MISTAKES`, such as ValueError) the policy reads; anything else, and a tool that takes too long, ends the
+episode as a fault, which is no score.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class ToolSession(Session):
         return [tool.schema for tool in self.tools.values()]
 
     def reset(self, row: Row) -> None:
-        self.holder.reset(row)
+        if hasattr(self.holder, "reset"):
+            self.holder.reset(row)
 
     @property
     def state(self) -> str:

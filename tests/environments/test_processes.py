@@ -207,6 +207,14 @@ def test_an_episode_that_cannot_begin_is_a_fault(started: Start, text: str, expe
     assert final.reward is None and final.fault
 
 
+def test_a_class_needs_nothing_but_its_tools(started: Start) -> None:
+    sessions = started("class Wild:\n    def look(self) -> str: return 'a shop'")
+    assert sessions.begin(0, ROW).result(60).ended is None
+    seen = sessions.step(0, spoken("look")).result(60)
+    assert [message.content for message in seen.messages] == ["a shop"]
+    assert sessions.end(0, "turn-limit").result(60).fault == ""
+
+
 def test_a_process_that_dies_takes_its_episodes_alone_and_is_started_again(started: Start) -> None:
     sessions = started(workers=2)
     for number in range(6):
