@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-device lint chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -63,6 +63,9 @@ model-folders: $(VENV)/ready-dev  ## 34 shapes of public models' folders: plan, 
 
 chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must end with the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)
+
+agent-chaos: $(VENV)/ready-dev  ## the same with episodes of several turns and tools
+	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED) agent
 
 logger-chaos: $(VENV)/ready-dev  ## kill the server KILLS times while a script logs 500 rows a second: each row is stored once
 	$(VENV)/bin/python benchmarks/logger_chaos.py $(KILLS) $(SEED)

@@ -1,4 +1,5 @@
-"""Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED]`.
+"""Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED [plain | agent [WORD...]]]`;
+with `agent` one of episodes of several turns, with tools and credit by turn. Words are added to its settings.
 
 Every run must end with the events and the final weights of a run that was never touched, byte for byte, times and what
 became of its processes aside. The victim is the launcher, the training process, or both; the moment is any in its life,
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -27,18 +29,27 @@ from launcher.core.checkpoints import sha256
 from launcher.core.events import LAUNCHER_EVENTS, Event, Restarted, Step, events_of
 from launcher.core.metrics import TIMES
 
+VARYING = (*TIMES, "rollout_corr/", "training/rollout_")
+"""Metrics that differ in equal runs: times, and the rounding of a sampler whose batches depend on them."""
+
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
 DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]
-LEARNT = [
-    "algorithm=sft",
-    "model=tiny",
-    "optim.lr=3e-3",
-    "data.train_batch_size=32",
-    "trainer.total_training_steps=250",
-]
-BEGIN = ["model=hf", "model.path=runs/chaos/learnt"]  # a model that is sometimes right, so that there is a gradient
-STEPS = ["trainer.total_training_steps=60", "trainer.save_freq=4", "trainer.test_freq=15"]
-WORDS = ["algorithm=grpo", "sampler.n=8", "optim.lr=1e-3", *BEGIN, *STEPS, *DATA, *PROJECT]
+LEARNT = ["algorithm=sft", "model=tiny", "data.train_batch_size=32", "trainer.total_training_steps=250", *DATA]
+WORDS = ["algorithm=grpo", *DATA, "trainer.save_freq=4", "trainer.test_freq=15"]
+MAILS = ["data=email_search", "data.n_mails=200", "data.n_prompts=256", "data.n_val=32"]
+LEARNT_MAILS = [
+    "algorithm=sft", "model=tiny-email", "data.train_batch_size=32", "trainer.total_training_steps=250", *MAILS,
+    "trainer.micro_batch_size_per_gpu=32",
+]  # fmt: skip
+AGENT = [
+    "algorithm=turn_grpo", "environment=email_search", "environment.system_prompt=", "environment.max_turns=5",
+    "data.train_batch_size=4", *MAILS, "trainer.save_freq=4", "trainer.test_freq=12",
+    "trainer.micro_batch_size_per_gpu=32",
+]  # fmt: skip
+KINDS = {"plain": (60, LEARNT, WORDS), "agent": (24, LEARNT_MAILS, AGENT)}
+"""Steps of a run, the words of the SFT before it, and its own."""
+BEGIN = ["model=hf", "model.path=runs/chaos/learnt", "sampler.n=8", "optim.lr=1e-3"]
+"""A model that is sometimes right, so that there is a gradient."""
 RLRUN = [sys.executable, "-m", "launcher"]
 MOMENTS, VICTIMS = ("any", "training", "saving"), ("launcher", "training process", "both")
 
@@ -56,17 +67,20 @@ class Kill:
     seconds: float
 
 
-def begin(name: str) -> subprocess.Popen[bytes]:
-    words = [*RLRUN, "train", *WORDS, f"trainer.experiment_name={name}"]
-    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def begin(words: list[str], name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*RLRUN, "train", *words, f"trainer.experiment_name={name}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def without_times(event: Event) -> str:
     """An event as it must be again: the name and the clock taken off."""
     node = {"kind": type(event).__name__, **asdict(event), "at": 0, "run": ""}
     if isinstance(event, Step):
-        node["metrics"] = {name: value for name, value in event.metrics.items() if not name.startswith(TIMES)}
-    return json.dumps(node)
+        node["metrics"] = {name: value for name, value in event.metrics.items() if not name.startswith(VARYING)}
+    return re.sub(r'"seconds": [^,}]+', "", json.dumps(node))  # of calls of tools, and of validations
 
 
 def result_of(folder: Path, step: int) -> tuple[list[str], str]:
@@ -90,12 +104,12 @@ def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
 
 
 def wait_for_moment(
-    moment: str, process: subprocess.Popen[bytes], folder: Path, life: float, rng: random.Random
+    moment: str, process: subprocess.Popen[bytes], folder: Path, life: float, steps: int, rng: random.Random
 ) -> None:
     if moment == "any":
         time.sleep(rng.uniform(0, life))
         return
-    after = rng.randrange(60)
+    after = rng.randrange(steps)
     log = folder / "events.jsonl"
     wait_for(lambda: log.exists() and log.read_bytes().count(b'"kind":"Step"') > after, process)
     if moment == "saving":
@@ -114,11 +128,13 @@ def kill(process: subprocess.Popen[bytes], victim: str) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def one(number: int, life: float, expected: tuple[list[str], str], rng: random.Random) -> Kill:
+def one(
+    words: list[str], steps: int, number: int, life: float, expected: tuple[list[str], str], rng: random.Random
+) -> Kill:
     moment, victim = MOMENTS[number % 3], VICTIMS[number // 3 % 3]
     folder, start = Path("runs/chaos") / f"kill-{number}", time.monotonic()
-    process = begin(folder.name)
-    wait_for_moment(moment, process, folder, life, rng)
+    process = begin(words, folder.name)
+    wait_for_moment(moment, process, folder, life, steps, rng)
     killed_at, step = time.time(), max(steps_of(folder), default=0)
     kill(process, victim)
     code = process.wait()
@@ -126,13 +142,13 @@ def one(number: int, life: float, expected: tuple[list[str], str], rng: random.R
     if victim != "training process" and code:
         again = ["--resume", str(folder)]
         if not (folder / "spec.yaml").exists():  # killed before there was anything to resume
-            again = [*WORDS, f"trainer.experiment_name={folder.name}"]
+            again = [*words, f"trainer.experiment_name={folder.name}"]
         resumed = subprocess.run([*RLRUN, "train", *again], capture_output=True, check=False)
         equal = resumed.returncode == 0
         print(resumed.stderr.decode()[-2000:], end="", file=sys.stderr)
     by_itself = any(isinstance(event, Restarted) for event in events_of(folder / "events.jsonl"))
     lost_s = max(steps_of(folder).get(step + 1, killed_at) - killed_at, 0.0)
-    equal = equal and result_of(folder, 60) == expected
+    equal = equal and result_of(folder, steps) == expected
     return Kill(moment, victim, step, by_itself, equal, lost_s, time.monotonic() - start)
 
 
@@ -141,22 +157,23 @@ def steps_of(folder: Path) -> dict[int, float]:
     return {event.step: event.at for event in events_of(folder / "events.jsonl") if isinstance(event, Step)}
 
 
-def main(kills: int, seed: int) -> int:
-    rng = random.Random(seed)
+def main(kills: int, seed: int, kind: str, more: list[str]) -> int:
+    rng, (steps, sft, words) = random.Random(seed), KINDS[kind]
+    words = [*words, *BEGIN, *PROJECT, f"trainer.total_training_steps={steps}", *more]
     columns = ("kill", "moment", "victim", "at step", "went on", "result", "lost s", "s")
-    table = Table(*columns, title=f"kill -9 at random moments, seed {seed}")
+    table = Table(*columns, title=f"kill -9 at random moments, {' '.join([kind, *more])}, seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        learnt = [*RLRUN, "train", *LEARNT, *DATA, *PROJECT, "trainer.experiment_name=learnt"]
+        learnt = [*RLRUN, "train", *sft, *PROJECT, "optim.lr=3e-3", "trainer.experiment_name=learnt"]
         subprocess.run(learnt, check=True, stdout=subprocess.DEVNULL)
         start = time.monotonic()
-        if begin("untouched").wait() != 0:
+        if begin(words, "untouched").wait() != 0:
             raise SystemExit("the untouched run failed")
         norms = gradient_norms(Path("runs/chaos/untouched/events.jsonl"))
         if sum(norm > 0 for norm in norms) < len(norms) / 2:
             raise SystemExit("the untouched run learns nothing, so that equal weights would prove nothing")
-        life, expected = time.monotonic() - start, result_of(Path("runs/chaos/untouched"), 60)
-        found = [one(number, life, expected, rng) for number in range(kills)]
+        life, expected = time.monotonic() - start, result_of(Path("runs/chaos/untouched"), steps)
+        found = [one(words, steps, number, life, expected, rng) for number in range(kills)]
         os.chdir("/")
     for number, row in enumerate(found, 1):
         told = "equal" if row.equal else "[red]DIFFERS[/]"
@@ -169,4 +186,5 @@ def main(kills: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    kills, seed, kind, *more = [*sys.argv[1:], *["20", "0", "plain"][len(sys.argv) - 1 :]]
+    sys.exit(main(int(kills), int(seed), kind, more))
