@@ -115,10 +115,10 @@ def test_a_log_has_a_status_and_a_report_as_a_run_has(log):
     assert code == 0 and found["run"] == log and found["measured"]["value"] == 0.567
     page, markdown = (Path(f"{log}.report.{ending}").read_text() for ending in ("html", "md"))
     assert "<svg" in page and "openai/gsm8k" in page and "| score |" in markdown
-    alone = Path(log).with_name("alone.html")
-    code, text = rlrun("report", log, "--page", "--out", str(alone))
-    assert code == 0 and text.endswith(f"wrote {alone}\n") and alone.read_text() == page
-    assert not alone.with_suffix(".md").exists()
+    copy = Path(log).with_name("copy.html")
+    code, text = rlrun("report", log, "--page", "--out", str(copy))
+    assert code == 0 and text.endswith(f"wrote {copy}\n") and copy.read_text() == page
+    assert not copy.with_suffix(".md").exists()
 
 
 def test_a_log_that_tells_its_end_has_it_as_its_status(tmp_path):

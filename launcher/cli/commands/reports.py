@@ -29,7 +29,7 @@ def report(
         typer.Option("--goal", metavar="GOAL", help="0.55 of the held-out score, METRIC>=VALUE or METRIC<=VALUE."),
     ] = None,
     out: Out = None,
-    page_alone: Annotated[bool, typer.Option("--page", help="Only the page, one file that needs no other.")] = False,
+    only_page: Annotated[bool, typer.Option("--page", help="Only the page, one file that needs no other.")] = False,
     root: Root = Path("runs"),
 ) -> CommandAnswer:
     """It is read from the run's folder, or the log, alone, and may be made while the run goes on."""
@@ -41,7 +41,7 @@ def report(
         raise Problems(Problem("--out", "standard input has no folder for a page", "use --out FILE.html"))
     check_output(page)
     made = make_report(record_of(source), wanted)
-    written_to = write_report(made, page, ("html",) if page_alone else ("html", "md"))
+    written_to = write_report(made, page, ("html",) if only_page else ("html", "md"))
     return CommandAnswer(made.node, lambda: _say_report(made, written_to))
 
 
