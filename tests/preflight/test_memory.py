@@ -46,6 +46,21 @@ def test_memory_with_verl(words: tuple[str, ...], phase: str, part: str, expecte
     assert parts.get(part, 0) == expected if expected is not None else parts[part] > B7 // 2
 
 
+def test_what_earlier_turns_have_computed_is_counted_where_it_is_kept() -> None:
+    """In the memory of the process on a CPU, and in that of the host beside a GPU."""
+    words = "algorithm=grpo", "sampler.n=4", *SMALL
+    for hardware, more in ("cpu", True), ("h100x8", False):
+        plain, several = (cache_of(*words, f"hardware={hardware}", f"environment={one}") for one in ("single", "code"))
+        assert several > plain * 1.7 if more else several == plain
+
+
+def cache_of(*words: str) -> int:
+    run = run_of(*words)
+    found = run.engine.memory(run)
+    assert found
+    return next(phase.parts["kv_cache"] for phase in found.phases if phase.name == "rollout")
+
+
 @pytest.mark.parametrize(("device", "gib"), [("A100-SXM4-80GB", 79.2), ("NVIDIA H100 80GB HBM3", 79.2), ("cuda", None)])
 def test_the_memory_of_a_card_by_its_name(device: str, gib: float | None) -> None:
     assert Hardware(device=device, n_gpus_per_node=1).memory_bytes == (None if gib is None else int(gib * GIB))

@@ -186,7 +186,8 @@ class _Estimate:
         layer = per_token // a.num_hidden_layers * w.written * w.longest
         shared = a.num_attention_heads // a.num_key_value_heads
         repeated = layer * shared if shared > 1 else 0  # keys and values for the heads that share them
-        parts["kv_cache"] = per_token * held + max(layer, repeated)
+        earlier = 0 if self.on_gpu else w.longest * w.waiting  # on a GPU they are in the host's memory
+        parts["kv_cache"] = per_token * (held + earlier) + max(layer, repeated)
         parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
         parts["activations"] = w.prefilled * w.prompt * activations.forward_working(a, self.numbers)
         parts["weights"] += self._gathered_bytes(self.policy, all_layers=True) + self._autocast_copy(self.policy)

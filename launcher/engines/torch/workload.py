@@ -30,6 +30,8 @@ class Workload:
     """Micro-batches of an update."""
     written: int
     """Answers decoded at the same time; 0 where none are sampled."""
+    waiting: int
+    """Episodes whose keys and values are kept between their turns."""
     prefilled: int
     """Prompts prefilled at the same time."""
     batch_bytes: int
@@ -80,9 +82,11 @@ class Workload:
         # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
         held_out = 0 if algorithm.data == "pairs" else _held_out(run)
         judged = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
+        several = run.environment.several_turns  # then each episode has a prompt of its own
+        written = max(asked * run.sampler.n, judged * run.sampler.val_n)
         return cls(
-            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows),
-            written=max(asked * run.sampler.n, judged * run.sampler.val_n), prefilled=max(asked, judged),
+            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows), written=written,
+            waiting=written if several else 0, prefilled=written if several else max(asked, judged),
             batch_bytes=batch * each * (prompt + response) * SLOT[algorithm.data],
             file_bytes=_file_bytes(run.model), reward_bytes=_reward_bytes(run), sampled=algorithm.sampled,
             scored_before=algorithm.sampled and (not run.on_policy or "old" in algorithm.needs),
