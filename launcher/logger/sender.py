@@ -170,14 +170,11 @@ class PlatformSink:
 
 def left_behind(job: str, *but: Path) -> Iterator[SpoolReader]:
     """The sessions whose scripts have ended and that no process delivers, the oldest first."""
-    for path in sorted((each for folder in spool_folders() for each in folder.glob(f"{job}/*.jsonl")), key=_session):
+    found = (each for folder in spool_folders() for each in folder.glob(f"{job}/*.jsonl"))
+    for path in sorted(found, key=lambda path: path.name):
         with suppress(OSError):
             if path not in but and (reader := SpoolReader(path)).claim() and reader.writer_gone():
                 yield reader
-
-
-def _session(path: Path) -> str:
-    return path.name
 
 
 def deliver_waiting(url: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -153,16 +153,6 @@ def _is_event(node: Any) -> bool:
     return isinstance(node, dict) and isinstance(node.get("kind"), str)
 
 
-class LiveSource(Protocol):
-    """Where messages come from."""
-
-    ring: Ring
-    clients: int
-
-    def look(self) -> list[str]:
-        """The messages since the last look; in a thread."""
-
-
 @dataclass
 class LogTail:
     """One log that is watched."""
@@ -172,6 +162,7 @@ class LogTail:
     clients: int = 0
 
     def look(self) -> list[str]:
+        """The messages since the last look; in a thread."""
         return self.position.messages(RING_BYTES)
 
 
@@ -200,6 +191,9 @@ class JobsTail:
         nodes += [{"uuid": uuid, "gone": True} for uuid in self._seen.keys() - found.keys()]
         self._seen = found
         return [orjson.dumps(node).decode() for node in nodes]
+
+
+LiveSource = LogTail | JobsTail
 
 
 class LiveStreams:

@@ -194,8 +194,9 @@ def get_samples(
     limit: Annotated[int, Query(ge=1, le=10_000, description="Most prompts.")] = 10,
 ) -> Json:
     """What `rlrun samples --json` prints; `wrong` are answers with a score of 0 or less."""
-    most = 0.0 if wrong and max_score is None else max_score
-    wanted = Wanted(search, _or(min_score, -math.inf), _or(most, math.inf), group, training)
+    least = -math.inf if min_score is None else min_score
+    most = max_score if max_score is not None else 0.0 if wrong else math.inf
+    wanted = Wanted(search, least, most, group, training)
     if changed:
         first, second = map(int, changed.split(","))
         source = run.source(Sample, TrainingGroup, steps=(first, second))
@@ -288,7 +289,3 @@ def _answer_node(answer: Sample, *, tokens: bool = False) -> dict[str, Any]:
 def _mean(scores: Iterable[float]) -> float | None:
     finite = [score for score in scores if math.isfinite(score)]
     return math.fsum(finite) / len(finite) if finite else None
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

@@ -20,8 +20,6 @@ router = APIRouter(prefix="/api", tags=["launch"], responses=declared(404, 409, 
 
 ABOUT = ("name", "description", "notes", "who", "tags")
 AGAIN = "The plan, or the job that the same request made before."
-
-
 KINDS: Mapping[str, Any] = {
     "text": Text,
     "integer": Annotated[int, Field(strict=True, le=2**53)],
@@ -55,14 +53,7 @@ def _new_job(body: BaseModel) -> NewJob:
     return NewJob(about, fields, given.get("arguments", ()), given.get("settings", {}))
 
 
-@router.post(
-    "/jobs",
-    status_code=201,
-    responses={
-        201: {"model": JobNode},
-        200: {"description": "The plan, or the job that the same request made before."},
-    },
-)
+@router.post("/jobs", status_code=201, responses={201: {"model": JobNode}, 200: {"description": AGAIN}})
 def create_job(
     body: NewJobBody,  # type: ignore[valid-type]
     services: UsesServices,
