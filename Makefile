@@ -12,6 +12,7 @@ VERL ?= .venv-verl
 VLLM ?= .venv-vllm
 JOBS ?= .venv-jobs
 TRACKERS ?= .venv-trackers
+VERIFIERS ?= .venv-verifiers
 PAGE ?= .venv-page
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
@@ -152,6 +153,15 @@ serve-load: $(VENV)/ready-dev  ## a server of SERVED runs (1000): list, first cu
 test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and SwanLab read back
 	PYTHONPATH=$(CURDIR) $(TRACKERS)/bin/python -W ignore -m pytest tests/trackers --no-header -p no:cacheprovider --durations=5
 
+$(VERIFIERS)/ready: Makefile
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0 uv==0.13.9
+	@touch $@
+
+.PHONY: test-verifiers
+test-verifiers: $(VENV)/ready-dev $(VERIFIERS)/ready  ## environments of verifiers' template train, and score as its own evaluation does
+	$(VENV)/bin/python -m pytest tests/verifiers --durations=5
+
 episodes: $(VENV)/ready-dev  ## 64 episodes whose tools take 0 to 5 s, against the longest chain
 	$(VENV)/bin/python benchmarks/episodes.py
 
@@ -234,7 +244,16 @@ $(PEERS)/axolotl: $(PEERS)/ready
 	$(PEERS)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ axolotl==0.19.0
 
 .PHONY: template-episodes
-template-episodes: $(VENV)/ready-dev  ## 10,000 random episodes under the chat templates of six families: the ids trained are those sampled
+template-$(VERIFIERS)/ready: Makefile
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0 uv==0.13.9
+	@touch $@
+
+.PHONY: test-verifiers
+test-verifiers: $(VENV)/ready-dev $(VERIFIERS)/ready  ## environments of verifiers' template train, and score as its own evaluation does
+	$(VENV)/bin/python -m pytest tests/verifiers --durations=5
+
+episodes: $(VENV)/ready-dev  ## 10,000 random episodes under the chat templates of six families: the ids trained are those sampled
 	EPISODES=10000 $(VENV)/bin/python -m pytest tests/text/test_bridge.py
 
 templates: $(PEERS)/axolotl  ## what is learned of chats under each chat template of TRL and axolotl, against what inference shows
@@ -318,4 +337,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) $(PAGE) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) $(TRACKERS) $(VERIFIERS) $(PAGE) .pytest_cache .mypy_cache .ruff_cache .hypothesis

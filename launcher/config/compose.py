@@ -127,13 +127,22 @@ def _compose_values(chosen: Mapping[str, Override], values: list[Override], conf
 
 def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> Composed:
     """Raises `Problems` and `_FAULTS`."""
-    unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
-    excluded = [parse(f"~{group}") for group in unset if group not in (*chosen, "_self_")]
+    choices_of_run = defaults_choices(conf_dir() / "run.yaml").items()
+    unset = [group for group, choice in choices_of_run if not choice and group not in (*chosen, "_self_")]
+    also = chosen_also(chosen, config_dir) if unset else set()
+    excluded = [parse(f"~{group}") for group in sorted({*unset} - also)]
     overrides = [*excluded, *chosen.values(), *values]
     made = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
     node = sources.resolved(made.config)
     files = tuple((config_file(name, config_dir), place) for name, place in made.files)
     return Composed(node, [*values], [], files, defaults.derive(node))
+
+
+def chosen_also(chosen: Mapping[str, Override], config_dir: Path | None) -> set[str]:
+    """Groups of which the files of these choices make a choice for the run."""
+    names = [f"{group}/{each.value()}" for group, each in chosen.items()]
+    files = [path for name in names for folder in _folders(config_dir) if (path := folder / f"{name}.yaml").is_file()]
+    return {entry.rpartition(".")[2] for path in files for entry in defaults_choices(path) if "@_global_." in entry}
 
 
 def _fault(error: Exception, override: Override) -> Problem:

@@ -11,19 +11,19 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import count
 from typing import Any
-
-import psutil
 
 from launcher.core.settings import Chosen, adapter
 from launcher.rewards.pool import end_group
 from launcher.rewards.worker.frames import receive, send
 from launcher.spec.data import Row
 from launcher.spec.environment import Environment, Final, Observation, Outcome, Sessions, Spoken
+
+WORKER = (sys.executable, "-P", "-m", "launcher.environments.worker")
 
 LOAD_S = 120.0
 """Seconds in which an environment must be loaded."""
@@ -37,9 +37,10 @@ Failed = Callable[[str], Observation | Final]
 class Processes(Sessions):
     """Sessions spread over `workers` processes, which start with the first session."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, program: Sequence[str] = WORKER) -> None:
+        """`program` is started with a descriptor as its last argument, and answers as `WORKER` does."""
         self.node = adapter(Chosen[Environment]).dump_python(environment, mode="json")
-        self.workers = [_EnvironmentProcess(self.node) for _ in range(environment.workers)]
+        self.workers = [_EnvironmentProcess(self.node, program) for _ in range(environment.workers)]
         self.held = dict[int, tuple[_EnvironmentProcess, int]]()
         weakref.finalize(self, _end_all, self.workers)
 
@@ -75,6 +76,8 @@ class Processes(Sessions):
                 worker.ask({"do": "starve"}, _faulty_observation, Observation).result()
 
     def holds(self) -> Mapping[str, int]:
+        import psutil  # noqa: PLC0415  late: an environment's process need not have it
+
         found = Counter[str]()
         for worker in self.workers:
             if worker.process:
@@ -92,8 +95,8 @@ class Processes(Sessions):
 class _EnvironmentProcess:
     """A process, its requests that wait, and a thread that reads what it says."""
 
-    def __init__(self, node: Any) -> None:
-        self.node, self.sessions, self.life = node, 0, 0
+    def __init__(self, node: Any, program: Sequence[str]) -> None:
+        self.node, self.program, self.sessions, self.life = node, program, 0, 0
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.waiting = dict[int, tuple[Future[Any], Failed, type]]()
@@ -111,7 +114,7 @@ class _EnvironmentProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher.environments.worker", str(theirs.fileno())],
+                [*self.program, str(theirs.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip

@@ -9,6 +9,8 @@ import typer
 
 from launcher.cli.arguments import ConfigDir, Overrides
 from launcher.cli.output import CommandAnswer, CommandGroup, say_result
+from launcher.config.arguments import parse
+from launcher.config.compose import chosen_also
 from launcher.config.resolve import resolve
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
@@ -37,6 +39,8 @@ def check(
     """
     given = overrides or []
     named = {word.partition("=")[0] for word in given}
+    for word in given:
+        named |= chosen_also({"environment": parse(word)}, config_dir) if word.startswith("environment=") else set()
     run = resolve([*(f"{group}={name}" for group, name in DEFAULTS.items() if group not in named), *given], config_dir)
     if not run.environment.several_turns:
         raise Problems(Problem("environment", "has one turn, so there is nothing to try", "use environment=python"))

@@ -1,0 +1,174 @@
+"""An environment of verifiers 0.4: `environment=verifiers environment.id=NAME`, as `vf-eval NAME` takes it.
+
+verifiers has a virtual environment of its own, as its pins meet nobody else's, and the environment's processes run by
+the Python of that one (`launcher.environments.verifiers_session`). Its tasks are the rows (`data=verifiers`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+from launcher.core.problems import Problem, Problems
+from launcher.core.settings import AtLeastOne, Count, settings
+from launcher.environments.processes import Processes
+from launcher.environments.several import SeveralTurns
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
+from launcher.spec.environment import Session, Sessions
+
+FOLDER, VERSION = ".venv-verifiers", "0.4.0"
+PROGRAM = """import sys
+sys.path.append({root!r})  # not for long: other packages there are not those of verifiers
+import launcher.environments.verifiers_session, launcher.environments.worker
+sys.path.pop()
+launcher.environments.{call}()
+"""
+
+
+def interpreter(python: str) -> str:
+    """The Python of verifiers' environment, absolute; by default that in this folder, or beside that of rlrun."""
+    beside = [Path(FOLDER, "bin", "python"), Path(sys.prefix).parent / FOLDER / "bin" / "python"]
+    places = [Path(python).expanduser()] if python else beside
+    return str(next((place for place in places if place.is_file()), places[0]).absolute())  # no link is followed
+
+
+def program(python: str, call: str) -> list[str]:
+    root = str(Path(__file__).parents[2])
+    return [interpreter(python), "-P", "-c", PROGRAM.format(root=root, call=call)]
+
+
+def missing(python: str) -> list[Problem]:
+    """Why verifiers cannot be run."""
+    python = interpreter(python)
+    make = f"python3 -m venv {FOLDER} && {FOLDER}/bin/pip install verifiers=={VERSION}"
+    if not Path(python).is_file():
+        return [Problem("environment.python", f"there is no {python}", f"{make}, or name another Python", "not-found")]
+    asked = [python, "-c", "from importlib.metadata import version; print(version('verifiers'))"]
+    found = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if not found.stdout:
+        got, fix = f"verifiers is not installed for {python}", f"{python} -m pip install verifiers=={VERSION}"
+        return [Problem("environment.python", got, fix, "not-installed")]
+    if not found.stdout.startswith("0.4."):
+        got = f"{python} has verifiers {found.stdout.strip()}"
+        return [Problem("environment.python", got, f"{python} -m pip install verifiers=={VERSION}", "not-supported")]
+    return []
+
+
+@cache
+def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
+    """The tasks and tools of a package. Raises `Problems`."""
+    if problems := missing(python):
+        raise Problems(problems)
+    asked = asdict(VerifiersEnvironment(id=id, args=json.loads(args), n_tasks=n_tasks))
+    ran = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(asked), stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True, check=False)  # fmt: skip
+    ended = {"fault": f"its process ended with exit code {ran.returncode}"}
+    found: dict[str, Any] = json.loads(ran.stdout) if ran.stdout else ended
+    if "fault" in found:
+        fix = f"install it by {interpreter(python)} -m pip install, and look at environment.args"
+        raise Problems(Problem("environment.id", f"{id} cannot be loaded: {found['fault']}", fix, "not-found"))
+    return found
+
+
+@settings
+class VerifiersEnvironment(SeveralTurns):
+    """A package of verifiers; its rewards score the episodes. `concurrency` counts episodes here."""
+
+    id: str
+    """Name of the package, which is installed beside verifiers."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Its settings, as `vf-eval` takes them after --env: `{taskset: {num_tasks: 10}}`. The model talks by verifiers'
+    chat loop without tools of its own (null), on this machine, unless this names another one."""
+    python: str = ""
+    """The Python of a virtual environment that has verifiers; by default that of .venv-verifiers."""
+    n_tasks: AtLeastOne = 1024
+    """Tasks that are rows, at most: some environments never end."""
+
+    def sessions(self) -> Sessions:
+        return Processes(self, program(self.python, "worker.main"))
+
+    def session(self) -> Session:
+        from launcher.environments import verifiers_session  # noqa: PLC0415  it is there in a process of its own only
+
+        made: Session = verifiers_session.session(self)
+        return made
+
+    def problems(self) -> list[Problem]:
+        if not self.system_prompt:
+            return []
+        fix = "use environment.args={taskset: {system_prompt: FILE}}"
+        return [Problem("environment.system_prompt", "is not read: verifiers writes its prompts", fix)]
+
+    def missing_requirements(self) -> list[Problem]:
+        try:
+            self.tools()
+        except Problems as error:
+            return list(error.problems)
+        return []
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Raises `Problems` where they cannot be loaded."""
+        found: Sequence[Mapping[str, Any]] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)[
+            "tools"
+        ]
+        return found
+
+    def with_absolute_paths(self) -> Self:
+        return replace(self, python=interpreter(self.python))
+
+
+@settings
+class VerifiersTasks(Dataset):
+    """The tasks of environment=verifiers."""
+
+    id: str
+    """That of the environment, and so are the next ones."""
+    args: dict[str, Any] = field(default_factory=dict)
+    """Its settings."""
+    python: str = ""
+    """Its Python."""
+    n_tasks: AtLeastOne = 1024
+    """Its tasks, at most."""
+    n_val: Count = 64
+    """The first tasks are held out: so many, at most a tenth of them."""
+
+    @property
+    def held_out(self) -> int | None:
+        return None if self.n_val else 0
+
+    def problems(self) -> list[Problem]:
+        if self.id:
+            return []
+        fix = "use environment=verifiers environment.id=NAME"
+        return [Problem("data", "has the tasks of environment=verifiers", fix, "conflicting-settings")]
+
+    def with_absolute_paths(self) -> Self:
+        return replace(self, python=interpreter(self.python))
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
+        tasks = self._tasks
+        held_out = min(self.n_val, len(tasks) // 10)
+        for number, task in enumerate(tasks, start=1):
+            if (number <= held_out) == (split == "val"):
+                prompt = tuple(Message(role, text) for role, text in task["prompt"])
+                info = {"task": task["task"]}
+                yield Row(f"{self.id}:{number}", prompt, data_source=self.id, ability="agent", extra_info=info)
+
+    @property
+    def _tasks(self) -> list[Any]:
+        if found := self.problems():
+            raise Problems(found)
+        tasks: list[Any] = described(self.python, self.id, json.dumps(self.args), self.n_tasks)["tasks"]
+        return tasks
+
+    def fingerprint(self) -> str:
+        """Over the tasks themselves."""
+        return hashlib.sha256(json.dumps(self._tasks, sort_keys=True).encode()).hexdigest()
