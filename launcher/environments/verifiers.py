@@ -96,15 +96,13 @@ class VerifiersEnvironment(SeveralTurns):
         return Processes(self, program(self.python, "worker.main"))
 
     def session(self) -> Session:
-        from launcher.environments import verifiers_session  # noqa: PLC0415  it is there in a process of its own only
-
-        made: Session = verifiers_session.session(self)
+        made: Session = sys.modules["launcher.environments.verifiers_session"].session(self)  # which PROGRAM loads
         return made
 
     def problems(self) -> list[Problem]:
         if not self.system_prompt:
             return []
-        fix = "use environment.args={taskset: {system_prompt: FILE}}"
+        fix = "leave it out, and name a file as system_prompt of the taskset in environment.args"
         return [Problem("environment.system_prompt", "is not read: verifiers writes its prompts", fix)]
 
     def missing_requirements(self) -> list[Problem]:

@@ -32,14 +32,14 @@ from launcher.core.user_code import Raised, caught_awaiting, shorten
 from launcher.spec.data import Message, Row, prompt_turns
 from launcher.spec.environment import Final, History, Observation, Outcome, Session, Spoken, ToolUse
 
-__all__ = ["Chat"]  # as verifiers finds a harness
+__all__ = ["ChatHarness"]  # as verifiers finds a harness
 PROGRAM = dict[str, Any](__name__="verifiers_chat")
 exec(compile(CHAT_PROGRAM_SOURCE, "verifiers_chat", "exec"), PROGRAM)
 STOPS: dict[str, Outcome] = {"max_turns": "turn-limit", "max_total_tokens": "token-limit"}
 """Limits of verifiers in our words; what ends an episode otherwise is `finished`."""
 
 
-class Chat(NullHarness):
+class ChatHarness(NullHarness):
     """verifiers' own chat program (its harness `null`) in this process: to start one for each turn takes seconds."""
 
     async def setup(self, runtime: Any) -> None:
@@ -81,7 +81,7 @@ def texts_of(turns: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
-class Rollouts:
+class VerifiersRollouts:
     """An environment of verifiers with the model that it calls."""
 
     def __init__(self, of: Any) -> None:
@@ -132,7 +132,7 @@ class Rollouts:
 class VerifiersSession(Session):
     """A rollout of verifiers, which waits for the policy at each call of the model."""
 
-    def __init__(self, rollouts: Rollouts, most: int) -> None:
+    def __init__(self, rollouts: VerifiersRollouts, most: int) -> None:
         """`most` characters of a message are read."""
         self.rollouts, self.most = rollouts, most
         self.calls = asyncio.Queue[tuple[dict[str, Any], asyncio.Future[Any]]]()
@@ -245,8 +245,8 @@ def completion(spoken: Spoken) -> dict[str, Any]:
 
 
 @cache
-def _rollouts(settings: str) -> Rollouts:
-    return Rollouts(Namespace(**json.loads(settings)))
+def _rollouts(settings: str) -> VerifiersRollouts:
+    return VerifiersRollouts(Namespace(**json.loads(settings)))
 
 
 def session(of: Any) -> VerifiersSession:
@@ -257,7 +257,7 @@ def session(of: Any) -> VerifiersSession:
 async def _described(of: Any) -> dict[str, Any]:
     """The tasks with their prompts, and the tools. Where the prompt of the first task is not what the model is asked,
     that of each task is looked up."""
-    rollouts = Rollouts(of)
+    rollouts = VerifiersRollouts(of)
     every = list(islice(rollouts.env.taskset, of.n_tasks))
     if not every:
         raise RuntimeError("it has no tasks")
