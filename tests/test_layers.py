@@ -132,7 +132,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "uvicorn": ("server/listening.py",),
     "verl": (),
 }
-LATE = 73
+LATE = 74
 FOREIGN_PROGRAMS = {"engines/verl/validate.py"}
 """They run in the environment of another program, and import nothing of ours."""
 ROOT = Path(__file__).parents[1] / "launcher"

@@ -1,4 +1,4 @@
-"""Environments of verifiers' own template train, and score as verifiers' own evaluation does (`make test-verifiers`)."""
+"""Environments of verifiers' template train, and score as its own evaluation does (`make test-verifiers`)."""
 
 from __future__ import annotations
 

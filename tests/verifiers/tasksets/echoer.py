@@ -1,4 +1,4 @@
-"""Tools: the server that verifiers' template writes, with a reward for its use. One task's reward cannot be computed."""
+"""Tools: the server that verifiers' template writes, with a reward for its use, which may be impossible to compute."""
 
 import verifiers.v1 as vf
 from echoer.servers.tool import EchoerToolset

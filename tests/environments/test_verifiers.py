@@ -1,0 +1,55 @@
+"""What is said of environment=verifiers where verifiers is not installed; `make test-verifiers` has it installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.data.reverse import Reverse
+from launcher.environments.verifiers import VerifiersEnvironment, VerifiersTasks
+from launcher.preflight.checks.context import Context
+
+WORDS = ("algorithm=grpo", "model=tiny", "environment=verifiers", "environment.id=wordle")
+
+
+def python(folder: Path, output: str) -> str:
+    """A program that prints this, whatever it is asked."""
+    program = folder / "python"
+    program.write_text(f"#!/bin/sh\necho '{output}'\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_its_tasks_are_the_rows_unless_others_are_chosen() -> None:
+    run = resolve([*WORDS, "environment.args={taskset: {num_tasks: 3}}", "environment.n_tasks=2"])
+    assert isinstance(run.data, VerifiersTasks) and isinstance(run.environment, VerifiersEnvironment)
+    assert (run.data.id, run.data.args, run.data.n_tasks) == ("wordle", {"taskset": {"num_tasks": 3}}, 2)
+    assert isinstance(resolve([*WORDS, "data=reverse"]).data, Reverse)
+
+
+def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "none"))
+    cases = {
+        "": f"there is no {tmp_path}/.venv-verifiers/bin/python; python3 -m venv .venv-verifiers && "
+        ".venv-verifiers/bin/pip install verifiers==0.4.0, or name another Python",
+        sys.executable: f"verifiers is not installed for {sys.executable}; {sys.executable} -m pip install "
+        "verifiers==0.4.0",
+        (old := python(tmp_path, "0.3.1")): f"{old} has verifiers 0.3.1; {old} -m pip install verifiers==0.4.0",
+    }
+    for named, message in cases.items():
+        environment = VerifiersEnvironment(id="wordle", python=named)
+        assert [str(one) for one in environment.missing_requirements()] == [f"environment.python: {message}"]
+        with pytest.raises(Problems, match=r"environment\.python"):
+            next(VerifiersTasks(id="wordle", python=named).read("train", "prompts"))
+
+
+def test_what_cannot_be_used_is_said() -> None:
+    alone = Context(resolve(["algorithm=grpo", "model=tiny", "data=verifiers"]), here=True)
+    assert [one.where for one in alone.data_problems] == ["data"]
+    (found,) = VerifiersEnvironment(id="wordle", system_prompt="Be brief.").problems()
+    assert found.where == "environment.system_prompt"
