@@ -54,7 +54,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", ROLES)
 def test_a_run_has_the_scores_of_verifiers_own_evaluation(packages: Path, tmp_path: Path, name: str) -> None:
-    turns, words = (2, [CALL % "ab", CALL % "b"]) if name != "reverser" else (1, [])
+    turns, words = 1 if name == "reverser" else 2, [CALL % "ab", CALL % "b"] if name == "echoer" else []
     words_of_run = [
         *(
             "train",
@@ -86,7 +86,7 @@ def test_a_run_has_the_scores_of_verifiers_own_evaluation(packages: Path, tmp_pa
         if not episode.fault and (episode.outcome != "token-limit" or name == "reverser")
         if not any(" characters ...] " in turn.text for turn in episode.turns)  # what is logged of long ones is cut
     ]
-    assert len(recorded) >= 8, [episode.outcome for group in groups for episode in group.episodes]
+    assert len(recorded) >= 4, [episode.outcome for group in groups for episode in group.episodes]
     scores = _evaluated(tmp_path, name, turns, [(prompt, texts) for prompt, texts, _ in recorded])
     assert [score for *_, score in recorded] == pytest.approx(scores, abs=1e-6)
     assert len({*scores}) > 1
