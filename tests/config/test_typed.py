@@ -108,7 +108,7 @@ SLIPS = [
      "data: 'data=train.jsonl,gsm8k' is a sweep; use -m, or one value"),
     (["data=https://host/rows.jsonl"],
      "data: no choice 'https://host/rows.jsonl'; it may be email_search, enron, files, full-hh-rlhf, gsm8k, hub,"
-     " math, reverse, ultrafeedback"),
+     " math, reverse, ultrafeedback, verifiers"),
     (["model=org/x,org/y"], "model: 'model=org/x,org/y' is a sweep; use -m, or one value"),
     (["optim.rl=1e-4"], "optim.rl: Optim has no setting 'rl'; did you mean optim.lr=1e-4?"),
     (["optim.beta=[0.9,0.95]"],
