@@ -21,6 +21,7 @@ from launcher.core.redaction import redact
 PACKAGE = Path(__file__).parents[1]
 WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
 LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has a tenth
+BUFFER = 2**17  # bytes read at a time: lines of logs are longer than the 8 KiB that are usual
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
@@ -49,7 +50,7 @@ def open_file(path: str | Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_regular(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb", BUFFER)
     except OSError:
         os.close(descriptor)
         raise
