@@ -244,16 +244,7 @@ $(PEERS)/axolotl: $(PEERS)/ready
 	$(PEERS)/bin/pip download --quiet --disable-pip-version-check --no-deps --dest $@ axolotl==0.19.0
 
 .PHONY: template-episodes
-template-$(VERIFIERS)/ready: Makefile
-	$(PYTHON) -m venv $(VERIFIERS)
-	$(VERIFIERS)/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0 uv==0.13.9
-	@touch $@
-
-.PHONY: test-verifiers
-test-verifiers: $(VENV)/ready-dev $(VERIFIERS)/ready  ## environments of verifiers' template train, and score as its own evaluation does
-	$(VENV)/bin/python -m pytest tests/verifiers --durations=5
-
-episodes: $(VENV)/ready-dev  ## 10,000 random episodes under the chat templates of six families: the ids trained are those sampled
+template-episodes: $(VENV)/ready-dev  ## 10,000 random episodes under the chat templates of six families: the ids trained are those sampled
 	EPISODES=10000 $(VENV)/bin/python -m pytest tests/text/test_bridge.py
 
 templates: $(PEERS)/axolotl  ## what is learned of chats under each chat template of TRL and axolotl, against what inference shows
