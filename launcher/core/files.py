@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def open_file(path: str | Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_regular(os.fstat(descriptor).st_mode, path)
-        return os.fdopen(descriptor, "rb", BUFFER)
+        return BufferedReader(FileIO(descriptor), BUFFER)
     except OSError:
         os.close(descriptor)
         raise
