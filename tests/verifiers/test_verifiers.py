@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.config.resolve import resolve
+from launcher.core.episode_record import EpisodeTurn
 from launcher.core.events import TrainingGroup
 from launcher.core.problems import Problems
 from launcher.environments.verifiers import VerifiersEnvironment, interpreter, missing
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 HERE = Path(__file__).parent
 CALL = '<tool_call>{"name": "echoer_echo", "arguments": {"text": "%s"}}</tool_call>'
+CALL_OF = '<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
 ROLES = {"reverser": "agent", "echoer": "agent", "guesser": "player"}
 Play = Callable[..., Played]
 
@@ -80,11 +82,11 @@ def test_a_run_has_the_scores_of_verifiers_own_evaluation(packages: Path, tmp_pa
     assert ran.returncode == 0, ran.stdout + ran.stderr
     groups = events(tmp_path / "runs" / "p" / "run", TrainingGroup)
     recorded = [
-        (group.prompt, [turn.text for turn in episode.turns], score)
+        (group.prompt, [_text(turn) for turn in episode.turns], score)
         for group in groups
         for episode, score in zip(group.episodes, group.scores, strict=True)
         if not episode.fault and (episode.outcome != "token-limit" or name == "reverser")
-        if not any(" characters ...] " in turn.text for turn in episode.turns)  # what is logged of long ones is cut
+        if not any(" characters ...] " in _text(turn) for turn in episode.turns)  # what is logged of long ones is cut
     ]
     assert len(recorded) >= 4, [episode.outcome for group in groups for episode in group.episodes]
     scores = _evaluated(tmp_path, name, turns, [(prompt, texts) for prompt, texts, _ in recorded])
@@ -92,6 +94,12 @@ def test_a_run_has_the_scores_of_verifiers_own_evaluation(packages: Path, tmp_pa
     assert len({*scores}) > 1
     if name == "echoer":
         assert any(turn.calls for group in groups for episode in group.episodes for turn in episode.turns)
+
+
+def _text(turn: EpisodeTurn) -> str:
+    """What was said; where tools were called, the calls alone, as only these are scored."""
+    written = (CALL_OF.format(name=call.name, arguments=call.arguments) for call in turn.calls)
+    return "".join(written) or turn.text
 
 
 def _evaluated(folder: Path, name: str, turns: int, episodes: list[tuple[str, list[str]]]) -> list[float]:
