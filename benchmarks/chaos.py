@@ -29,8 +29,8 @@ from launcher.core.checkpoints import sha256
 from launcher.core.events import LAUNCHER_EVENTS, Event, Restarted, Step, events_of
 from launcher.core.metrics import TIMES
 
-VARYING = (*TIMES, "rollout_corr/", "training/rollout_")
-"""Metrics that differ in equal runs: times, and the rounding of a sampler whose batches depend on them."""
+VARYING = (*TIMES, "agent/tool_s/", "rollout_corr/", "training/rollout_")
+"""Metrics that differ in equal runs: times, and what vLLM rounds otherwise in batches that depend on them."""
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
 DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]

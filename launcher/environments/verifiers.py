@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import AtLeastOne, Count, settings
+from launcher.core.user_code import shorten
 from launcher.environments.processes import Processes
 from launcher.environments.several import SeveralTurns
 from launcher.spec.algorithm import Kind
@@ -25,6 +26,7 @@ from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.environment import Session, Sessions
 
 FOLDER, VERSION = ".venv-verifiers", "0.4.0"
+LOAD_S = 600.0  # in which a package with its tasks must be loaded
 PROGRAM = """import sys
 sys.path.append({root!r})  # not for long: other packages there are not those of verifiers
 import launcher.environments.verifiers_session, launcher.environments.worker
@@ -52,7 +54,12 @@ def missing(python: str) -> list[Problem]:
     if not Path(python).is_file():
         return [Problem("environment.python", f"there is no {python}", f"{make}, or name another Python", "not-found")]
     asked = [python, "-c", "from importlib.metadata import version; print(version('verifiers'))"]
-    found = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        found = subprocess.run(
+            asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=LOAD_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Problem("environment.python", f"{python} cannot be run: {error}", "name another Python")]
     if not found.stdout:
         got, fix = f"verifiers is not installed for {python}", f"{python} -m pip install verifiers=={VERSION}"
         return [Problem("environment.python", got, fix, "not-installed")]
@@ -68,10 +75,14 @@ def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
     if problems := missing(python):
         raise Problems(problems)
     asked = asdict(VerifiersEnvironment(id=id, args=json.loads(args), n_tasks=n_tasks))
-    ran = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(asked), stdout=subprocess.PIPE,
-                         stderr=subprocess.DEVNULL, text=True, check=False)  # fmt: skip
-    ended = {"fault": f"its process ended with exit code {ran.returncode}"}
-    found: dict[str, Any] = json.loads(ran.stdout) if ran.stdout else ended
+    try:
+        ran = subprocess.run(program(python, "verifiers_session.describe"), input=json.dumps(asked),
+                             capture_output=True, text=True, check=False, timeout=LOAD_S)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        fix = "look at what it downloads or waits for"
+        raise Problems(Problem("environment.id", f"{id} was not loaded in {LOAD_S:g} s", fix)) from None
+    last = (ran.stderr.strip().splitlines() or [f"its process ended with exit code {ran.returncode}"])[-1]
+    found: dict[str, Any] = json.loads(ran.stdout) if ran.stdout else {"fault": shorten(last)}
     if "fault" in found:
         fix = f"install it by {interpreter(python)} -m pip install, and look at environment.args"
         raise Problems(Problem("environment.id", f"{id} cannot be loaded: {found['fault']}", fix, "not-found"))
@@ -80,7 +91,7 @@ def described(python: str, id: str, args: str, n_tasks: int) -> dict[str, Any]:
 
 @settings
 class VerifiersEnvironment(SeveralTurns):
-    """A package of verifiers; its rewards score the episodes. `concurrency` counts episodes here."""
+    """A package of verifiers; its rewards score the episodes."""
 
     id: str
     """Name of the package, which is installed beside verifiers."""

@@ -29,6 +29,7 @@ from verifiers.v1.harnesses.utils.launch import CHAT_PROGRAM_SOURCE
 from verifiers.v1.utils.loaders import default_harness_id, load_environment, resolve_env_config
 
 from launcher.core.user_code import Raised, caught_awaiting, shorten
+from launcher.environments.tools import text_of
 from launcher.spec.data import Message, Row, prompt_turns
 from launcher.spec.environment import Final, History, Observation, Outcome, Session, Spoken, ToolUse
 
@@ -97,25 +98,27 @@ class VerifiersRollouts:
         agent["harness"] = {**usual, **agent.get("harness", {})}
         agent["max_turns"] = min(agent.get("max_turns") or of.max_turns, of.max_turns)
         self.env = load_environment(resolve_env_config({**args, role: agent}))
-        self.harness, self.limit = self.env._harnesses[role], asyncio.Semaphore(of.concurrency)
-        self.by_trace, self.starting = dict[str, VerifiersSession](), asyncio.Lock()
-        self.context: Any = None
+        self.harness, self.by_trace = self.env._harnesses[role], dict[str, VerifiersSession]()
+        self.starting: asyncio.Task[Any] | None = None
 
-    async def start(self) -> None:
-        """The server, and what verifiers needs beside; once."""
-        async with self.starting:
-            if self.context:
-                return
-            application = web.Application(client_max_size=2**30)
-            application.router.add_post("/v1/chat/completions", self._answer)
-            runner = web.AppRunner(application)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            self.serving = self.env.serving()
-            await self.serving.__aenter__()
-            address = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-            client = EvalClientConfig(base_url=address, api_key_var="RLRUN_NO_KEY")
-            self.context = ModelContext(model="policy", client=client)
+    async def started(self) -> Any:
+        """The server and the tools that all episodes share, once; an episode that waits too long ends alone."""
+        if not self.starting or (self.starting.done() and self.starting.exception()):
+            self.starting = asyncio.ensure_future(self._start())
+        return await asyncio.shield(self.starting)
+
+    async def _start(self) -> Any:
+        """What verifiers calls the model with."""
+        application = web.Application(client_max_size=2**30)
+        application.router.add_post("/v1/chat/completions", self._answer)
+        self.serving = self.env.serving()
+        await self.serving.__aenter__()
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        address = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        client = EvalClientConfig(base_url=address, api_key_var="RLRUN_NO_KEY")
+        return ModelContext(model="policy", client=client)
 
     async def _answer(self, request: Any) -> Any:
         """A call of the model; it is refused where the policy says no more."""
@@ -138,6 +141,7 @@ class VerifiersSession(Session):
         self.calls = asyncio.Queue[tuple[dict[str, Any], asyncio.Future[Any]]]()
         self.traces, self.body = list[Any](), dict[str, Any]()
         self.running: asyncio.Future[Any] | None = None
+        self.reply: asyncio.Future[Any] | None = None
 
     async def reset(self, row: Row) -> None:  # type: ignore[override]  # it is awaited where it is called
         if "task" not in row.extra_info:
@@ -151,10 +155,9 @@ class VerifiersSession(Session):
             raise RuntimeError("the tools of this task are not those of the first task")
 
     async def first_call(self, task: Any) -> None:
-        await self.rollouts.start()
+        context = await self.rollouts.started()
         (slot,) = self.rollouts.env.slots(task)
-        run = self.rollouts.env.run_slot(slot, self.rollouts.context, self.rollouts.limit, on_trace=self._minted)
-        self.running = asyncio.ensure_future(run)
+        self.running = asyncio.ensure_future(self.rollouts.env.run_slot(slot, context, on_trace=self._minted))
         if not await self._called():
             raise RuntimeError(self._ended().reason or "it asks the model nothing")
 
@@ -188,16 +191,19 @@ class VerifiersSession(Session):
         return Observation(ended=STOPS.get(stop, "token-limit" if stop.endswith("_tokens") else "finished"))
 
     async def step(self, episode: History, answer: Spoken) -> Observation:
+        assert self.reply
         before, begun = self.body["messages"], time.monotonic()
         self.reply.set_result(completion(answer))
         if not await self._called():
             return self._ended()
         after = self.body["messages"]
-        if texts_of(after[: len(before)]) != texts_of(before) or after[len(before)]["role"] != "assistant":
-            raise RuntimeError("verifiers has rewritten earlier turns, and an episode is one conversation")
+        kept = len(after) > len(before) and texts_of(after[: len(before)]) == texts_of(before)
+        if not kept or after[len(before)]["role"] != "assistant":
+            why = "verifiers has rewritten earlier turns, or asks the same again, and an episode is one conversation"
+            raise RuntimeError(why)
         new = after[len(before) + 1 :]
         messages = [
-            Message(role, text[: self.most], {key: turn[key] for key in ("name", "tool_call_id") if key in turn})
+            Message(role, text_of(text, self.most), {key: turn[key] for key in ("name", "tool_call_id") if key in turn})
             for turn, (role, text) in zip(new, texts_of(new), strict=True)
         ]
         results = [message.content for message in messages if message.role == "tool"]
@@ -216,6 +222,7 @@ class VerifiersSession(Session):
         if not self.running.done():
             for trace in self.traces:
                 trace.stop(next((stop for stop, outcome in STOPS.items() if outcome == episode.outcome), "max_turns"))
+            assert self.reply
             self.reply.set_result(None)
             await asyncio.wait({self.running})
         if reason := self._ended().reason:
@@ -224,11 +231,16 @@ class VerifiersSession(Session):
         parts = {name: reward.value for name, reward in trace.rewards.items() if reward}
         return Final(trace.reward, parts, {name: value for name, value in trace.metrics.items() if value is not None})
 
-    def close(self) -> None:
-        if self.running:
-            self.running.get_loop().call_soon_threadsafe(self.running.cancel)
+    async def close(self) -> None:  # type: ignore[override]  # it is awaited where it is called
+        """End the rollout, and answer the calls of the model that wait: their handlers would stay."""
         for trace in self.traces:
             self.rollouts.by_trace.pop(trace.id, None)
+        if self.running:
+            self.running.cancel()
+            await asyncio.wait({self.running})
+        for reply in [self.reply, *(self.calls.get_nowait()[1] for _ in range(self.calls.qsize()))]:
+            if reply and not reply.done():
+                reply.set_result(None)
 
 
 def completion(spoken: Spoken) -> dict[str, Any]:
@@ -265,7 +277,7 @@ async def _described(of: Any) -> dict[str, Any]:
     async def asked(task: Any) -> dict[str, Any]:
         one = VerifiersSession(rollouts, 0)
         await one.first_call(task)
-        one.close()
+        await one.close()
         return one.body
 
     first, tasks = await asked(every[0]), []

@@ -97,9 +97,9 @@ class Jobs:
             self._look(found)
             return found
 
-    def every(self) -> list[ServedJob]:
-        """All jobs that were looked at, the one that began last first."""
-        jobs = [job for job in list(self._jobs.values()) if job.body]  # nobody waits for a look at all folders
+    def every(self, *, unread: bool = False) -> list[ServedJob]:
+        """All jobs that were looked at, the one that began last first; with `unread` also the others."""
+        jobs = [job for job in list(self._jobs.values()) if job.body or unread]  # nobody waits for a look at all
         return sorted(jobs, key=lambda job: -(job.node.get("started_at") or job.record.created_at))
 
     # ---- changing

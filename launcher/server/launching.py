@@ -112,7 +112,8 @@ class Launching:
     def _free_name(self, project: str, name: str) -> str:
         """A name that neither a folder nor a job that waits to be started has."""
         stem = _UNSAFE.sub("-", name)[:100].strip(".-") or "job"
-        waiting = {word for each in self.jobs.every() if not each.has_folder for word in each.record.arguments}
+        jobs = self.jobs.every(unread=True)
+        waiting = {word for each in jobs if not each.has_folder for word in each.record.arguments}
 
         def is_free(name: str) -> bool:
             return f"{EXPERIMENT}={name}" not in waiting and not (self.jobs.root / project / name).exists()

@@ -49,7 +49,7 @@ def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, monkeypatch: py
 
 
 def test_what_cannot_be_used_is_said() -> None:
-    alone = Context(resolve(["algorithm=grpo", "model=tiny", "data=verifiers"]), here=True)
-    assert [one.where for one in alone.data_problems] == ["data"]
+    context = Context(resolve(["algorithm=grpo", "model=tiny", "data=verifiers"]), here=True)
+    assert [one.where for one in context.data_problems] == ["data"]
     (found,) = VerifiersEnvironment(id="wordle", system_prompt="Be brief.").problems()
     assert found.where == "environment.system_prompt"

@@ -233,6 +233,9 @@ class Drawn:
     def answer(self, requests: Sequence[Request]) -> list[Episode]:
         return [Episode(one.prompt, (self._turn(one),)) for one in requests]
 
+    def forget(self, key: np.uint64) -> None:
+        """It keeps nothing."""
+
     def texts(self, episodes: Sequence[Episode]) -> list[str]:
         decode = self.model.tokenizer.decode
         return [decode(one.turns[-1].tokens[:-1], skip_special_tokens=False) for one in episodes]

@@ -189,7 +189,9 @@ class _Estimate:
         earlier = 0 if self.on_gpu else w.longest * w.waiting  # on a GPU they are in the host's memory
         parts["kv_cache"] = per_token * (held + earlier) + max(layer, repeated)
         parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
-        parts["activations"] = w.prefilled * w.prompt * activations.forward_working(a, self.numbers)
+        parts["activations"] = (
+            w.prefilled * (w.longest if w.waiting else w.prompt) * activations.forward_working(a, self.numbers)
+        )
         parts["weights"] += self._gathered_bytes(self.policy, all_layers=True) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
         return "rollout", parts

@@ -111,7 +111,10 @@ def test_a_later_turn_is_the_one_of_the_whole_prompt_and_earlier_turns_are_compu
         going = [request for request in going if request.answered < 50]
     for key in keys:
         asking.forget(key)
-    assert not asking.prefixes.kept
+    assert not asking.prefixes.kept and not asking.prefixes.held
+    asking.prefixes.most_bytes = 1
+    assert len(asking.answer([Request(prompts[0], keys[:1], 1.0, goes_on=True)])) == 1
+    assert not asking.prefixes.kept  # there is no room
 
 
 # ---- what an answer may not depend on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -11,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from launcher.core.machine import free_memory_bytes
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator, Request
@@ -32,7 +35,8 @@ class Decoder(Generator):
         super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
-        self.prefixes = Prefixes(sampler.max_num_seqs)
+        host = free_memory_bytes() / 4 / world.SIZE  # which a plan does not count; on a CPU it does
+        self.prefixes = Prefixes(sampler.max_num_seqs, math.inf if model.device.type == "cpu" else host)
         self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
 
     def forget(self, key: np.uint64) -> None:

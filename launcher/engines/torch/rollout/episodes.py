@@ -128,7 +128,7 @@ class Counts:
             "agent/repeated_calls/share": total["repeated"] / calls,
             "agent/unreadable_calls/mean": total["unreadable"] / episodes,
             "agent/rewritten_turns/mean": total["differences"] / episodes,
-            "timing_s/tool_call": total["tool_s"] / calls,
+            "agent/tool_s/mean": total["tool_s"] / calls,
             "agent/faults/share": sum(faults.values()) / max(total["sampled"], 1),
             "train/num_early_exit": total["early"],
         }

@@ -3,6 +3,7 @@ earlier turns is kept for the next one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,29 +69,38 @@ class Prefix:
     ids: list[int]
     layers: list[tuple[Tensor, Tensor]]  # [K, T, D] each, in the host's memory
 
+    @property
+    def nbytes(self) -> int:
+        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+
 
 class Prefixes:
-    """What episodes that may go on have computed, by their random streams, of at most `most` episodes.
+    """What episodes that may go on have computed, by their random streams, of at most `most` episodes and `most_bytes`.
+    What is not kept is computed again.
 
     Only of caches whose layers all keep every token: a sliding window or a recurrent state cannot be cut.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int, most_bytes: float = math.inf) -> None:
+        self.most, self.most_bytes = most, most_bytes
         self.kept: dict[int, Prefix] = {}
+        self.held = 0  # bytes of all that is kept
 
     def keep(self, key: int, ids: list[int], cache: DynamicCache, row: int, columns: Tensor) -> None:
         """The tokens `ids` [T], which are at the `columns` [T] of a row of the cache."""
         layers = [layer for layer in cache.layers if isinstance(layer, GrowingLayer)]
         if len(self.kept) < self.most and len(layers) == len(cache.layers):
             pairs = [(layer.keys[row, :, columns].cpu(), layer.values[row, :, columns].cpu()) for layer in layers]
-            self.kept[key] = Prefix(ids, pairs)
+            prefix = Prefix(ids, pairs)
+            if self.held + prefix.nbytes <= self.most_bytes:
+                self.kept[key] = prefix
+                self.held += prefix.nbytes
 
     def take(
         self, keys: Sequence[int], prompts: Sequence[list[int]], cache: DynamicCache, device: torch.device
     ) -> list[int]:
         """Fill an empty cache with what is kept of the streams, padded on the left; how many tokens of each prompt."""
-        kept = [self.kept.pop(key, None) for key in keys]
+        kept = [self.forget(key) for key in keys]
         found = [
             each if each and prompt[:-1][: len(each.ids)] == each.ids else None
             for each, prompt in zip(kept, prompts, strict=True)
@@ -108,5 +118,8 @@ class Prefixes:
             layer.update(*filled)
         return tokens
 
-    def forget(self, key: int) -> None:
-        self.kept.pop(key, None)
+    def forget(self, key: int) -> Prefix | None:
+        """What was kept of a stream, if anything was."""
+        if found := self.kept.pop(key, None):
+            self.held -= found.nbytes
+        return found
