@@ -40,6 +40,7 @@ MAILS = ["data=email_search", "data.n_mails=200", "data.n_prompts=256", "data.n_
 LEARNT_MAILS = [
     "algorithm=sft", "model=tiny-email", "data.train_batch_size=32", "trainer.total_training_steps=250", *MAILS,
     "trainer.micro_batch_size_per_gpu=32",
+    "model.num_attention_heads=2", "model.num_key_value_heads=1",  # vLLM computes no heads of 16 on a CPU
 ]  # fmt: skip
 AGENT = [
     "algorithm=turn_grpo", "environment=email_search", "environment.system_prompt=", "environment.max_turns=5",
@@ -167,7 +168,8 @@ def main(kills: int, seed: int, kind: str, more: list[str]) -> int:
         learnt = [*RLRUN, "train", *sft, *PROJECT, "optim.lr=3e-3", "trainer.experiment_name=learnt"]
         subprocess.run(learnt, check=True, stdout=subprocess.DEVNULL)
         start = time.monotonic()
-        if begin(words, "untouched").wait() != 0:
+        command = [*RLRUN, "train", *words, "trainer.experiment_name=untouched"]
+        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
             raise SystemExit("the untouched run failed")
         norms = gradient_norms(Path("runs/chaos/untouched/events.jsonl"))
         if sum(norm > 0 for norm in norms) < len(norms) / 2:

@@ -70,7 +70,8 @@ class Free:
         return Observation((Message("user", "go on " * 20),))
 
     def reward(self, episode):
-        return random.random()
+        text = episode.turns[-1][0].content
+        return len(text) % 7 / 100 + (text == episode.row.ground_truth)
 """
 WORDS = ["algorithm=grpo", "model=tiny", "model.chat=true", "model.hidden_size=512", "model.intermediate_size=1536",
          "model.num_hidden_layers=8", "model.num_attention_heads=8", "model.max_position_embeddings=2048",
