@@ -45,7 +45,7 @@ def shown(values: list[float]) -> str:
         low, high = wilson(values[0], QUESTIONS)
     else:
         half = T95.get(len(values), 2.0) * stdev(values) / sqrt(len(values))
-        low, high = fmean(values) - half, fmean(values) + half
+        low, high = max(fmean(values) - half, 0), min(fmean(values) + half, 1)
     return f"{fmean(values):.2f} [{low:.2f}–{high:.2f}]"
 
 
