@@ -1,10 +1,11 @@
 """Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED [plain | agent [WORD...]]]`;
 with `agent` one of episodes of several turns, with tools and credit by turn. Words are added to its settings.
 
-Every run must end with the events and the final weights of a run that was never touched, byte for byte, times and what
-became of its processes aside. The victim is the launcher, the training process, or both; the moment is any in its life,
-a moment of training, or the middle of writing a checkpoint. Where the launcher lives, the run must go on by itself and
-end with 0; where it was killed, `--resume` goes on. Ends with 1 when one run differs.
+Every run must end with the events and the final weights of a run that was never touched, byte for byte, except for
+times, for what became of its processes, and for what vLLM rounds differently (`VARYING`). The victim is the launcher,
+the training process, or both; the moment is any in its life, a moment of training, or the middle of writing a
+checkpoint. Where the launcher lives, the run must go on by itself and end with 0; where it was killed, `--resume` goes
+on. Ends with 1 when one run differs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from launcher.core.events import LAUNCHER_EVENTS, Event, Restarted, Step, events
 from launcher.core.metrics import TIMES
 
 VARYING = (*TIMES, "agent/tool_s/", "rollout_corr/", "training/rollout_")
-"""Metrics that differ in equal runs: times, and what vLLM rounds otherwise in batches that depend on them."""
+"""Metrics that differ in equal runs: times, and what vLLM rounds differently in batches that depend on times."""
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
 DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]
@@ -68,12 +69,9 @@ class Kill:
     seconds: float
 
 
-def begin(words: list[str], name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*RLRUN, "train", *words, f"trainer.experiment_name={name}"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def begin(words: list[str], name: str, errors: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    command = [*RLRUN, "train", *words, f"trainer.experiment_name={name}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
 
 
 def without_times(event: Event) -> str:
@@ -168,8 +166,7 @@ def main(kills: int, seed: int, kind: str, more: list[str]) -> int:
         learnt = [*RLRUN, "train", *sft, *PROJECT, "optim.lr=3e-3", "trainer.experiment_name=learnt"]
         subprocess.run(learnt, check=True, stdout=subprocess.DEVNULL)
         start = time.monotonic()
-        command = [*RLRUN, "train", *words, "trainer.experiment_name=untouched"]
-        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
+        if begin(words, "untouched", None).wait():  # what it says of an error is shown
             raise SystemExit("the untouched run failed")
         norms = gradient_norms(Path("runs/chaos/untouched/events.jsonl"))
         if sum(norm > 0 for norm in norms) < len(norms) / 2:

@@ -57,25 +57,13 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("name", ROLES)
 def test_a_run_has_the_scores_of_verifiers_own_evaluation(packages: Path, tmp_path: Path, name: str) -> None:
     turns, words = 1 if name == "reverser" else 2, [CALL % "ab", CALL % "b"] if name == "echoer" else []
-    words_of_run = [
-        *(
-            "train",
-            "algorithm=grpo",
-            "model=tiny",
-            "model.chat=true",
-            "environment=verifiers",
-            f"environment.id={name}",
-        ),
-        *(
-            f"model.words=[{','.join(map(repr, words))}]",
-            f"environment.python={PYTHON}",
-            f"environment.max_turns={turns}",
-        ),
-        *("environment.workers=1", "environment.tool_timeout_s=120", "environment.timeout_s=600", "sampler.n=2"),
-        *("data.train_batch_size=4", "data.max_prompt_length=256", "data.max_response_length=256"),
-        *("trainer.total_training_steps=2", "trainer.log_groups_freq=1", "trainer.project_name=p"),
-        *("trainer.experiment_name=run", "engine.num_threads=1", "reward=exact"),
-    ]
+    settings = f"""
+        algorithm=grpo model=tiny model.chat=true engine.num_threads=1 reward=exact sampler.n=2
+        environment=verifiers environment.id={name} environment.python={PYTHON} environment.max_turns={turns}
+        environment.workers=1 environment.tool_timeout_s=120 environment.timeout_s=600
+        data.train_batch_size=4 data.max_prompt_length=256 data.max_response_length=256
+        trainer.total_training_steps=2 trainer.log_groups_freq=1 trainer.project_name=p trainer.experiment_name=run"""
+    words_of_run = ["train", *settings.split(), f"model.words=[{','.join(map(repr, words))}]"]
     ran = subprocess.run(
         [sys.executable, "-m", "launcher", *words_of_run], cwd=tmp_path, capture_output=True, text=True, check=False
     )
@@ -118,20 +106,11 @@ def _evaluated(folder: Path, name: str, turns: int, episodes: list[tuple[str, li
 
     most = max(sum(prompt == other for other, _ in episodes) for prompt, _ in episodes)
     with _model(answer) as address:
-        command = [
-            *(
-                "vf-eval",
-                name,
-                "--client.base-url",
-                address,
-                "--client.api-key-var",
-                "NO_KEY",
-                "--no-push",
-                "--no-rich",
-            ),
-            *(f"--env.{ROLES[name]}.harness.id", "null", f"--env.{ROLES[name]}.runtime.type", "subprocess"),
-            *(f"--env.{ROLES[name]}.max-turns", str(turns), "-r", str(most), "-o", "out", "--run.dir", "x", "-c", "4"),
-        ]
+        options = f"""
+            --client.base-url {address} --client.api-key-var NO_KEY --no-push --no-rich
+            --env.{ROLES[name]}.harness.id null --env.{ROLES[name]}.runtime.type subprocess
+            --env.{ROLES[name]}.max-turns {turns} -r {most} -o out --run.dir x -c 4"""
+        command = ["vf-eval", name, *options.split()]
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = dict[int, float]()
