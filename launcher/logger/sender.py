@@ -173,8 +173,12 @@ def left_behind(job: str, *but: Path) -> Iterator[SpoolReader]:
     found = (each for folder in spool_folders() for each in folder.glob(f"{job}/*.jsonl"))
     for path in sorted(found, key=lambda path: path.name):
         with suppress(OSError):
-            if path not in but and (reader := SpoolReader(path)).claim() and reader.writer_gone():
-                yield reader
+            if path not in but:
+                reader = SpoolReader(path)
+                if reader.writer_gone() and reader.claim():
+                    yield reader
+                else:  # also of a script that has just begun, whose own sender comes
+                    reader.close()
 
 
 def deliver_waiting(url: str) -> tuple[int, str]:

@@ -150,6 +150,9 @@ class SpoolReader:
             yield from found
             offset += sum(map(len, found))
 
+    def close(self) -> None:
+        os.close(self._file)
+
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         with suppress(OSError):  # of another session, too

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from logger_calls import wrong_server
 from logger_chaos import kill_often
 from logger_platform import Platform
 
+from launcher.logger.spool import SpoolReader, SpoolWriter
 from tests.logger.conftest import Scripts
 
 LOGS = """
@@ -129,6 +131,21 @@ logger.log_metrics(7, {"loss": 4.0})
     assert len(skipped) == 2, "no metrics, and no step"
     assert len({node["session"] for node in platform.lines("job", "LoggerSession")}) == 2
     assert len(platform.lines("job", "Ended")) == 1, "a process that was forked ends before its job"
+
+
+def test_who_looks_for_what_was_left_takes_no_session_from_a_script_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own sender may start later than that of another session looks."""
+    monkeypatch.setenv("RLRUN_SPOOL", str(tmp_path))
+    writer = SpoolWriter("job")
+    looks = "from launcher.logger.sender import left_behind; print(list(left_behind('job')), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", looks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "[]\n"
+        assert SpoolReader(writer.path).claim()
+        other.communicate("\n")
 
 
 @pytest.mark.parametrize("runs", ["raise RuntimeError('no login')", "import time; time.sleep(1000)"])
