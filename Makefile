@@ -155,7 +155,7 @@ test-trackers: $(TRACKERS)/ready  ## what TensorBoard, W&B, MLflow, trackio and 
 
 $(VERIFIERS)/ready: Makefile
 	$(PYTHON) -m venv $(VERIFIERS)
-	$(VERIFIERS)/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0 uv==0.13.9
+	$(VERIFIERS)/bin/pip install --quiet --disable-pip-version-check verifiers==0.4.0 openenv==0.4.1 uv==0.13.9
 	@touch $@
 
 .PHONY: test-verifiers

@@ -20,6 +20,7 @@ MORE = {
     ("environment", "python"): ["environment.path=shop.py"],
     ("environment", "mcp"): ["environment.command=[python,server.py]"],
     ("environment", "verifiers"): ["environment.id=wordle"],
+    ("environment", "openenv"): ["environment.args.taskset.base_url=http://localhost:8000"],
     ("sampler", "vllm"): ["model.num_attention_heads=2", "model.num_key_value_heads=2"],
     ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],
     ("data", "files"): ["data.train_files=train.jsonl"],

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override
 from pydantic import ValidationError
 
 from launcher.config.arguments import Arguments, allowed_to_add, parse, removes
-from launcher.config.compose import Composed, choices, compose_run, placeholders
+from launcher.config.compose import Composed, choices, chosen_also, compose_run, placeholders
 from launcher.config.explain import build, explain
 from launcher.config.nodes import nested, walk
 from launcher.config.suggestions import CHOICE_OF_SETTING, Suggester, Suggestion, suggest_choice
@@ -72,7 +72,7 @@ def diagnose(
 ) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
     """The run that is left, all problems, and what the run lacks. `problems` are those found so far."""
     files, values = choices(config_dir), arguments.texts
-    missing = _missing_groups(arguments, composed, files)
+    missing = _missing_groups(arguments, composed, files, config_dir)
     of_choices = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
     arguments.doubtful.update(answer.problem.where for answer in of_choices if not answer.certain)
     every = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
@@ -95,9 +95,12 @@ def diagnose(
     return run, list(dict.fromkeys(problems)), ignored
 
 
-def _missing_groups(arguments: Arguments, composed: Composed, files: Mapping[str, object]) -> list[str]:
-    """Groups without a choice: none is typed where there is no default, or the default is taken away."""
-    chosen = {key for key, choice in arguments.choices.items() if not removes(choice)}
+def _missing_groups(
+    arguments: Arguments, composed: Composed, files: Mapping[str, object], config_dir: Path | None
+) -> list[str]:
+    """Groups without a choice: none is typed, nor made by another, where there is no default; or it is taken away."""
+    typed = {key: choice for key, choice in arguments.choices.items() if not removes(choice)}
+    chosen = typed.keys() | chosen_also(typed, config_dir)
     no_default = placeholders().keys()
     return [group for group in files if group not in (chosen if group in no_default else composed.node)]
 

@@ -29,9 +29,9 @@ FOLDER, VERSION = ".venv-verifiers", "0.4.0"
 LOAD_S = 600.0  # in which a package with its tasks must be loaded
 PROGRAM = """import sys
 sys.path.append({root!r})  # not for long: other packages there are not those of verifiers
-import launcher.environments.verifiers_session, launcher.environments.worker
+from launcher.environments import verifiers, verifiers_session, worker
 sys.path.pop()
-launcher.environments.{call}()
+{call}()
 """
 
 

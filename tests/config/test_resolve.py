@@ -142,6 +142,12 @@ def test_a_wrong_word_makes_one_line(word: str, line: str, here: Path) -> None:
     assert problems([word]) == [line.replace("{here}", str(here))]
 
 
+def test_a_group_that_another_choice_has_chosen_is_not_missing() -> None:
+    with pytest.raises(Problems) as found:
+        resolve(["algorithm=grpo", "model=tiny", "environment=verifiers", "environment.id=wordle", "optim.lr=much"])
+    assert [problem.where for problem in found.value.problems] == ["optim.lr"]
+
+
 @pytest.mark.parametrize("words", [
     ["model.path=Qwen/Qwen3-0.6B"], ["model=hf", "model.path=Qwen/Qwen3-0.6B"], ["model=Qwen/Qwen3-0.6B"],
 ])  # fmt: skip

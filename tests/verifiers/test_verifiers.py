@@ -49,7 +49,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     exported = "from guesser.taskset import GuesserEnv, GuesserTaskset\n\n__all__ = ['GuesserEnv', 'GuesserTaskset']\n"
     (folder / "guesser" / "guesser" / "__init__.py").write_text(exported)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([*(str(folder / name) for name in ROLES), str(HERE.parents[1])]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(str(folder / name) for name in ROLES))
         patch.setenv("PATH", f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}")
         yield folder
 
