@@ -30,6 +30,7 @@ from launcher.server.jobs import Jobs, ServedJob
 from launcher.server.records import JobRecord, JobRequest
 from launcher.server.rows import words_of_node
 from launcher.server.words import arguments_of, settings_as_arguments
+from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 ROOT, EXPERIMENT = "trainer.run_root", "trainer.experiment_name"
@@ -90,13 +91,11 @@ class Launching:
         if key and (made := self.jobs.of_key(key, digest)):
             return made, False
         typed = [*new.typed, *self._at_root]
-        if any(word.lstrip("+~").startswith(f"{ROOT}=") for word in typed if word not in self._at_root):
-            got = "is the folder that the server was started with"
-            raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
-        page = job.plan(StartRequest(tuple(typed)))
+        page = job.plan(StartRequest(tuple(new.typed)))
         if page.run is None:
             failed = (each for each in page.results if each.level == "FAIL")
             raise Problems(Problem(each.subject, each.message, each.fix) for each in failed)
+        _check_root(page.run, "runs")
         about, trainer = dict(new.about), page.run.trainer
         named: dict[str, Any] = {name: about[name] for name in ("name", "description") if name in about}
         with self.jobs.lock:
@@ -149,11 +148,13 @@ class Launching:
         the run began with, unless `anyway`."""
         old, words = self._startable(uuid), settings_as_arguments(settings)
         made = prepare_rerun(old.folder, words)
+        _check_root(made.run, str(old.folder.path.absolute().parents[1]))
         if made.refused and not anyway:
             raise Problems(made.refused)
         trainer = made.run.trainer
         named = [f"trainer.project_name={trainer.project_name}", f"{EXPERIMENT}={trainer.experiment_name}"]
-        typed = (str(old.folder.spec.absolute()), *words, *named, *self._at_root)
+        named.append(argument(ROOT, str(self.jobs.root.absolute())))
+        typed = (str(old.folder.spec.absolute()), *words, *named)
         submitted = job.submit(StartRequest(typed))
         record = JobRecord(
             str(uuid4()), f"{old.node['name']} again", tags=old.record.tags, created_at=time.time(), arguments=typed,
@@ -203,6 +204,13 @@ class Launching:
             else:
                 job.stop(found.folder, mode, wait_s=0.0)
             return self.jobs.get(changed.uuid)
+
+
+def _check_root(run: RunSpec, root: str) -> None:
+    """Raises `Problems` where a request, however it is spelled, asks for another folder of runs."""
+    if run.trainer.run_root != root:
+        got = "is the folder that the server was started with"
+        raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
 
 
 def _not_now(found: ServedJob, fix: str) -> Problem:

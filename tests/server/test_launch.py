@@ -174,7 +174,14 @@ def test_a_plan_shows_its_first_rows_as_tokens(client, tmp_path):
 
 @pytest.mark.parametrize(
     "word",
-    ["--resume=x", "-d", "trainer.run_root=/tmp/elsewhere", "+trainer.run_root=/tmp/elsewhere", "${oc.env:HOME}"],
+    [
+        "--resume=x",
+        "-d",
+        "trainer.run_root=/tmp/elsewhere",
+        "+trainer.run_root=/tmp/elsewhere",
+        "trainer={run_root:/tmp/elsewhere}",
+        "${oc.env:HOME}",
+    ],
 )
 def test_arguments_are_no_options_and_runs_stay_below_the_root(client, word):
     refused = client.post("/api/jobs", json={"arguments": [*TINY, word]})

@@ -44,7 +44,8 @@ def test_own_names_and_addresses_are_answered(client, host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "http://localhost:3000", "https://localhost:8000.evil.example"]
+    "origin",
+    ["http://evil.example", "null", "http://localhost:3000", "https://localhost:8000.evil.example", "http://["],
 )
 def test_a_script_of_another_page(client, origin):
     is_refused(client.post("/api/jobs", json=BODY, headers={"Origin": origin}), 403)
