@@ -19,7 +19,7 @@ from launcher.logger.spool import JOB, SpoolWriter, text_of
 
 PLATFORM_URL = "http://localhost:8000"
 FINISH_S = 5.0
-"""Seconds that `finish` and the end of a script wait at most for what was logged to arrive: RLRUN_FINISH_S."""
+"""Seconds that `finish` and the end of a script wait where nothing of what was logged arrives: RLRUN_FINISH_S."""
 _ROOT = str(Path(__file__).parents[2])
 
 
@@ -107,7 +107,8 @@ class DualLogger:
         self._append({"kind": "summary", "summary": summary})
 
     def finish(self) -> None:
-        """End the session. Waits a few seconds at most for what was logged to arrive; standard error names the rest."""
+        """End the session. Waits while what was logged arrives, and a few seconds where nothing does; standard error
+        names the rest."""
         how = {"failed": "failed", "error": "failed", "stopped": "stopped", "cancelled": "stopped"}
         status, message = self._status
         self._finish(how.get(status.lower(), "finished"), message if status.lower() in how else "")
@@ -121,10 +122,7 @@ class DualLogger:
             self._say(f"rows were lost: {spool.refused}")
         spool.close()
         if self._sender:
-            try:
-                self._sender.wait(finish_s() + 5.0)  # it ends by itself
-            except subprocess.TimeoutExpired:
-                self._sender.kill()
+            self._sender.wait()  # it ends by itself
 
     def _at_exit(self) -> None:
         """Of a script that did not call `finish`."""

@@ -1,5 +1,5 @@
-"""`python -m launcher.logger.sender FILE URL`: sends a session's rows, while its script runs and for a few seconds
-after its end. What another session of the job left goes first.
+"""`python -m launcher.logger.sender FILE URL`: sends a session's rows, while its script runs and after its end until
+nothing arrives for a few seconds. What another session of the job left goes first.
 
 A platform stores each row once: it says which number comes `next`, and what it has already is passed over. So after
 any doubt the sender asks, and goes on there. W&B has a thread of its own, for it may hang.
@@ -28,7 +28,7 @@ ANSWER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 2.0
 WANDB_ONLY = {"wandb", "config", "summary"}
 """Kinds of rows that the platform does not get."""
-GONE = b'{"kind":"finish","how":"failed","why":"its script was killed, or its machine went down"}'
+GONE = b'{"kind":"finish","at":%f,"how":"failed","why":"its script was killed, or its machine went down"}'
 
 
 class PlatformError(Exception):
@@ -104,7 +104,7 @@ class SessionDelivery:
             self._ended = read_row(line).get("kind") == "finish"
         rows = list(map(_for_platform, lines))
         if gone and not lines and not self._ended:
-            rows, self._ended = [GONE], True
+            rows, self._ended = [GONE % self.reader.written_at], True
         if not rows and (gone or time.monotonic() - self._posted < HEARTBEAT_S):
             return gone
         self._in_doubt = True
@@ -159,6 +159,11 @@ class PlatformSink:
         until = time.monotonic() + seconds
         while (now := time.monotonic()) < until and not (self.hurry and now > until - seconds + FIRST_PAUSE_S):
             time.sleep(min(POLL_S, until - now))
+
+    @property
+    def arrived(self) -> int:
+        """Rows of the session that is being sent."""
+        return self._delivery.arrived
 
     @property
     def rest(self) -> str:
@@ -219,14 +224,15 @@ def main() -> None:
 
 
 def _work(sinks: Sequence[PlatformSink | WandbSink], reader: SpoolReader) -> None:
-    """Until all is done, or some seconds after the end of the script."""
+    """Until all is done, or after the end of the script nothing has arrived for some seconds."""
     threads = [threading.Thread(target=sink.run, daemon=True) for sink in sinks]
     for thread in threads:
         thread.start()
-    deadline = math.inf
+    deadline, before = math.inf, -1
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
-        if deadline == math.inf and reader.writer_gone():
-            deadline = time.monotonic() + finish_s()
+        arrived = sum(sink.arrived for sink in sinks)
+        if (deadline == math.inf or arrived != before) and reader.writer_gone():
+            deadline, before = time.monotonic() + finish_s(), arrived
             for sink in sinks:
                 sink.hurry = True
         time.sleep(POLL_S / 2)

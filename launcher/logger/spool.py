@@ -42,7 +42,9 @@ def spool_folders() -> Iterator[Path]:
 
 def text_of(value: object) -> str:
     """As any program can read it: short, and without what UTF-8 cannot hold."""
-    return str(value)[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
+    text = try_call(lambda: str(value))
+    text = text.reason if isinstance(text, CallFailure) else text
+    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:
@@ -138,6 +140,11 @@ class SpoolReader:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
             return True
         return False
+
+    @property
+    def written_at(self) -> float:
+        """When its script was heard last."""
+        return os.fstat(self._file).st_mtime
 
     def read(self, offset: int) -> list[bytes]:
         """Whole lines from a byte on, a batch of them, with their ends."""

@@ -27,14 +27,14 @@ class WandbSink:
 
     def __init__(self, reader: SpoolReader, init: Mapping[str, Any], say: Callable[[str], None]) -> None:
         self._reader, self._init, self._say = reader, init, say
-        self._offset, self._step, self._row = 0, 0, 0
+        self._offset, self._step, self.arrived = 0, 0, 0
         self._how = "finished"
         self.reason, self.complete, self.hurry = "", False, False
 
     @property
     def rest(self) -> str:
         """What W&B did not get."""
-        rows = sum(1 for _ in self._reader.lines()) - self._row
+        rows = sum(1 for _ in self._reader.lines()) - self.arrived
         return f"{rows} rows did not reach W&B: {self.reason or 'it does not answer'}"
 
     def run(self) -> None:
@@ -50,7 +50,7 @@ class WandbSink:
                 if isinstance(done, CallFailure) and done.reason != self.reason:
                     self.reason = done.reason
                     self._say(f"W&B refused a row: {done.reason}")
-                self._offset, self._row = self._offset + len(line), self._row + 1
+                self._offset, self.arrived = self._offset + len(line), self.arrived + 1
             if gone and not lines:
                 break
             if not lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import time
@@ -236,8 +237,7 @@ COUNTERS = {"training/global_step", "training/epoch", "perf/total_num_tokens", "
 
 def number(name: str, value: float) -> str:
     """Counters are whole numbers, as in verl's log; of others seven digits, of which events.jsonl has all."""
-    whole = name in COUNTERS
-    return str(int(value)) if whole else repr(float(f"{value:.7g}"))
+    return str(int(value)) if name in COUNTERS and math.isfinite(value) else repr(float(f"{value:.7g}"))
 
 
 def progress_line(state: RunState, metrics: Mapping[str, float] | None = None) -> str:

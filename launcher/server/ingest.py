@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -47,7 +48,7 @@ from launcher.runs.folder import LOGGED, Folder, Lock
 from launcher.server.jobs import Jobs
 from launcher.server.records import JobRecord
 from launcher.views.findings import judge_of
-from launcher.views.record import read_record
+from launcher.views.record import RunRecord
 
 PROJECT = "logged"
 IDLE_S, LOOK_S = 60.0, 5.0
@@ -55,7 +56,7 @@ IDLE_S, LOOK_S = 60.0, 5.0
 LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": "warn"}
 """Of a status, of the alert that it is."""
 _LINE = re.compile(
-    rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":[^,]+'
+    rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":([^,]+)'
     rb'(?:,"(?:step|open)":([\w-]+)(?:,"parent":"([\w.-]+)")?)?'
 )
 
@@ -84,6 +85,9 @@ class LoggedRows:
     step: int = 0
     following: dict[str, int] = field(default_factory=dict)
     """Of each session the number of its next row."""
+    begun: dict[str, float] = field(default_factory=dict)
+    """When each session began."""
+    ended_at: float = 0.0
     open: set[str] = field(default_factory=set)
     """The sessions that have not ended, and those that are yet to come: parents of such as did."""
     alerts: set[tuple[int, str]] = field(default_factory=set)
@@ -106,19 +110,20 @@ class LoggedRows:
         self.seq += 1
         if not (match := _LINE.match(line)):
             return
-        attempt, session, row, kind, value, parent = match.groups(b"")
+        attempt, session, row, kind, at, value, parent = match.groups(b"")
         self.attempt = int(attempt)
         if session:
             self.following[session.decode()] = int(row) + 1
         match kind:
             case b"LoggerSession":
                 (self.open.add if value == b"true" else self.open.discard)(session.decode())
+                self.begun.setdefault(session.decode(), float(at))
                 if parent and parent.decode() not in self.following:
                     self.open.add(parent.decode())
             case b"Started" | b"Resumed":
                 self.status = "running"
             case b"Ended":
-                self.status = "ended"
+                self.status, self.ended_at = "ended", float(at)
             case b"Step":
                 self.step = int(value)
             case b"Alert":
@@ -149,7 +154,8 @@ class LoggedJob:
             self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
             opened.pop_all()
         self._state = RunState()  # since it was opened: what console.log needs
-        self._judge, self._unjudged = judge_of(None, "unknown"), LogReader(folder.events)
+        self._unjudged = LogReader(folder.events)
+        self._judge_anew()
 
     def store(self, session: str, first: int, rows: Sequence[Mapping[str, Any] | None]) -> int:
         """Write the rows that are new, and make them durable; the number of the row that comes next. Nothing is stored
@@ -165,18 +171,25 @@ class LoggedJob:
         if refused := self._events.refused:
             raise Problems(Problem(self.folder.name, error_message(refused), "make room on the disk", "not-enough"))
         self._log.following[session] = first + len(rows)
+        self.judge(2 * len(rows))  # so that little is left when it ends
         return first + len(rows)
+
+    def _judge_anew(self) -> None:
+        """What `judge` has seen: so far, nothing."""
+        self._judge = judge_of(None, "unknown")
+        self._record = RunRecord(self.folder, RunState(), partial(events_of, self.folder.events))
 
     def judge(self, most: int = 500) -> bool:
         """Write the alerts that the next steps give rise to; whether there were any."""
         found = list(islice(self._unjudged.new(), most))
         for logged in found:
-            if isinstance(logged.event, GOES_BACK):
-                self._judge = judge_of(None, "unknown")
-                for event in events_of(self.folder.events, logged.seq):
-                    self._alert(self._judge.see(event))
-            else:
-                self._alert(self._judge.see(logged.event))
+            back = isinstance(logged.event, GOES_BACK)
+            if back:
+                self._judge_anew()
+            for event in events_of(self.folder.events, logged.seq) if back else (logged.event,):
+                self._record.state = after(self._record.state, event)
+                self._record.take(event)
+                self._alert(self._judge.see(event))
         return bool(found)
 
     def close(self) -> None:
@@ -204,16 +217,18 @@ class LoggedJob:
             text = f"row {number} of session {session} was left out: {' '.join(error_message(error).split())[:300]}"
             event = Alert(step=self._log.step, text=text, rule="logger")
         log = self._log
-        if isinstance(event, Step) and log.status == "ended":  # its script was started again, perhaps from a checkpoint
+        if isinstance(event, Step) and log.status == "ended":
             log.attempt += 1
-            self._write(Resumed(at=event.at, step=min(event.step - 1, log.step), attempt=log.attempt))
+            beside = log.begun.get(session, math.inf) < log.ended_at  # it comes late, and undoes nothing
+            step = log.step if beside else min(event.step - 1, log.step)  # started again, perhaps from a checkpoint
+            self._write(Resumed(at=event.at, step=step, attempt=log.attempt))
             log.status = ""
         if not log.status:
             self._write(Started(at=event.at, run=self.folder.name, algorithm="", processes=1))
         if isinstance(event, LoggerSession) and not event.open and log.status != "ended" and log.open <= {session}:
             while self.judge():
                 pass
-            verdict = replace(read_record(self.folder).verdict, fix="")  # which names settings of ours
+            verdict = replace(self._record.verdict, fix="")  # which names settings of ours
             how, why, at = row.get("how", "finished"), str(row.get("why", "")), event.at
             if how == "finished":  # only now it is known how many steps there were to be
                 self._write(LogProgress(at=at, step=log.step, steps=log.step))
@@ -268,14 +283,12 @@ def _in_bytes(gigabytes: float | None) -> int | None:
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a row, by our names; of several spellings of one metric all but one keep their own."""
     given = dict[str, float]()
-    for name, value in row["metrics"].items():
-        with suppress(ValueError, TypeError):  # a text, a picture
+    scores = {f"val-core/{name}/reward/mean@1": score for name, score in (row.get("held_out") or {}).items()}
+    for name, value in ({"training/epoch": row.get("epoch")} | row["metrics"] | scores).items():
+        with suppress(ValueError, TypeError, OverflowError):  # a text, a picture
             given[name] = float(value)
     names = {theirs: ours for ours, theirs in by_our_names(given).items()}
-    scores = row.get("held_out") or {}
-    epoch = {} if row.get("epoch") is None else {"training/epoch": float(row["epoch"])}
-    found = {names.get(name, name): value for name, value in given.items()} | epoch
-    return found | {f"val-core/{name}/reward/mean@1": float(score) for name, score in scores.items()}
+    return {names.get(name, name): value for name, value in given.items()}
 
 
 def folder_for(jobs: Jobs, uuid: str) -> Folder:

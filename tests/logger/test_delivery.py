@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from logger_calls import wrong_server
 from logger_chaos import kill_often
 from logger_platform import Platform
 
+from launcher.logger import sender
 from launcher.logger.spool import SpoolReader, SpoolWriter
 from tests.logger.conftest import Scripts
 
@@ -50,6 +55,38 @@ def test_what_did_not_arrive_is_delivered_by_the_next_logger(what: str, scripts:
     assert scripts.run(LOGS + END, platform.url, "20", "30").returncode == 3
     assert steps_of(platform) == [(step, step / 7) for step in range(30)]
     assert not any(platform.spool.rglob("*.jsonl"))
+
+
+@pytest.mark.parametrize("rows", [0, 50])
+def test_the_end_of_a_script_waits_while_rows_arrive(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = threading.Event()
+    sink, clock = SimpleNamespace(arrived=0, hurry=False, run=end.wait), SimpleNamespace(now=0)
+
+    def sleep(_: float) -> None:
+        clock.now += 1
+        sink.arrived = min(clock.now, rows)
+
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    sender._work([sink], SimpleNamespace(writer_gone=lambda: True))  # type: ignore
+    assert (clock.now, sink.hurry) == (rows + sender.finish_s(), True)
+    end.set()
+
+
+def test_a_script_that_was_killed_ended_when_it_was_heard_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when that is told: the same script may have begun again since."""
+    monkeypatch.setenv("RLRUN_SPOOL", str(tmp_path))
+    SpoolWriter("job").append({"kind": "metrics", "step": 1, "metrics": {}})
+    reader, sent = SpoolReader(next(tmp_path.rglob("*.jsonl"))), list[bytes]()
+    os.utime(reader.path, (1000, 1000))
+
+    def post(_: SpoolReader, first: int, rows: list[bytes]) -> int:
+        sent.extend(rows)
+        return first + len(rows)
+
+    delivery = sender.SessionDelivery(reader, SimpleNamespace(post=post))  # type: ignore
+    while not delivery.deliver():
+        pass
+    assert len(sent) == 2 and json.loads(sent[-1])["at"] == 1000
 
 
 def test_a_command_delivers_what_scripts_left_and_counts_it(scripts: Scripts, platform: Platform) -> None:

@@ -64,6 +64,31 @@ def test_a_job_ends_with_its_script_though_a_forked_process_of_it_came_and_ended
     assert ended == ["Step"] * 5 + ["Ended"]
 
 
+def test_a_session_that_ran_beside_one_that_has_ended_undoes_nothing(tmp_path: Path) -> None:
+    """While no server ran, both waited; the rows of one come after the end of the other."""
+    folder = Folder(tmp_path / "logged" / "job")
+    begin, finish = {"kind": "begin", "at": 999.0}, {"kind": "finish", "at": 1100.0}
+    ingest = Ingest(lambda _: folder)
+    for session, rows in (("script", [begin, *metrics(3), finish]), ("worker", [begin, *metrics(2), finish]),
+                          ("again", [begin | {"at": 1101.0}, *metrics(1)])):  # fmt: skip
+        ingest.store("job", session, 0, rows)
+        stands = [event.step for event in events_of(folder.events) if isinstance(event, Step)]
+        assert stands == {"script": [0, 1, 2], "worker": [0, 1, 2, 0, 1], "again": [0]}[session]
+    ingest.close()
+
+
+def test_one_value_that_is_no_number_takes_no_other_with_it(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "logged" / "job")
+    row = {"metrics": {"loss": 1.0, "big": 10**400}, "epoch": "NaN", "held_out": {"a": "none", "b": 0.5}}
+    ingest = Ingest(lambda _: folder)
+    rows = [metrics(1)[0] | row, metrics(1)[0] | {"epoch": "first"}]
+    assert ingest.store("job", "script", 0, rows) == 2
+    ingest.close()
+    one, other = (line["metrics"] for line in lines_of(folder) if line["kind"] == "Step")
+    assert one == {"training/epoch": "NaN", "train/loss": 1.0, "val-core/b/reward/mean@1": 0.5}
+    assert other == {"train/loss": 0.0}
+
+
 def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) -> None:
     begin, finish = {"kind": "begin", "host": "node", "at": 999.0}, {"kind": "finish", "at": 1100.0}
     rows = [begin, *metrics(3), None, {"kind": "new"}, {"kind": "metrics", "step": "x", "metrics": {}}, finish]
