@@ -51,7 +51,7 @@ def try_call(call: Callable[[], T], file: str = "") -> T | CallFailure:
 class Raised:
     """What a call raised."""
 
-    error: Exception | SystemExit
+    error: BaseException
 
     @property
     def own_line(self) -> str:
@@ -64,14 +64,16 @@ class Raised:
 def caught(call: Callable[[], T]) -> T | Raised:
     try:
         return call()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything, and must not end the process
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  user code may raise anything, and must not end the process
         return Raised(error)
 
 
 async def caught_awaiting(call: Callable[[], Awaitable[T]]) -> T | Raised:
     try:
         return await call()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  as above; a loop would end with the latter
+    except BaseException as error:  # noqa: BLE001  as above; whoever waits for a cancelled call would wait for ever
         return Raised(error)
 
 

@@ -1,4 +1,4 @@
-"""Calls of a person's own code from a loop: `async` functions on it, all others in threads, each with a time limit.
+"""Calls of a person's own code from a loop: each in a thread, what it gives to be awaited on the loop, with a limit.
 
 What it raises is a value. A function that never ends keeps its thread; where too many are kept, `OwnCode.full` says so.
 """
@@ -23,7 +23,14 @@ MISTAKES = (ValueError, LookupError, ArithmeticError, FileNotFoundError, FileExi
 
 @dataclass(frozen=True)
 class Mistake(CallFailure):
-    """It refuses what it was given; the reason names no place in its code."""
+    """It refuses what it was given."""
+
+    text: str = ""
+    """The reason as the policy reads it, without the line of the code."""
+
+
+class Refused(ValueError):
+    """Its text is all that is to be read."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +55,21 @@ class OwnCode:
     async def call(self, what: str, timeout_s: float, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """What it gives, or a `CallFailure`."""
         async with self.free:
-            if inspect.iscoroutinefunction(function):
-                running: asyncio.Future[Any] = asyncio.ensure_future(_awaited(partial(function, *args, **named)))
-                kept: Any = running
-            else:
-                kept = self.threads.submit(_called, partial(function, *args, **named))
-                running = asyncio.wrap_future(kept)
-            done, _ = await asyncio.wait({running}, timeout=timeout_s)
-            if done:
-                return running.result()
-            self.stuck.add(kept)
-            kept.add_done_callback(self.stuck.discard)
-            kept.cancel()  # a thread goes on all the same, and a coroutine may
-            return TimedOut(f"{what} took longer than {timeout_s:g} s")
+            kept: Any = self.threads.submit(_called, partial(function, *args, **named))
+            found = await self._within(what, timeout_s, kept)
+            if inspect.isawaitable(found):
+                found = await self._within(what, timeout_s, asyncio.ensure_future(_awaited(found)))
+            return found
+
+    async def _within(self, what: str, timeout_s: float, kept: Any) -> Any:
+        running = asyncio.wrap_future(kept)
+        done, _ = await asyncio.wait({running}, timeout=timeout_s)
+        if done:
+            return running.result()
+        self.stuck.add(kept)
+        kept.add_done_callback(self.stuck.discard)
+        kept.cancel()  # a thread goes on all the same, and a coroutine may
+        return TimedOut(f"{what} took longer than {timeout_s:g} s")
 
 
 def _called(function: Callable[[], Any]) -> Any:
@@ -68,9 +77,9 @@ def _called(function: Callable[[], Any]) -> Any:
     return _value(me, caught(function))
 
 
-async def _awaited(function: Callable[[], Any]) -> Any:
+async def _awaited(given: Any) -> Any:
     me = os.getpid()
-    return _value(me, await caught_awaiting(function))
+    return _value(me, await caught_awaiting(lambda: given))
 
 
 def _value(process: int, found: Any) -> Any:
@@ -80,14 +89,16 @@ def _value(process: int, found: Any) -> Any:
     return failure_of(found.error) if isinstance(found, Raised) else found
 
 
-def failure_of(error: Exception | SystemExit) -> CallFailure:
-    """What was raised, with the line of a person's code; a mistake without it, as the policy reads it."""
-    if isinstance(error, MISTAKES):
-        text = try_call(lambda: f"{type(error).__name__}: {' '.join(str(error).split())}")
-        return Mistake(text.reason if isinstance(text, CallFailure) else shorten(text), type(error).__name__)
+def failure_of(error: BaseException) -> CallFailure:
+    """What was raised, with the line of a person's code."""
+    if isinstance(error, Refused):
+        return CallFailure(shorten(str(error)))
     found = try_call(partial(_again, error))
     assert isinstance(found, CallFailure)
-    return found
+    if not isinstance(error, MISTAKES):
+        return found
+    text = try_call(lambda: shorten(f"{type(error).__name__}: {' '.join(str(error).split())}"))
+    return Mistake(found.reason, found.kind, text if isinstance(text, str) else text.reason)
 
 
 def _again(error: BaseException) -> None:

@@ -20,17 +20,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import ConfigDict, Field, ValidationError, create_model
 
-from launcher.core.user_code import CallFailure, shorten, try_call
-from launcher.environments.calling import Mistake, TimedOut, own_code
+from launcher.core.user_code import CallFailure, Raised, caught, shorten, try_call
+from launcher.environments.calling import Mistake, Refused, TimedOut, failure_of, own_code
 from launcher.spec.data import Message, Row
 from launcher.spec.environment import (
     TRUSTED,
     Environment,
-    Final,
     History,
     Observation,
     Outcome,
@@ -42,6 +41,7 @@ from launcher.spec.environment import (
 
 MOST_CALLS = 16  # of one turn
 NO_TOOLS = frozenset({"reset", "step", "reward", "close"})
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Tool:
@@ -49,10 +49,16 @@ class Tool:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name, self.function = name, function
-        hints, fields = get_type_hints(function), dict[str, Any]()
-        for parameter in inspect.signature(function).parameters.values():
+        hints, fields = get_type_hints(function, include_extras=True), dict[str, Any]()
+        known = inspect.signature(function).parameters
+        if untyped := [each for each in known if each not in hints]:
+            raise Refused(f"{', '.join(untyped)} has no type; use one such as {untyped[0]}: str")
+        if unnamed := [str(each) for each in known.values() if each.kind not in NAMED]:
+            raise Refused(f"{', '.join(unnamed)} cannot be given by name; use one such as words: list[str]")
+        for number, parameter in enumerate(known.values()):  # by no name that pydantic has itself
+            hint: Any = hints[parameter.name]
             default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+            fields[f"argument{number}"] = (Annotated[hint, Field(alias=parameter.name)], default)
         self.arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
     @property
@@ -68,30 +74,33 @@ class Tool:
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         """The arguments with the types that the function names, or what is wrong with them."""
+        fields = self.arguments.model_fields
         try:
             made = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
             wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors()]
-            return f"{'; '.join(wrong)}; the arguments of {self.name} are {', '.join(self.arguments.model_fields)}"
-        return {name: getattr(made, name) for name in type(made).model_fields}
+            names = ", ".join(str(of.alias) for of in fields.values())
+            return f"{'; '.join(wrong)}; the arguments of {self.name} are {names}"
+        return {str(of.alias): getattr(made, name) for name, of in fields.items()}
 
 
 def tools_of(holder: Any) -> dict[str, Tool]:
-    """The public methods of an object or a class that are tools. Raises `ValueError` where one has no types."""
+    """The public methods of an object or a class that are tools. Raises `Refused` where one has no types."""
     found = dict[str, Tool]()
     for name, _ in inspect.getmembers(type(holder), inspect.isfunction):
         if not name.startswith("_") and name not in NO_TOOLS:
-            method = getattr(holder, name)
-            untyped = [each for each in inspect.signature(method).parameters if each not in get_type_hints(method)]
-            if untyped:
-                raise ValueError(f"tool {name}: {', '.join(untyped)} has no type; use one such as {untyped[0]}: str")
-            found[name] = Tool(name, method)
+            made = caught(partial(Tool, name, getattr(holder, name)))
+            if isinstance(made, Raised):
+                raise Refused(f"tool {name}: {failure_of(made.error).reason}; one that is none begins with _")
+            found[name] = made
     return found
 
 
 def text_of(value: Any, most: int) -> str:
     """A tool's result as the policy reads it: text as it is, other values as JSON, cut to `most` characters. Raises
-    `TypeError` for what lies about itself."""
+    `TypeError` for what lies about itself, `Refused` for bytes."""
+    if isinstance(value, bytes | bytearray):
+        raise Refused(f"its result is {type(value).__name__}; return a text, such as that of .decode()")
     text = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
     if isinstance(text, CallFailure):
         raise TypeError(f"its result cannot be written, {text.reason}")
@@ -113,9 +122,8 @@ class ToolSession(Session):
     def schemas(self) -> list[Mapping[str, Any]]:
         return [tool.schema for tool in self.tools.values()]
 
-    def reset(self, row: Row) -> None:
-        if hasattr(self.holder, "reset"):
-            self.holder.reset(row)
+    def reset(self, row: Row) -> Any:
+        return self.holder.reset(row) if hasattr(self.holder, "reset") else None
 
     @property
     def state(self) -> str:
@@ -165,31 +173,34 @@ class ToolSession(Session):
         what, limit_s = f"tool {call.name}", self.settings.tool_timeout_s
         found = await self.own_code.call(what, limit_s, self._written(tool), checked)
         use = ToolUse(call.name, arguments, "", time.monotonic() - begun)
+        if isinstance(found, Mistake):
+            return replace(use, error=found.text), None
         if isinstance(found, CallFailure):
-            return replace(use, error=found.reason), None if isinstance(found, Mistake) else found
+            return replace(use, error=found.reason), found
         return replace(use, result=found), None
 
     def _written(self, tool: Tool) -> Callable[[dict[str, Any]], Any]:
         """The tool with its result as text, which is made where it runs: a value may be large, or lie of itself."""
         most = self.settings.max_result_characters
 
-        async def awaited(named: dict[str, Any]) -> str:
-            return text_of(await tool.function(**named), most)
+        async def awaited(found: Any) -> str:
+            return text_of(await found, most)
 
-        def called(named: dict[str, Any]) -> str:
-            return text_of(tool.function(**named), most)
+        def called(named: dict[str, Any]) -> Any:
+            found = tool.function(**named)
+            return awaited(found) if inspect.isawaitable(found) else text_of(found, most)
 
-        return awaited if inspect.iscoroutinefunction(tool.function) else called
+        return called
 
-    def reward(self, episode: History) -> float | Final | None:
-        found = self.holder.reward(episode) if hasattr(self.holder, "reward") else None
-        if isinstance(found, Final):
-            return found
-        return Final(found, facts=dict(getattr(self.holder, "facts", {})))
+    @property
+    def facts(self) -> Mapping[str, float]:
+        return dict(getattr(self.holder, "facts", {}))
 
-    def close(self) -> None:
-        if hasattr(self.holder, "close"):
-            self.holder.close()
+    def reward(self, episode: History) -> Any:
+        return self.holder.reward(episode) if hasattr(self.holder, "reward") else None
+
+    def close(self) -> Any:
+        return self.holder.close() if hasattr(self.holder, "close") else None
 
 
 def fault_of(failure: CallFailure) -> Observation:

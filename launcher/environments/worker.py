@@ -1,7 +1,7 @@
 """One process of an environment: `python -m launcher.environments.worker DESCRIPTOR`.
 
 It receives the environment's settings through the socket, says that it is ready, and then runs many sessions at once:
-methods that wait on a loop, others in threads. A line of life is sent every second, so that one that hangs is known.
+methods in threads, and what waits on a loop. A line of life is sent every second, so that one that hangs is known.
 What is printed is discarded. It dies with the process that started it.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 
 from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.settings import Chosen, adapter
-from launcher.core.user_code import CallFailure, Raised, caught_awaiting, try_call
-from launcher.environments.calling import TimedOut, failure_of, own_code
+from launcher.core.user_code import CallFailure, Raised, caught, caught_awaiting
+from launcher.environments.calling import Refused, TimedOut, failure_of, own_code
 from launcher.environments.tools import fault_of, text_of
 from launcher.rewards.worker.frames import receive, send
 from launcher.rewards.worker.loop import die_with_parent
@@ -43,9 +43,9 @@ def main() -> None:
     add_code_dir(os.environ.get(CODE_DIR))
     node = receive(channel)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    made = try_call(partial(_load, node))
-    if isinstance(made, CallFailure):
-        send(channel, {"fault": made.reason})
+    made = caught(partial(_load, node))
+    if isinstance(made, Raised):
+        send(channel, {"fault": failure_of(made.error).reason})
         return
     environment, schemas = made
     size = int(environment.memory_gb * 2**30)
@@ -58,7 +58,7 @@ def _load(node: Any) -> tuple[Environment, list[Mapping[str, Any]]]:
     environment: Environment = adapter(Chosen[Environment]).validate_python(node)
     session = environment.session()
     schemas = session.schemas()
-    session.close()
+    caught(session.close)  # what it frees may be there from reset on
     return environment, schemas
 
 
@@ -91,7 +91,7 @@ class _SessionLoop:
     async def _answer(self, frame: dict[str, Any]) -> None:
         found = await caught_awaiting(partial(self._response, frame))
         if isinstance(found, Raised):
-            why = failure_of(found.error).reason.removeprefix("RuntimeError: ")
+            why = failure_of(found.error).reason
             found = asdict(Final(fault=why) if frame["do"] == "end" else fault_of(CallFailure(why)))
         send(self.channel, {"id": frame["id"], "value": found})
         if self.own_code.full:
@@ -105,14 +105,14 @@ class _SessionLoop:
         found = await do[frame["do"]](frame)
         value = adapter(type(found)).dump_python(adapter(type(found)).validate_python(asdict(found)), mode="json")
         if (size := len(json.dumps(value, default=str))) > MOST_BYTES:
-            raise RuntimeError(f"it gave {size:,} bytes at once; at most {MOST_BYTES:,} are taken")
+            raise Refused(f"it gave {size:,} bytes at once; at most {MOST_BYTES:,} are taken")
         return value
 
     async def _within(self, what: str, function: Callable[..., Any], *args: Any) -> Any:
-        """What a method gives. Raises `RuntimeError` with the reason where it fails or takes too long."""
+        """What a method gives. Raises `Refused` with the reason where it fails or takes too long."""
         found = await self.own_code.call(what, self.environment.tool_timeout_s, function, *args)
         if isinstance(found, CallFailure):
-            raise RuntimeError(found.reason)
+            raise Refused(found.reason)
         return found
 
     async def _starve(self, frame: dict[str, Any]) -> Observation:
@@ -134,14 +134,14 @@ class _SessionLoop:
         except TimeoutError:
             return fault_of(TimedOut(f"step took longer than {self.environment.timeout_s:g} s"))
         if not isinstance(found, Observation):
-            raise TypeError(f"step gave a {type(found).__name__}; expected an Observation")
+            raise Refused(f"step gave a {type(found).__name__}; expected an Observation")
         reward, wrong = number_of(found.reward)
         if wrong:
-            raise RuntimeError(f"the reward of the turn {wrong}")
+            raise Refused(f"the reward of the turn {wrong}")
         most = self.environment.max_result_characters
         messages = tuple(replace(each, content=text_of(each.content, most)) for each in found.messages[:MOST_MESSAGES])
         if not messages and not found.ended:
-            raise RuntimeError("step gave no message, and the episode has not ended; use Observation(ended='finished')")
+            raise Refused("step gave no message, and the episode has not ended; use Observation(ended='finished')")
         found = replace(found, messages=messages, reward=reward)
         history.turns.append((spoken, found))
         return found
@@ -151,9 +151,9 @@ class _SessionLoop:
         history.outcome = outcome = frame["outcome"]
         try:
             found = await self._within("reward", session.reward, history) if TRUSTED[outcome] else Final(fault=outcome)
+            final = found if isinstance(found, Final) else Final(found, facts=session.facts)
         finally:
             await self._within("close", session.close)
-        final = found if isinstance(found, Final) else Final(found)
         final = replace(final, parts=finite_numbers(final.parts), facts=finite_numbers(final.facts))
         if final.reward is None:
             return final

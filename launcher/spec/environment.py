@@ -128,6 +128,11 @@ class Session(ABC):
         """Equal texts are equal states, for credit by anchor states; empty where states are not compared."""
         return ""
 
+    @property
+    def facts(self) -> Mapping[str, float]:
+        """Of `Final`, where the reward is none."""
+        return {}
+
     def reward(self, episode: History) -> float | Final | None:
         """The score of the whole episode; None where the run's reward scores the last answer."""
         return None

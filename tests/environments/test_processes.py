@@ -109,6 +109,9 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("given = Lie()", "run", "environment-fault", "its result cannot be written, TypeError"),
     ("given = CIRCLE", "run", "environment-fault", "its result cannot be written, ValueError: Circular reference"),
     ("for _ in range(1000): print('x' * 10**6); os.write(2, b'x' * 10**3)", "run", None, "done"),  # 1 GB
+    ("raise asyncio.CancelledError", "run", "environment-fault", "CancelledError (mine.py:17: exec("),
+    ("raise asyncio.CancelledError", "wait", "environment-fault", "CancelledError (mine.py:20: exec("),
+    ("given = b'raw'", "run", "environment-fault", "its result is bytes; return a text"),
     ("self.turn_reward = float('nan')", "run", "environment-fault", "the reward of the turn gave nan"),
     ("self.turn_reward = 'much'", "run", "environment-fault", "the reward of the turn gave 'much'; expected a number"),
     ("self.state = 'x' * 10**7", "run", "environment-fault", "bytes at once"),
@@ -171,7 +174,8 @@ JUDGED = [  # what `reward` gives, the score, and the fault
     ("return Final(0.5, {'good': 1, 'a b': 2}, {'searches': 3, 'nan': float('nan')})", 0.5, ""),
     ("return 'much'", None, "the reward gave 'much'; expected a number"),
     ("return float('inf')", None, "the reward gave inf; expected a finite number"),
-    ("raise ValueError('no')", None, "ValueError: no"),
+    ("raise ValueError('no')", None, "ValueError: no (mine.py:26: def reward(self, episode): raise"),
+    ("raise asyncio.CancelledError", None, "CancelledError (mine.py:26:"),
     ("time.sleep(600)", None, "reward took longer than 2 s"),
     ("os._exit(0)", None, "the environment's process ended with exit code 0"),
 ]
@@ -205,6 +209,28 @@ def test_an_episode_that_cannot_begin_is_a_fault(started: Start, text: str, expe
     (seen,), final = episode(started(text, tool_timeout_s=2.0))
     assert seen.ended == "environment-fault" and expected in seen.reason, seen.reason
     assert final.reward is None and final.fault
+
+
+def test_any_method_may_be_async_and_close_comes_after_reset(started: Start) -> None:
+    text = """
+    class Wild:
+        async def reset(self, row): self.notes = [row.prompt]
+        async def reward(self, episode): return len(self.notes)
+        async def close(self): self.notes.clear()
+        def note(self, *, model_config: str) -> str:
+            async def noted(): return ", ".join(self.notes)
+            self.notes.append(model_config)
+            return noted()
+        @property
+        def facts(self): return {"notes": len(self.notes)}
+    """
+    sessions = started(text)
+    for _ in range(2):
+        seen, final = episode(sessions, spoken("note", model_config="a"), spoken("note", model_config="b"))
+        assert [one.messages[0].content for one in seen[1:]] == ["pass, a", "pass, a, b"]
+        assert final == Final(3.0, facts={"notes": 3.0})
+    (begun, _), final = episode(started("class Wild:\n    def close(self): self.file.close()\n"), spoken("none"))
+    assert begun.ended is None and "'Wild' object has no attribute 'file'" in final.fault
 
 
 def test_a_class_needs_nothing_but_its_tools(started: Start) -> None:

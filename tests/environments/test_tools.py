@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
+from launcher.environments.calling import Refused
 from launcher.environments.code import CodeEnvironment
 from launcher.environments.mcp import McpEnvironment
 from launcher.environments.processes import Processes
@@ -103,6 +105,33 @@ def test_arguments_have_the_types_that_the_method_names(arguments: dict[str, Any
         assert found.endswith("the arguments of price are item, count, sizes")
     else:
         assert found == expected
+
+
+def test_limits_of_an_argument_are_kept_and_no_name_is_taken() -> None:
+    def look(copy: Annotated[int, Field(le=5, description="Pages.")], _from: str = "a") -> None: ...
+
+    found = Tool("look", look)
+    properties = found.schema["function"]["parameters"]["properties"]
+    assert properties["copy"] == {"type": "integer", "maximum": 5, "description": "Pages."} and "_from" in properties
+    assert found.checked({"copy": 5}) == {"copy": 5, "_from": "a"}
+    assert str(found.checked({"copy": 6})).startswith("copy: input should be less than or equal to 5")
+
+
+class Unnamed:
+    def look(self, *at: str) -> None: ...
+
+
+class Unwritable:
+    def find(self, at: Nothing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(("holder", "expected"), [
+    (Unnamed(), r"tool look: \*at: .*str.* cannot be given by name; use .*; one that is none begins with _"),
+    (Unwritable(), "tool find: NameError: name 'Nothing' is not defined"),
+])  # fmt: skip
+def test_a_method_that_can_be_no_tool_is_named(holder: object, expected: str) -> None:
+    with pytest.raises(Refused, match=expected):
+        tools_of(holder)
 
 
 # ---- MCP

@@ -30,11 +30,11 @@ def test_no_good_one_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Forgets", "rows.jsonl:1: an empty answer gives another result in a second session"),
-        ("Draws", "rows.jsonl:1: draw({}) gives another result in a second session"),
+        ("Forgets", "rows.jsonl:1: an empty answer gives another state in a second session"),
+        ("Draws", "rows.jsonl:1: draw({}) gives another text in a second session"),
         ("Dies", "end({}) ends with a fault: the environment's process ended with exit code 3"),
         ("Hangs", "hang({}) ends with a fault: tool hang took longer than 2 s"),
-        ("Raises", "an empty answer ends with a fault: KeyError: 'no'"),
+        ("Raises", "an empty answer ends with a fault: KeyError: 'no' (environments.py:"),
         ("Words", "an empty answer ends with a fault: the reward gave 'good'; expected a number"),
         ("Leaks", "60 sessions leave 60 files behind"),
         ("Grows", "bytes behind"),
@@ -44,4 +44,4 @@ def test_no_good_one_is_refused(name: str) -> None:
 )
 def test_each_fault_is_named(name: str, message: str) -> None:
     wrong = [text for level, text in results(name) if level == "FAIL"]
-    assert any(message in text for text in wrong), wrong
+    assert len(wrong) == 1 and message in wrong[0], wrong
