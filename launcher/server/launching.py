@@ -67,8 +67,8 @@ class Launching:
     def __init__(self, jobs: Jobs) -> None:
         self.jobs = jobs
         self._processes = dict[str, Submitted]()
-        default = jobs.root.absolute() == Path("runs").absolute()
-        self._at_root = [] if default else [argument(ROOT, str(jobs.root.absolute()))]
+        self._root = "runs" if jobs.root.absolute() == Path("runs").absolute() else str(jobs.root.absolute())
+        self._at_root = [] if self._root == "runs" else [argument(ROOT, self._root)]
 
     # ---- before it starts
 
@@ -153,8 +153,7 @@ class Launching:
             raise Problems(made.refused)
         trainer = made.run.trainer
         named = [f"trainer.project_name={trainer.project_name}", f"{EXPERIMENT}={trainer.experiment_name}"]
-        named.append(argument(ROOT, str(self.jobs.root.absolute())))
-        typed = (str(old.folder.spec.absolute()), *words, *named)
+        typed = (str(old.folder.spec.absolute()), *words, *named, argument(ROOT, self._root))
         submitted = job.submit(StartRequest(typed))
         record = JobRecord(
             str(uuid4()), f"{old.node['name']} again", tags=old.record.tags, created_at=time.time(), arguments=typed,

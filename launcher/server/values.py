@@ -22,6 +22,7 @@ def _plain(text: str) -> str:
 
 Text = Annotated[str, StringConstraints(max_length=20_000), AfterValidator(_plain)]
 """What a person typed."""
+Tags = Annotated[list[Text], Field(max_length=100)]
 Uuid = Annotated[str, Path(pattern=f"^{VALID.pattern}$", description="A job's id.")]
 
 

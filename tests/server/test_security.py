@@ -163,6 +163,7 @@ def test_texts_of_people_are_json_and_their_controls_escapes(root, client):
     changed = client.patch(f"/api/jobs/{one['uuid']}", json={"name": HOSTILE, "tags": [HOSTILE], "notes": HOSTILE})
     assert changed.headers["content-type"] == "application/json"
     assert changed.json()["name"] == "<script>alert(1)</script>\\x202e\\x1b[31m"
+    is_refused(client.patch(f"/api/jobs/{one['uuid']}", json={"tags": [HOSTILE] * 101}), 422)
     bad = client.patch(
         f"/api/jobs/{one['uuid']}", content=b'{"name":"a\\u0000b"}', headers={"Content-Type": "application/json"}
     )

@@ -16,7 +16,7 @@ from launcher.server.answers import Json
 from launcher.server.jobs import ServedJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, JobPage, RequestBody, Text, Uuid
+from launcher.server.values import JobNode, JobPage, RequestBody, Tags, Text, Uuid
 from launcher.views.runs import Order
 
 router = APIRouter(prefix="/api/jobs", tags=["jobs"], responses=declared(404, 422))
@@ -85,7 +85,7 @@ class JobChange(RequestBody):
     name: Text | None = None
     description: Text | None = None
     notes: Text | None = None
-    tags: list[Text] | None = None
+    tags: Tags | None = None
 
 
 @router.patch("/{uuid}", responses={200: {"model": JobNode}})

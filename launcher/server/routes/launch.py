@@ -13,7 +13,7 @@ from launcher.server.answers import Json, RedactedJson
 from launcher.server.launching import NewJob
 from launcher.server.problems import declared
 from launcher.server.services import UsesServices
-from launcher.server.values import JobNode, RequestBody, Settings, Text, Uuid, Words
+from launcher.server.values import JobNode, RequestBody, Settings, Tags, Text, Uuid, Words
 from launcher.server.words import Word, words
 
 router = APIRouter(prefix="/api", tags=["launch"], responses=declared(404, 409, 422))
@@ -38,7 +38,7 @@ NewJobBody = create_model(
     **{name: _field(word) for name, word in words().items()},
     notes=(Text | None, None),
     who=(Text | None, None),
-    tags=(list[Text] | None, Field(None, max_length=100)),
+    tags=(Tags | None, None),
     arguments=(Words, Field([], description="As typed after rlrun train.", examples=[["reward=gsm8k"]])),
     settings=(Settings, Field({}, description="Values by full name.", examples=[{"trainer.test_freq": 10}])),
 )
