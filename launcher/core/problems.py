@@ -103,7 +103,7 @@ def without_style(name: str) -> str:
     return re.sub(r"[-_. ]", "_", name.lower())
 
 
-def error_message(error: Exception) -> str:
+def error_message(error: BaseException) -> str:
     """The message of a library's error, as one line in our style."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
     line = redact(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
