@@ -27,7 +27,7 @@ WORKER = (sys.executable, "-P", "-m", "launcher.environments.worker")
 
 LOAD_S = 120.0
 """Seconds in which an environment must be loaded."""
-SILENT_S = 15.0
+SILENT_S = 30.0
 """Seconds without a line of life after which a process is ended: its code holds the interpreter."""
 STARTS = 3  # in a row that fail, before it is not tried again
 

@@ -8,6 +8,7 @@ What is printed is discarded. It dies with the process that started it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from launcher.core.classes import CODE_DIR, add_code_dir
@@ -32,6 +34,7 @@ from launcher.spec.environment import TRUSTED, Environment, Final, History, Obse
 
 ALIVE_S = 1.0  # between two lines of life
 FULL = 75  # exit code where too many tools that took too long have not ended
+COLLECTED = 100  # sessions, after which their garbage is collected: by itself that comes late where much is loaded
 MOST_MESSAGES = 64  # of one observation
 MOST_BYTES = 4 * 2**20  # of all that an environment says at once
 
@@ -66,7 +69,7 @@ class _SessionLoop:
     def __init__(self, channel: socket.socket, environment: Environment) -> None:
         self.channel, self.environment = channel, environment
         self.own_code = own_code(environment.concurrency)
-        self.running = dict[int, tuple[Session, History]]()
+        self.running, self.ended = dict[int, tuple[Session, History]](), count(1)
 
     async def serve(self) -> None:
         loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
@@ -154,6 +157,8 @@ class _SessionLoop:
             final = found if isinstance(found, Final) else Final(found, facts=session.facts)
         finally:
             await self._within("close", session.close)
+            if next(self.ended) % COLLECTED == 0:
+                gc.collect()
         final = replace(final, parts=finite_numbers(final.parts), facts=finite_numbers(final.facts))
         if final.reward is None:
             return final
