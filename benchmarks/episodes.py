@@ -70,15 +70,14 @@ class Free:
         return Observation((Message("user", "go on " * 20),))
 
     def reward(self, episode):
-        text = episode.turns[-1][0].content
-        return len(text) % 7 / 100 + (text == episode.row.ground_truth)
+        return 1.0
 """
 WORDS = ["algorithm=grpo", "model=tiny", "model.chat=true", "model.hidden_size=512", "model.intermediate_size=1536",
          "model.num_hidden_layers=8", "model.num_attention_heads=8", "model.max_position_embeddings=2048",
          "data=reverse", "data.train_batch_size=8", "sampler=vllm", "sampler.n=8", "sampler.kv_cache_gb=1",
          "data.max_response_length=400", "environment=python", "environment.path=free.py", "environment.name=Free",
-         "environment.workers=1", "trainer.total_training_steps=4", "trainer.test_freq=100",
-         "trainer.val_before_train=false", "engine.num_threads=1", "trainer.project_name=workers"]  # fmt: skip
+         "environment.workers=1", "algorithm.min_group_std=0.1", "trainer.total_training_steps=4", "data.n_val=0",
+         "engine.num_threads=1", "trainer.project_name=workers"]  # fmt: skip
 WORKERS = 1.7
 
 
@@ -104,7 +103,7 @@ class Scripted(Generator):
 
 
 def sampling_s(workers: int) -> list[float]:
-    """Seconds of each step's sampling, after the first."""
+    """Seconds of each step's sampling, after the first. No group has a signal, so that nothing is trained between."""
     name = f"of-{workers}"
     words = [*WORDS, f"sampler.n_gpus={workers}", f"trainer.experiment_name={name}"]
     subprocess.run([sys.executable, "-m", "launcher", "train", *words], check=True)
