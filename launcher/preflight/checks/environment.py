@@ -26,6 +26,7 @@ ROWS, SESSIONS = 2, 40
 """What a plan tries; `rlrun env check` tries more."""
 MEMORY, FILES = 24 * 2**20, 12
 """Growth by which sessions leak, over all that were tried."""
+LEAKS_S = 20.0  # of sessions that are played for it, however many were asked for
 SLOW_S = 5.0
 VALUES: Mapping[str, Any] = {"string": "a", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 """A value of each type that a schema may name."""
@@ -199,12 +200,17 @@ def _leaks(player: Player, rows: Sequence[Row], many: int) -> Iterator[CheckResu
     """Sessions one after the other: what their processes hold must not grow."""
     turns = list(probes(player.environment, rows[0]).values())
 
-    def play(times: int) -> float:
-        return sum(player.play(rows[at % len(rows)], turns[at % len(turns)]).seconds for at in range(times))
+    def play(times: int) -> tuple[int, float]:
+        seconds = 0.0
+        for at in range(times):
+            if seconds > LEAKS_S:
+                return at, seconds
+            seconds += player.play(rows[at % len(rows)], turns[at % len(turns)]).seconds
+        return times, seconds
 
     play(max(many // 4, len(turns)))
     before = player.sessions.holds()
-    seconds, after = play(many), player.sessions.holds()
+    (many, seconds), after = play(many), player.sessions.holds()
     for what, most in (("bytes", MEMORY), ("files", FILES), ("threads", FILES), ("children", 0)):
         if (more := after.get(what, 0) - before.get(what, 0)) > most:
             got = f"{many:,} sessions leave {more:,} {what} behind"
