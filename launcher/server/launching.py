@@ -95,7 +95,7 @@ class Launching:
         if page.run is None:
             failed = (each for each in page.results if each.level == "FAIL")
             raise Problems(Problem(each.subject, each.message, each.fix) for each in failed)
-        _check_root(page.run, "runs")
+        _check_root(page.run, "runs", self._root)
         about, trainer = dict(new.about), page.run.trainer
         named: dict[str, Any] = {name: about[name] for name in ("name", "description") if name in about}
         with self.jobs.lock:
@@ -205,9 +205,9 @@ class Launching:
             return self.jobs.get(changed.uuid)
 
 
-def _check_root(run: RunSpec, root: str) -> None:
-    """Raises `Problems` where a request, however it is spelled, asks for another folder of runs."""
-    if run.trainer.run_root != root:
+def _check_root(run: RunSpec, *roots: str) -> None:
+    """Raises `Problems` where a request, however it is spelled, asks for another folder of runs than these."""
+    if run.trainer.run_root not in roots:
         got = "is the folder that the server was started with"
         raise Problems(Problem(ROOT, got, "leave it out", "not-permitted"))
 

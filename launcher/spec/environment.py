@@ -130,7 +130,7 @@ class Session(ABC):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """Of `Final`, where the reward is none."""
+        """Facts of the episode, where `reward` gives no `Final`."""
         return {}
 
     def reward(self, episode: History) -> float | Final | None:

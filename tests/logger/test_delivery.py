@@ -73,7 +73,7 @@ def test_the_end_of_a_script_waits_while_rows_arrive(rows: int, monkeypatch: pyt
 
 
 def test_a_script_that_was_killed_ended_when_it_was_heard_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when that is told: the same script may have begun again since."""
+    """Not when the platform learns of it: the same script may have been started again since."""
     monkeypatch.setenv("RLRUN_SPOOL", str(tmp_path))
     SpoolWriter("job").append({"kind": "metrics", "step": 1, "metrics": {}})
     reader, sent = SpoolReader(next(tmp_path.rglob("*.jsonl"))), list[bytes]()

@@ -26,7 +26,7 @@ ROWS, SESSIONS = 2, 40
 """What a plan tries; `rlrun env check` tries more."""
 MEMORY, FILES = 24 * 2**20, 12
 """Growth by which sessions leak, over all that were tried."""
-LEAKS_S = 20.0  # of sessions that are played for it, however many were asked for
+LEAKS_S = 20.0  # after which no further session is played to find leaks
 SLOW_S = 5.0
 VALUES: Mapping[str, Any] = {"string": "a", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 """A value of each type that a schema may name."""
