@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -44,8 +44,11 @@ demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 
 email-agent: $(VENV)/ready  ## SFT, then RL with tools, of a tiny agent that searches mails, by three ways of credit; SEEDS="0 1 2 3 4"
 	$(VENV)/bin/python benchmarks/email_agent.py $(SEEDS)
 
-test: $(VENV)/ready-dev  ## every test (test-device apart)
+test: $(VENV)/ready-dev  ## every test (test-long and test-device apart)
 	$(VENV)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
+
+test-long: $(VENV)/ready-dev  ## the tests that `make test` leaves out, each the longer sister of one that it runs
+	$(VENV)/bin/pytest -m long -n 2 --dist load --durations=0 --durations-min=1
 
 test-device: $(VENV)/ready-dev  ## train every algorithm on a simulated accelerator and compare it with the CPU
 	$(VENV)/bin/python -m pytest tests/device

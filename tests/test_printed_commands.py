@@ -11,6 +11,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,12 +136,11 @@ def test_there_are_such_commands() -> None:
     assert len(RUN) > 15
 
 
-@pytest.mark.parametrize("one", ALL, ids=str)
-def test_it_parses(one: Printed) -> None:
-    assert not [word for word in one.words if re.fullmatch(r"[A-Z]{3,}\W*", word)], "add it to STANDS_FOR"
-    if one.words[0] in ("--help", "--install-completion"):
-        return
-    assert one.inline or not only_named(one)
+def test_they_parse() -> None:
+    unknown = [str(one) for one in ALL for word in one.words if re.fullmatch(r"[A-Z]{3,}\W*", word)]
+    assert unknown == [], "add it to STANDS_FOR"
+    complete = [one for one in ALL if not one.inline and one.words[0] not in ("--help", "--install-completion")]
+    assert [str(one) for one in complete if only_named(one)] == []
 
 
 COMPLETE = [one for one in ALL if not one.shown and not (one.inline and len(one.words) == 1 and one.words != ["runs"])]
@@ -148,21 +148,30 @@ PLANNED = [one for one in COMPLETE if one.words[0] in ("train", "plan") and "--r
            and any("=" in word or word == "--recipe" for word in one.words)]  # fmt: skip
 RUN = [one for one in COMPLETE if any(tuple(one.words[: len(read)]) == read for read in READS)
        and not ELSEWHERE & {*one.words} and one.words != ["watch", "verl.log"]]  # fmt: skip
+RUN = list({tuple(one.words): one for one in RUN}.values())
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What each test copies: a model's folder, rows, two runs with a checkpoint, a log."""
+    folder = tmp_path_factory.mktemp("template")
+    Model().save(folder / "small")
+    write_rows(folder / "train.jsonl", "sft")
+    for name in ("first", "second"):
+        make_run(folder / "runs" / "rlrun" / name)
+    steps = [f"step:{step} - " + " - ".join(f"{key}:{0.5}" for key in MEASURED) for step in STEPS]
+    answer = "[prompt] 1 + 1 = ?\n[response] 3\n[ground_truth] 2\n[score] 0.0"
+    (folder / "verl.log").write_text("".join(f"{answer}\n{line}\n" for line in steps))
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a person would be: a model's folder, rows, a run with a checkpoint."""
+def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a person would be."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(machine, "query_gpus", lambda: GPU)
-    Model().save(tmp_path / "small")
-    write_rows(tmp_path / "train.jsonl", "sft")
-    for name in ("first", "second"):
-        make_run(tmp_path / "runs" / "rlrun" / name)
-    steps = [f"step:{step} - " + " - ".join(f"{key}:{0.5}" for key in MEASURED) for step in STEPS]
-    answer = "[prompt] 1 + 1 = ?\n[response] 3\n[ground_truth] 2\n[score] 0.0"
-    (tmp_path / "verl.log").write_text("".join(f"{answer}\n{line}\n" for line in steps))
     return tmp_path
 
 
