@@ -30,13 +30,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import ReadKeys, is_of_template, meaning_of, refuse_unlearned
+from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, refuse_unlearned
 from launcher.data.rows import UnfitRow, parse_object, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
@@ -83,7 +84,7 @@ _OWN_TURN_KEYS = frozenset(("role", "content", "from", "value"))
 def needs_each_row(key: str) -> bool:
     """Whether what a column of this name means can be seen row by row only."""
     slow = key in (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, "context", "history")
-    return slow or meaning_of(key).kind not in ("", "plain", "instead")
+    return slow or meaning_of(key).kind not in ("", "plain", "prompt", "response", "instead")
 
 
 def to_row(
@@ -185,6 +186,7 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[
     place, last = f"{path}[{len(turns) - 1}]", turns[-1]
     if last.role != "assistant":
         raise UnfitRow(f"{place}.role is {short_repr(last.role)}; the last turn must be the assistant's")
+    refuse_unlearned(place, value if isinstance(value, dict) else value[-1])
     return turns[:-1], _text(f"{place}.content", last.content, last.extra), last.extra
 
 
@@ -204,7 +206,6 @@ def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
     before, answer, extra = _answered(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
-    refuse_unlearned(f"{name}[0]", value[0])
     return answer, extra
 
 
@@ -258,7 +259,7 @@ def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
         if key not in values.read and meaning_of(key).kind == "reasoning":
             if isinstance(thought, list) and len(thought) == 1:
                 thought = thought[0]
-            if not isinstance(thought, str) or not thought.strip() or _THOUGHT_END in response:
+            if not isinstance(thought, str) or is_off(thought, "learned") is not None or _THOUGHT_END in response:
                 continue
             values.read.add(key)
             return {} if thought.strip() in response else {"reasoning_content": thought}
@@ -279,7 +280,7 @@ def _with_system(values: Values, prompt: Text) -> Text:
     return turns
 
 
-def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
+def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, answer: str | None) -> Row:
     """The row with what all kinds have in common; `answer` is the truth where no other is given."""
     truth, style, given = answer or None, "", values.get("ground_truth")
     rule = _object("reward_model", values)
@@ -366,35 +367,35 @@ def _with_template_fields(values: Values) -> Values:
 
 def required(values: Values, name: str, **settings: str | None) -> Any:
     """The value of `name`, which one of `settings` may have named."""
-    if values.get(name) is not None:
-        return values[name]
     if name in values:
-        raise UnfitRow(f"{name} is null; expected a value")
-    keys = sorted(values)
-    near = get_close_matches(name, keys, n=1)
-    listed = (
-        ", ".join(key if key.isidentifier() and len(key) <= 40 else short_repr(key, 40) for key in keys[:8])
-        or "no keys"
-    )
+        if values[name] is None:
+            raise UnfitRow(f"{name} is null; expected a value")
+        return values[name]
+    keys, meant = sorted(values), _other_names(values, settings)
+    listed = ", ".join(key if key.isidentifier() and len(key) <= 40 else short_repr(key, 40) for key in keys[:8])
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    setting = next((each for each, key in settings.items() if key == name), None)
-    if not near:
-        meant = _other_names(values)
-    elif setting:
-        meant = suggest(name, near, before=f"data.{setting}=")
-    else:
-        meant = suggest(near[0], [name])
-    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {meant}" if meant else ""))
+    if not meant and (near := get_close_matches(name, keys, n=1)):
+        setting = next((f"data.{each}=" for each, key in settings.items() if key == name), "")
+        meant = suggest(name, near, before=setting) if setting else suggest(near[0], [name])
+    raise UnfitRow(f"{name} is missing; it has {listed or 'no keys'}{more}" + (f"; {meant}" if meant else ""))
 
 
-def _other_names(values: Values) -> str:
-    """What helps a row that lacks a key, as those that it has show; empty where they show nothing."""
+def _other_names(values: Values, settings: Mapping[str, str | None]) -> str:
+    """What helps a row that lacks a key, which one of `settings` may name, as the keys that it has show."""
+    names = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
+    wanted = [*settings] + ["response_key"] * (
+        settings.keys() == {"prompt_key"} and not _first(values, ANSWERS["question"])
+    )
+    if words := [f"data.{each}={shlex.quote(names[each])}" for each in wanted if each in names]:
+        return f"use {' '.join(words)}"
     for key, value in values.items():
         of, use = meaning_of(key)
+        if key in READ_KEYS:
+            continue
         if of in ("instead", "verdict"):
             return f"{key}: {use}"
         rows = isinstance(value, list) and value and isinstance(value[0], dict) and len(values) < 4
-        if rows and key not in READ_KEYS:
+        if rows and value[0].keys().isdisjoint(("role", "from")):
             return f"{key} holds the rows: write one on each line, jq -c '.{key}[]' FILE > rows.jsonl"
     return ""
 
@@ -481,9 +482,14 @@ def _truth(path: str, value: Any) -> str | None:
         raise UnfitRow(f"{path} is {value}; expected finite numbers") from None
 
 
-def _object(name: str, values: Values) -> dict[str, Any] | None:
+def _object(name: str, values: ReadKeys) -> dict[str, Any] | None:
+    """An object, or its JSON; another text, as the name of a model that scored the row, is left unread."""
     value = values.get(name)
-    return None if value is None else _expect(name, value, dict, "an object")
+    if isinstance(value, str) and value.lstrip()[:1] != "{":
+        values.read.discard(name)
+        return None
+    found: dict[str, Any] | None = _json_value(name, value, dict, "an object")
+    return found
 
 
 def _label(name: str, values: Values, of: str = "") -> str:

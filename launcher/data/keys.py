@@ -20,19 +20,23 @@ from launcher.core.problems import short_repr
 from launcher.data.rows import UnfitRow
 from launcher.spec.data import Row
 
-Kind = Literal["", "plain", "reasoning", "verdict", "learned", "unlearned", "refused", "instead", "read"]
 OF_TURNS = "turns[]."
 """Stands before the keys of turns, where those of their row are listed."""
 _LISTED = 8  # keys that have no line of their own
 _HUMPS, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
-_YES, _NO = ("true", "1", "1.0", "yes"), ("false", "0", "0.0", "no")
-_EMPTY = ("", "[]", "{}", "null")
+_YES, _NO = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "off")
+_EMPTY = ("", "[]", "{}", "null", "none", "nan", "n/a")
+_HOLD_NO_NUMBER = (
+    *("system", "system_prompt", "tools", "chat_template_kwargs", "input", "context", "history"),
+    *("reward_model", "extra_info", "ability", "data_source"),
+)
+"""Keys that are read where they hold texts, lists or objects: a number or a flag of that name is data."""
 
 
 class KeyUse(NamedTuple):
     """What is known of a key, and what to use in its place."""
 
-    kind: Kind = ""
+    kind: str = ""
     use: str = ""
 
 
@@ -45,6 +49,8 @@ class ReadKeys(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
+        if isinstance(value, (int, float)) and key in _HOLD_NO_NUMBER:
+            return default
         if value is not None:
             self.read.add(key)
         return value
@@ -70,9 +76,11 @@ class ReadKeys(dict[str, Any]):
     def _is_settled(self, key: str, given: bool, learned: bool) -> bool:
         """Whether the key says what holds anyway. Raises `UnfitRow`."""
         value, (kind, use) = super().__getitem__(key), meaning_of(key)
-        if kind in ("", "plain", "reasoning", "instead"):
+        if kind not in ("refused", "verdict", "learned", "unlearned"):
             return False
         if kind == "refused":
+            if isinstance(value, (int, float)):  # how many, or whether
+                return False
             raise UnfitRow(f"{key} cannot be read yet; {use}")
         off = is_off(value, kind)
         if off and given and kind == "verdict":
@@ -86,7 +94,9 @@ class ReadKeys(dict[str, Any]):
 
 
 def is_given(value: Any) -> bool:
-    return value is not None and str(value).strip() not in _EMPTY if not value or isinstance(value, str) else True
+    return (
+        value is not None and str(value).strip().lower() not in _EMPTY if not value or isinstance(value, str) else True
+    )
 
 
 @cache
@@ -110,7 +120,7 @@ def meaning_of(key: str, part: Literal["row", "turn"] = "row") -> KeyUse:
     return found or KeyUse("plain" if numbers.fullmatch(names[1]) else "")
 
 
-def is_off(value: Any, kind: Kind) -> bool | None:
+def is_off(value: Any, kind: str) -> bool | None:
     """Whether it says that an answer is a bad one, or not to be learned; None where it says neither yes nor no."""
     no, yes = (_YES, _NO) if kind == "unlearned" else (_NO, _YES)
     if isinstance(value, list) and value:
@@ -123,7 +133,7 @@ def is_off(value: Any, kind: Kind) -> bool | None:
 def is_of_template(path: str, key: str, value: Any) -> bool:
     """Whether something of a turn is given to the chat template. Raises `UnfitRow` for what would not be read right."""
     kind, use = meaning_of(key, "turn")
-    if kind == "refused" and is_given(value):
+    if kind == "refused" and is_given(value) and not isinstance(value, (int, float)):
         raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
     return value is not None and kind not in ("refused", "learned", "unlearned")
 
