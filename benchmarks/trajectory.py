@@ -37,7 +37,7 @@ from launcher.engines.torch.rollout.random_streams import dropout_seed
 STEPS, BATCH, LR, WARM_UP, LONGEST = 15, 8, 1e-3, 3, 128
 BOUNDS = (2e-6, 2e-6, 1e-12, 1e-5)  # of loss, gradient norm, learning rate; of the weights' way
 OURS = (
-    f"data.train_batch_size={BATCH}", "data.shuffle=false",
+    f"data.train_batch_size={BATCH}", "data.shuffle=false", "data.val_share=0",
     "data.max_prompt_length=512", "data.max_response_length=512",
     f"optim.lr={LR}", "optim.weight_decay=0.1", f"optim.lr_warmup_steps={WARM_UP}", "hardware=cpu",
     "engine.num_threads=1", f"trainer.total_training_steps={STEPS}", "trainer.val_before_train=false",
