@@ -282,23 +282,19 @@ def _with_system(values: Values, prompt: Text) -> Text:
 
 def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, answer: str | None) -> Row:
     """The row with what all kinds have in common; `answer` is the truth where no other is given."""
-    truth, style, given = answer or None, "", values.get("ground_truth")
-    rule = _object("reward_model", values)
-    if rule is not None:
-        given = rule.get("ground_truth")
-        truth = _truth("reward_model.ground_truth", given)
-        style = _label("style", rule, "reward_model.")
-    elif given is not None:
-        truth = _truth("ground_truth", given)
+    rule, of = _object("reward_model", values), "reward_model."
+    given = (rule or {}).get("ground_truth")
+    if given is None:
+        given, of = values.get("ground_truth"), of if rule else ""
     return Row(
         where=where,
         prompt=prompt,
         response=response,
-        ground_truth=truth,
+        ground_truth=answer or None if given is None and rule is None else _truth(f"{of}ground_truth", given),
         data_source=_label("data_source", values) or NO_SOURCE,
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
-        style=style,
+        style=_label("style", rule or {}, "reward_model."),
         typed_truth=None if isinstance(given, str) else given,
     )
 
@@ -317,7 +313,7 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
     """The row with its system turn and what the chat template reads beside the turns. Raises `UnfitRow`."""
     if values.keys().isdisjoint((*_SYSTEM, *_TEMPLATE_ARGS)):
         return row
-    others = {key: values.get(key) for key in (*_SYSTEM, *_TEMPLATE_ARGS) if key not in values.read}
+    others = ReadKeys({key: value for key, value in values.items() if key not in values.read})
     args = dict(row.template_args)
     if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
         args["tools"] = tools
@@ -326,7 +322,9 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
         args |= template_args_of(own)
     except ValueError as error:
         raise UnfitRow(f"chat_template_kwargs: {error}") from error
-    return replace(row, prompt=_with_system(others, row.prompt), template_args=args)
+    prompt = _with_system(others, row.prompt)
+    values.read |= others.read
+    return replace(row, prompt=prompt, template_args=args)
 
 
 def _json_value(key: str, value: Any, kind: type, expected: str) -> Any:

@@ -61,7 +61,10 @@ class ReadKeys(dict[str, Any]):
 
     def unread(self) -> list[str]:
         """Keys with something in them that nothing has read."""
-        return [key for key, value in self.items() if key not in self.read and is_given(value)]
+        rule = super().get("reward_model") if "reward_model" in self.read else None
+        of_rule = rule.keys() - {"ground_truth", "style"} if isinstance(rule, dict) else ()
+        given = [key for key, value in self.items() if key not in self.read and is_given(value)]
+        return given + [f"reward_model.{key}" for key in sorted(of_rule)]
 
     def unread_of(self, row: Row, *, given: bool, learned: bool) -> tuple[str, ...]:
         """Those that are left of the row and of its turns. Raises `UnfitRow` for one without which the row says
@@ -75,7 +78,7 @@ class ReadKeys(dict[str, Any]):
 
     def _is_settled(self, key: str, given: bool, learned: bool) -> bool:
         """Whether the key says what holds anyway. Raises `UnfitRow`."""
-        value, (kind, use) = super().__getitem__(key), meaning_of(key)
+        value, (kind, use) = super().get(key), meaning_of(key)
         if kind not in ("refused", "verdict", "learned", "unlearned"):
             return False
         if kind == "refused":
