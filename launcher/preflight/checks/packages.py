@@ -7,7 +7,6 @@ import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from launcher.core.check_result import CheckResult, Level
+from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
@@ -58,18 +57,25 @@ def _place(name: str) -> Path:
 
 
 def check_packages(distribution: str = OURS) -> list[CheckResult]:
-    """A line for Python, one for each of `distribution`'s own packages that is missing or has another version, one
-    for each that theirs disagree about; a line for all where there is none of these."""
-    try:
-        promised = metadata(distribution)["Requires-Python"]
-    except PackageNotFoundError:
+    """A line for Python, and one for each package that `distribution` needs and that is missing or has another version;
+    a line for all where there is none. What packages want of one another `pip check` says."""
+    ours = _installed(distribution)
+    if ours is None:
         message = "is found on the path but not installed, so what it needs is not known"
         return [CheckResult("WARN", distribution, message, "run pip install --editable .")]
-    seen, unmet = _walk(distribution)
+    seen, unmet = dict[str, str](), list[CheckResult]()
+    for wants in _wants(ours):
+        installed = _installed(wants.name)
+        if installed:
+            seen[canonicalize_name(wants.name)] = installed.version
+        if installed is None or not wants.specifier.contains(installed.version, prereleases=True):
+            received = f"{installed.version} is installed" if installed else "is not installed"
+            message = f"{received}, {distribution} wants {wants.specifier or 'any version'}"
+            unmet.append(CheckResult("FAIL", wants.name, message, f"run pip install '{wants.name}{wants.specifier}'"))
     if not unmet:
         shown = ", ".join(f"{name} {seen[name]}" for name in SHOWN if name in seen)
         unmet = [CheckResult("OK", "packages", f"{len(seen)} packages are compatible: {shown}")]
-    return [_python(promised), *unmet]
+    return [_python(metadata(distribution)["Requires-Python"]), *unmet]
 
 
 def _python(promised: str | None) -> CheckResult:
@@ -79,38 +85,12 @@ def _python(promised: str | None) -> CheckResult:
     return CheckResult("OK", "python", received)
 
 
-def _walk(distribution: str) -> tuple[dict[str, str], list[CheckResult]]:
-    """Every package that is needed directly or by another, with its version; and the requirements that are not met: a
-    FAIL for one of `distribution`, a WARN for one between others, which loading them puts to the test."""
-    seen, unmet, find = dict[str, str](), list[CheckResult](), cache(_installed)
-    waiting, done = [(distribution, frozenset[str]())], set[tuple[str, frozenset[str]]]()
-    while waiting:
-        by = waiting.pop()
-        if by in done:
-            continue
-        done.add(by)
-        for wants in _wants(find(by[0]), by[1]):
-            name = canonicalize_name(wants.name)
-            installed = find(name)
-            if installed is None or not wants.specifier.contains(installed.version, prereleases=True):
-                received = f"{installed.version} is installed" if installed else "is not installed"
-                message = f"{received}, {by[0]} wants {wants.specifier or 'any version'}"
-                level: Level = "FAIL" if by[0] == distribution else "WARN"
-                fix = f"run pip install '{wants.name}{wants.specifier}'"
-                unmet.append(CheckResult(level, wants.name, message, fix))
-            if installed is not None:
-                seen[name] = installed.version
-                waiting.append((name, frozenset(wants.extras)))
-    return seen, unmet
-
-
-def _wants(installed: Installed | None, extras: frozenset[str]) -> Iterator[Requirement]:
-    for text in installed.requires if installed else ():
-        if not extras and _OF_EXTRA.search(text):
-            continue
-        wants = Requirement(text)
-        if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
-            yield wants
+def _wants(installed: Installed) -> Iterator[Requirement]:
+    for text in installed.requires:
+        if not _OF_EXTRA.search(text):
+            wants = Requirement(text)
+            if wants.marker is None or wants.marker.evaluate({"extra": ""}):
+                yield wants
 
 
 def _installed(name: str) -> Installed | None:

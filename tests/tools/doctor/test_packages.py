@@ -49,20 +49,6 @@ def test_own_needs(install: Install, wants: tuple[str, ...], expected: tuple[str
     assert found[0] == expected[0] and found[1].startswith(expected[1]), found
 
 
-def test_what_others_disagree_about_is_a_warning(install: Install) -> None:
-    """Loading them tells whether it matters."""
-    install("deep", "3")
-    install("part", "1", ("deep<3",))
-    install("whole", "1", ("part",))
-    assert lines("whole")[1] == ("WARN", "deep: 3 is installed, part wants <3; run pip install 'deep<3'")
-
-
-def test_an_extra_brings_its_own_needs(install: Install) -> None:
-    install("part", "1", ('absent>=7; extra == "gpu"',))
-    install("whole", "1", ("part[gpu]",))
-    assert lines("whole")[1][1].startswith("absent: is not installed, part wants >=7")
-
-
 def test_a_python_that_is_too_old(install: Install) -> None:
     install("whole", "1", python=">=3.99")
     level, line = lines("whole")[0]
