@@ -53,10 +53,7 @@ BELOW = {
         "engines.torch.rollout engines.torch.train engines"
     ),
     "preflight": "core spec models runs config preflight.checks",
-    "tools": (
-        "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
-        "preflight.checks"
-    ),
+    "tools": ("core clusters.nodes hubs spec data models clusters.ray text tools.merge runs config preflight.checks"),
     "tools.doctor": "core clusters.nodes hubs spec data models sandbox clusters.ray preflight.checks",
     "engines.torch.rollout.vllm": (
         "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "

@@ -1,7 +1,7 @@
-"""Manifests that start a run elsewhere: KubeRay's RayJob, a Slurm batch script, a SkyPilot task.
+"""Manifests that start a run elsewhere: KubeRay's RayJob, a SkyPilot task. Both are templates in conf/.
 
-All start the run where its folder is new and resume it otherwise, so that a restart loses nothing. The first and the
-last are templates in conf/.
+They start the run where its folder is new and resume it otherwise, so that a restart loses nothing. The batch script of
+Slurm is written by cluster=slurm.
 """
 
 from __future__ import annotations
@@ -10,43 +10,36 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from string import Template
 
-from launcher.clusters.slurm import Slurm
 from launcher.config.resolve import resolve
 from launcher.core.files import conf_dir
 from launcher.core.machine import package_version
 from launcher.core.problems import Problem, Problems
 from launcher.spec.hardware import Hardware
-from launcher.spec.run import RunSpec
 
 MOUNT = "/runs"
-ON_RAY = ("cluster=ray", "cluster.address=auto")
+CLUSTER = ("cluster=ray", "cluster.address=auto")
 
 
 class ManifestKind(StrEnum):
     KUBERAY = "kuberay"
-    SLURM = "slurm"
     SKYPILOT = "skypilot"
 
 
 def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | None, image: str | None) -> str:
-    """Raises `Problems` for overrides that make no run, or where `image` is missing or would be ignored."""
-    _check_image(kind, image)
+    """Raises `Problems` for overrides that make no run, or where `image` is missing."""
+    if kind is ManifestKind.KUBERAY and not image:
+        raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     rest = [word for word in overrides if not word.startswith("cluster=")]
-    cluster = ("cluster=slurm",) if kind is ManifestKind.SLURM else ON_RAY
-    run = resolve([*rest, *cluster], config_dir)
+    run = resolve([*rest, *CLUSTER], config_dir)
     name = run.trainer.experiment_name or run.label
-    run = replace(run, trainer=replace(run.trainer, experiment_name=name))
-    own = ("trainer.experiment_name=", *(() if kind is ManifestKind.SLURM else ("trainer.run_root=",)))
+    own = ("trainer.experiment_name=", "trainer.run_root=")
     output = [*(["--config-dir", str(config_dir)] if config_dir else ()), *(w for w in rest if not w.startswith(own)),
-              f"trainer.experiment_name={name}", *cluster]  # fmt: skip
-    if kind is ManifestKind.SLURM:
-        return _slurm(run, output)
-    begin = _begin([*output, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
+              f"trainer.experiment_name={name}", *CLUSTER, f"trainer.run_root={MOUNT}"]  # fmt: skip
+    begin = _begin(output, f"{MOUNT}/{run.trainer.project_name}/{name}")
     hardware, gpus = run.taken, run.taken.n_gpus_per_node
     resources = {} if hardware.is_cpu else {"accelerators": accelerators(hardware)}
     values = {
@@ -64,28 +57,10 @@ def manifest(kind: ManifestKind, overrides: Sequence[str], config_dir: Path | No
     return template.substitute(texts, begin=begin.replace("\n", "\n  "))  # it stands in a block, indented by two
 
 
-def _check_image(kind: ManifestKind, image: str | None) -> None:
-    if kind is ManifestKind.KUBERAY and not image:
-        raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
-    if kind is ManifestKind.SLURM and image:
-        fix = "use cluster.setup for what has to be loaded"
-        raise Problems(Problem("--image", "slurm starts processes", fix, "conflicting-settings"))
-
-
 def _begin(overrides: Sequence[str], folder: str) -> str:
     """Shell command that starts or resumes the run."""
     again, new = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *overrides])
     return f"if [ -e {shlex.quote(folder)}/spec.yaml ]; then exec {again}; else exec {new}; fi"
-
-
-def _slurm(run: RunSpec, overrides: Sequence[str]) -> str:
-    cluster = run.cluster if isinstance(run.cluster, Slurm) else Slurm()
-    folder = f"{run.trainer.run_root}/{run.trainer.project_name}/{run.trainer.experiment_name}"
-    name = f"{run.trainer.project_name}/{run.trainer.experiment_name}"
-    begin = f"{{ {_begin(overrides, folder)}; }}"
-    return cluster.script(
-        name, folder, "rlrun-%j.log", run.taken, begin=begin, rlrun="rlrun", cwd='"$SLURM_SUBMIT_DIR"'
-    )
 
 
 def accelerators(hardware: Hardware) -> str:

@@ -22,9 +22,12 @@ CPU, GPUS = Hardware(), Hardware(device="h100", n_gpus_per_node=8, nnodes=4)
 
 
 def script(cluster: Slurm, hardware: Hardware, folder: Path, begin: str = "true") -> str:
-    return cluster.script(
-        "p/r", str(folder), str(folder / "job.log"), hardware, begin=begin, rlrun="rlrun", cwd=shlex.quote(str(folder))
-    )
+    """The script of a run in this folder, with another command in place of the training."""
+    place = shlex.quote(str(folder))
+    text = cluster.script("p/r", str(folder), hardware)
+    train = f"{sys.executable} -m launcher train --resume {place}"
+    assert train in text
+    return text.replace(train, begin).replace(f"cd {shlex.quote(os.getcwd())}\n", f"cd {place}\n")
 
 
 ALL = Slurm(

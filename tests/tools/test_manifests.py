@@ -103,25 +103,11 @@ def test_skypilot_keeps_the_line_breaks_of_an_argument(tmp_path: Path) -> None:
     assert f" {alphabet} " in new
 
 
-@pytest.mark.parametrize("words", [GPUS, TWO])
-def test_slurm_is_a_script(words: list[str], tmp_path: Path) -> None:
-    text = manifest(ManifestKind.SLURM, [*words, "cluster.partition=big", "cluster.time=120"], None, None)
-    (tmp_path / "job.sh").write_text(text)
-    subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True)
-    options = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")}
-    nodes = 2 if words is TWO else 1
-    assert {f"--nodes={nodes}", "--gpus-per-node=8", "--partition=big", "--time=120", "--requeue"} <= options
-    assert ("cluster up" in text) == (nodes > 1), "one node needs no Ray"
-    assert text.index("#SBATCH --requeue") < text.index("umask"), "sbatch reads options up to the first command"
-
-
 @pytest.mark.parametrize(
     ("kind", "words", "image", "line"),
     [
         (ManifestKind.KUBERAY, RUN, None, "--image: kuberay starts containers; "),
-        (ManifestKind.SLURM, RUN, "me/rlrun:1", "--image: slurm starts processes; "),
         (ManifestKind.SKYPILOT, [*RUN, "sampler.m=1"], None, "sampler.m: "),  # words that make no run
-        (ManifestKind.SLURM, [*RUN, "cluster.time=1 day"], None, "cluster.time: "),
     ],
 )
 def test_what_cannot_be_is_refused(kind: ManifestKind, words: list[str], image: str | None, line: str) -> None:

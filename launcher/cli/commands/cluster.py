@@ -95,7 +95,7 @@ def manifest(
     image: Annotated[str | None, typer.Option(help="Container image with rlrun; required for kuberay.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Print the file with which Kubernetes, Slurm or SkyPilot starts a run on nodes of their own.
+    """Print the file with which Kubernetes or SkyPilot starts a run on nodes of its own (for Slurm: cluster=slurm).
 
     A run that they start again goes on from its newest checkpoint.
     """

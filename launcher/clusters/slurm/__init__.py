@@ -134,18 +134,13 @@ class Slurm(Cluster):
         """Raises `Problems` where Slurm refuses."""
         (folder / "slurm").mkdir(mode=0o700, exist_ok=True)
         (folder / "slurm" / "stop").unlink(missing_ok=True)
-        whole, rlrun = str(folder.absolute()), shlex.join([sys.executable, "-m", "launcher"])
-        log = f"{whole}/slurm/job.log".replace("%", "%%")  # % begins a pattern of Slurm
-        begin = f"{rlrun} train --resume {shlex.quote(whole)}"
-        script = self.script(name, whole, log, hardware, begin=begin, rlrun=rlrun, cwd=shlex.quote(os.getcwd()))
-        write_atomic(folder / "slurm" / "job.sh", script)
+        write_atomic(folder / "slurm" / "job.sh", self.script(name, str(folder.absolute()), hardware))
         job = _run_command(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
         write_atomic(folder / "slurm" / "job.json", json.dumps({"id": job}))
         return SlurmJob(job, folder)
 
-    def script(self, name: str, folder: str, log: str, hardware: Hardware, *, begin: str, rlrun: str, cwd: str) -> str:
-        """Of the batch job of the run `name` (project/experiment) in `folder`, which all nodes see. `begin` is the
-        shell command that trains, `rlrun` that of the command line; `log` gets the script's output."""
+    def script(self, name: str, folder: str, hardware: Hardware) -> str:
+        """Of the batch job of the run `name` (project/experiment) in `folder`, which all nodes see."""
         options = {
             "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
             "cpus-per-task": self.cpus_per_node, "mem": self.mem,
@@ -154,14 +149,16 @@ class Slurm(Cluster):
         gpus = hardware.n_gpus_per_node
         if gpus:
             asked.append(f"--gpus-per-node={gpus}")
-        slurm, setup = f"{shlex.quote(folder)}/slurm", "".join(f"{line}\n" for line in self.setup)
+        slurm, rlrun = f"{shlex.quote(folder)}/slurm", shlex.join([sys.executable, "-m", "launcher"])
+        log = f"{folder}/slurm/job.log".replace("%", "%%")  # % begins a pattern of Slurm
         head = HEAD.format(
-            name=f"rlrun:{name.replace('/', ':')}", nodes=hardware.nnodes, log=shlex.quote(log), cwd=cwd, slurm=slurm,
-            save_s=self.save_s, options="".join(f"#SBATCH {option}\n" for option in (*asked, *self.options)),
-            setup=setup,
+            name=f"rlrun:{name.replace('/', ':')}", nodes=hardware.nnodes, log=shlex.quote(log), slurm=slurm,
+            cwd=shlex.quote(os.getcwd()), save_s=self.save_s, setup="".join(f"{line}\n" for line in self.setup),
+            options="".join(f"#SBATCH {option}\n" for option in (*asked, *self.options)),
         )  # fmt: skip
         args = f" -- --num-gpus={gpus}" if gpus else ""
         ray = RAY.format(slurm=slurm, rlrun=rlrun, args=args) if hardware.nnodes > 1 else ""
+        begin = f"{rlrun} train --resume {shlex.quote(folder)}"
         return head + ray + TRAIN.format(begin=begin, slurm=slurm)
 
 
