@@ -71,7 +71,9 @@ def _swallowed(handler: ast.ExceptHandler) -> set[str]:
 def test_no_error_is_swallowed():
     """A bare or broad `except` hides what nobody thought of."""
     broad = {
-        path: [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and _swallowed(node) & BROAD]
+        path: [
+            node.lineno for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and _swallowed(node) & BROAD
+        ]
         for path, tree in TREES.items()
     }
     assert {path: len(lines) for path, lines in broad.items() if lines} == ALLOWED, broad

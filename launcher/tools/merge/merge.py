@@ -1,7 +1,7 @@
 """Merges models: several are mixed, or an adapter is added into its base by peft.
 
-First every input is inspected and all problems are reported at once; then the tensors of one file after the other are
-computed, written and read back. Only then is the folder renamed to its final name.
+First every input is inspected and all problems are reported at once; then the result is computed, as a whole in memory,
+and written. Only then is the folder renamed to its final name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
@@ -89,16 +90,16 @@ def _mix(request: MergeRequest, show: OnMergeProgress) -> MergeResult:
     if problems := [*problems, *wrong, *_common_problems(request, models, sum(sizes.values()))]:
         raise Problems(problems)
 
-    def compute(name: str) -> Tensor:
-        mixed = _mix_tensor(name, models, method).to(formats[name])
-        _check_finite(name, mixed)
-        return mixed
-
     roles = [f"model {number}" for number in range(1, len(request.models) + 1)] + ["base"]
     inputs = dict(zip(roles, folders, strict=False))
     with output.draft_folder(request.out) as draft:
-        for done in output.write_weights(draft, sizes, compute, request.shard_bytes):
-            show("writing", done, sum(sizes.values()))
+        mixed, done = dict[str, Tensor](), 0
+        for name, of in formats.items():
+            mixed[name] = _mix_tensor(name, models, method).to(of)
+            _check_finite(name, mixed[name])
+            done += sizes[name]
+            show("mixing", done, sum(sizes.values()))
+        save_torch_state_dict(mixed, draft, max_shard_size=request.shard_bytes)
         output.copy_neighbours(models[0].path, draft)
         config = dict(models[0].config)
         if request.dtype != SAME:
