@@ -105,8 +105,6 @@ goes on from there for {steps} steps. Written by `make docs`, from real runs on 
 ```
 
 ![held-out accuracy by step, mean of the seeds](algorithms.svg)
-
-The arguments of each are in `benchmarks/algorithms.py`.
 """,
         encoding="utf-8",
     )
