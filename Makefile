@@ -322,10 +322,7 @@ site: $(VENV)/ready-docs  ## build docs/ as a site in site/; broken links are er
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 settings: $(VENV)/ready  ## write docs/settings.md and docs/reference.md from the code, docs/coming-from/ from the table of names
-	$(VENV)/bin/rlrun config show --markdown > docs/settings.md
-	$(VENV)/bin/python docs/tables.py
-	for name in trl verl axolotl llama-factory hugging-face; do \
-		$(VENV)/bin/rlrun config names $$name --markdown > docs/coming-from/$$name.md || exit; done
+	for page in settings_page tables names_pages; do $(VENV)/bin/python docs/$$page.py || exit; done
 
 picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py

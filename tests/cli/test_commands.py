@@ -94,11 +94,10 @@ def some(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_a_fault_that_shows_while_the_answer_is_written_is_named(look: Look, tmp_path: Path) -> None:
-    """The page of all settings is made when it is printed."""
+def test_a_fault_of_an_own_choice_is_named(look: Look, tmp_path: Path) -> None:
     (tmp_path / "conf" / "algorithm").mkdir(parents=True)
     (tmp_path / "conf" / "algorithm" / "mine.yaml").write_text("a: [1\n")
-    output = look("config", "show", "--markdown", "--config-dir", "conf")
+    output = look("config", "show", "algorithm=mine", "--config-dir", "conf")
     assert output.exit_code == 2 and "conf/algorithm/mine.yaml:2: cannot be read: " in output.stderr
 
 

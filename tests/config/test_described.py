@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,12 +14,13 @@ from typer.testing import CliRunner
 from launcher.cli.main import app
 from launcher.config.descriptions import class_doc, declaration, fields_of, settings_of, shape_of, written
 from launcher.config.reference import groups as handbook
-from launcher.config.reference.markdown import of_sections
 from launcher.core.problems import Problems
 from launcher.core.settings import AtLeastOne, Chosen, Count, Fraction, Names, Share, adapter, settings
 from launcher.spec.reward import Reward
 from launcher.spec.run import Decay, Name, RunSpec
 
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = runpy.run_path(str(DOCS / "settings_page.py"))
 TARGETS = [*(group.name for group in handbook.overview()), *handbook.PLAIN]
 
 
@@ -171,7 +173,7 @@ def test_a_choice_of_ones_own_is_shown(tmp_path):
 def test_markdown_keeps_its_columns_whatever_stands_in_them():
     """A `|` or `<` of a default or a text is no mark: every row has as many cells as the head."""
     for target in TARGETS:
-        rows = [line for line in of_sections(handbook.sections(target)).splitlines() if line.startswith("|")]
+        rows = [line for line in PAGE["of_sections"](handbook.sections(target)).splitlines() if line.startswith("|")]
         assert all(line.replace("\\|", "").count("|") == 6 for line in rows), target
 
 
@@ -180,14 +182,12 @@ def test_a_class_without_a_file_has_no_strings():
     assert declaration(made, "size").description == "" == class_doc(made)
 
 
-def test_json_and_markdown_of_the_command():
+def test_json_of_the_command():
     node = json.loads(CliRunner().invoke(app, ["config", "show", "trainer.save_freq", "--json"]).stdout)
     (one,) = node[0]["settings"]
     assert (one["setting"], one["type"], one["default"], one["range"]) == ("trainer.save_freq", "int", -1, ">= -1")
     groups = json.loads(CliRunner().invoke(app, ["config", "show", "--json"]).stdout)
     assert [group["group"] for group in groups][:2] == ["algorithm", "model"]
-    text = CliRunner().invoke(app, ["config", "show", "seed", "--markdown"]).stdout
-    assert "| `seed` | int | `0` | `0 <= x < 2^63` |" in text
     assert CliRunner().invoke(app, ["config", "show", "nothing"]).exit_code == 2
 
 
@@ -201,8 +201,8 @@ def test_values_are_written_as_they_are_typed(value, text):
 
 def test_the_page_of_settings_is_up_to_date():
     """`make settings` writes it."""
-    page = Path(__file__).parents[2] / "docs" / "settings.md"
-    assert CliRunner().invoke(app, ["config", "show", "--markdown"]).stdout == page.read_text()
+    page = DOCS / "settings.md"
+    assert PAGE["whole"]() == page.read_text()
     assert all(f"\n## {name}\n" in page.read_text() for name in fields_of(RunSpec))
 
 

@@ -16,7 +16,7 @@ from launcher.cli.output import Cell, CommandAnswer, CommandGroup, make_table, o
 from launcher.config import diff as differ
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import Setting, written
-from launcher.config.reference import coming_from, groups, markdown
+from launcher.config.reference import coming_from, groups
 from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.metric_aliases import canonical, spellings
@@ -39,26 +39,17 @@ SIDE = "Quoted arguments, a run, or a recipe (grpo-gsm8k, my.sh#2)."
 
 
 @app.command("show")
-def show(
-    target: Target = None,
-    config_dir: ConfigDir = None,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/settings.md.")] = False,
-) -> CommandAnswer:
+def show(target: Target = None, config_dir: ConfigDir = None) -> CommandAnswer:
     """Print settings with type, default, range and description."""
     if target is None:
         found = groups.overview(config_dir)
-        text = partial(markdown.whole, config_dir)
-        node: list[dict[str, Any]] = [
+        node = [
             {"group": each.name, "says": each.description, "default": each.default or None, "choices": each.choices}
             for each in found
         ]
-        show_text = partial(_say_groups, found)
-    else:
-        sections = groups.sections(target, config_dir)
-        text = partial(markdown.of_sections, sections)
-        node = [_section_node(section) for section in sections]
-        show_text = partial(_say_sections, sections)
-    return CommandAnswer(node, (lambda: typer.echo(text(), nl=False)) if as_markdown else show_text)
+        return CommandAnswer(node, lambda: _say_groups(found))
+    sections = groups.sections(target, config_dir)
+    return CommandAnswer([_section_node(section) for section in sections], lambda: _say_sections(sections))
 
 
 def _say_groups(found: list[Group]) -> None:
@@ -110,14 +101,11 @@ def names(
     project: Annotated[
         str, typer.Argument(metavar="PROJECT", help="trl, verl, axolotl, llama-factory or hugging-face.")
     ],
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/coming-from/.")] = False,
 ) -> CommandAnswer:
     """Print another project's names with what to type here."""
     of = coming_from.project(project)
     found = [(name, meaning) for _, each, meaning in coming_from.rows(of) for name in each]
     nodes = [{"name": name, "ours": each.ours, "here": coming_from.here(each, of.key)} for name, each in found]
-    if as_markdown:
-        return CommandAnswer(nodes, lambda: typer.echo(coming_from.page(of), nl=False))
     rows = [((name, "bold"), coming_from.here(meaning, of.key, code="")) for name, meaning in found]
     return CommandAnswer(nodes, lambda: say_table(make_table([of.name, "here"], rows, whole=())))
 

@@ -1,14 +1,16 @@
-"""Settings as Markdown: docs/settings.md is written from the classes, so that it says what they do."""
+"""Write docs/settings.md from the classes of settings, so that it says what they do."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from launcher.config.reference import groups as handbook
 from launcher.config.reference.groups import Choice, Group, Section
 
+PAGE = Path(__file__).with_name("settings.md")
 HEAD = """\
 # Settings
 
@@ -18,16 +20,16 @@ changes stands with the choice.
 """
 
 
-def whole(config_dir: Path | None = None) -> str:
+def whole() -> str:
     """The page of all groups."""
-    groups = handbook.overview(config_dir)
+    groups = handbook.overview()
     parts = [HEAD]
     for group in groups:
         parts.append(f"## {group.name}\n\n{_escaped(group.description)}\n")
-        parts.append(_choices(group, handbook.choices(group.name, config_dir)))
-        parts.append(of_sections(handbook.sections(group.name, config_dir)))
+        parts.append(_choices(group, handbook.choices(group.name)))
+        parts.append(of_sections(handbook.sections(group.name)))
     for name in handbook.PLAIN:
-        (section,) = handbook.sections(name, config_dir)
+        (section,) = handbook.sections(name)
         parts += [f"## {name}\n", *_description(section), _table(section)]
     return "\n".join(parts)
 
@@ -98,3 +100,8 @@ def _escaped(text: str) -> str:
     """Outside of `code`, `<` and `*` are no marks of Markdown."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([<*])", r"\\\1", part) for part in parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(whole(), encoding="utf-8")
+    print(PAGE.name, file=sys.stderr)
