@@ -45,7 +45,7 @@ def test_words_reach_the_formula(words: list[str], value: float, look: Look) -> 
     save_file({"w": torch.zeros(4, 4)}, Path("base", "model.safetensors"))
     ran = look("x", "y", "--out", "out", *words)
     assert (ran.exit_code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith("out  0 MB, 1 tensors, 1 files, read back and checked, ")
+    assert ran.stdout.startswith("out  0 MB, 1 tensors, 1 files, checked, ")
     (found,) = load_file("out/model.safetensors").values()
     assert json.loads(look("x", "y", "--out", "again", *words, "--json").stdout)["path"] == "again"
     assert found.dtype == (torch.bfloat16 if "--dtype" in words else torch.float32) and (found == value).all()

@@ -178,7 +178,7 @@ def merge(
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
     max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
 ) -> CommandAnswer:
-    """Merge models into a new one. The inputs are checked before, and what was written is read back."""
+    """Merge models into a new one. The inputs are checked before, and the sizes of what was written after."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()
@@ -194,7 +194,7 @@ def _say_merged(made: MergeResult, seconds: float) -> None:
     for note in made.notes:
         tell(f"note: {note}", "yellow")
     size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
-    say(f"{made.path}  {size}, read back and checked, {seconds:.1f} s")
+    say(f"{made.path}  {size}, checked, {seconds:.1f} s")
 
 
 def _weights(text: str | None) -> tuple[float, ...] | None:
