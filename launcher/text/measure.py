@@ -348,7 +348,7 @@ class _Template:
 
     def _lost(self) -> Iterator[CheckResult]:
         """Turns whose text the template does not write."""
-        asked = {_key(turns) for _, turns, _ in self.written}
+        asked = {tuple((turn["role"], turn["content"]) for turn in turns) for _, turns, _ in self.written}
         if len(asked) > 1 and len({opening for *_, opening in self.written}) == 1:
             message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
             yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
@@ -458,10 +458,6 @@ def _lost_keys(tools: Sequence[Any] | None, text: str) -> list[str]:
 
 def _of(rows: Sequence[Row], every: Sequence[Any]) -> str:
     return f"as of {rows[0].where} ({len(rows)} of {len(every)} rows)"
-
-
-def _key(turns: list[Turn]) -> tuple[tuple[str, str], ...]:
-    return tuple((turn["role"], turn["content"]) for turn in turns)
 
 
 def _contents(turns: list[Turn], role: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 from launcher.config.names.verl import read_key, todays_key
 from launcher.core.overrides import key_of
@@ -70,12 +69,7 @@ def _unknown(arguments: Sequence[str], program: Program, more: Sequence[str]) ->
     """The problems with keys that verl's config has not, or that verl does not read."""
     keys = {key_of(text) for text in arguments}
     whole = (*more, *arguments)
-    return [problem for problem in _problems_of_keys(whole, program) if problem.where in keys] if arguments else []
-
-
-@lru_cache(64)  # 0.2 s
-def _problems_of_keys(arguments: tuple[str, ...], program: Program) -> list[Problem]:
-    return key_problems(arguments, program)
+    return [problem for problem in key_problems(whole, program) if problem.where in keys] if arguments else []
 
 
 def _todays_name(key: str, program: Program) -> str | None:

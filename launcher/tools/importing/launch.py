@@ -115,7 +115,7 @@ class _Composed:
 def _import_training(made: ImportedLaunch, program: Program, placeholders: Sequence[str]) -> None:
     composed = _compose_launch(made, program, placeholders)
     choices = ["engine=verl", *_choices(program, composed.given, composed.config), *_environment(made, placeholders)]
-    typed = [_sourced(word, made) for word in [*choices, *composed.words]]
+    typed = [SourcedOverride(word, f"{made.name}: {word}", "recipe") for word in [*choices, *composed.words]]
     found, implied = _with_defaults(typed, composed.implied)
     found = _exactly(made, found, composed.config, composed.known)
     made.run = found.run
@@ -216,10 +216,6 @@ def _unread(run: RunSpec | None) -> set[str]:
 
 
 # ---- the script's words
-
-
-def _sourced(word: str, made: ImportedLaunch) -> SourcedOverride:
-    return SourcedOverride(word, f"{made.name}: {word}", "recipe")
 
 
 def _known(made: ImportedLaunch, words: Sequence[str], placeholders: Sequence[str]) -> list[str]:
