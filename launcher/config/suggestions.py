@@ -167,8 +167,7 @@ class Suggester:
         values = flat(self.node)
         return RunContext(
             given,
-            processes=_count(hardware.get("nproc_per_node"), gpus or 1),
-            nodes=_count(hardware.get("nnodes"), 1),
+            processes=_count(hardware.get("nproc_per_node"), gpus or 1) * _count(hardware.get("nnodes"), 1),
             has_gpus=gpus > 0,
             sharded=values.get("engine.strategy") == "fsdp2",
             steps=_count(values.get("trainer.total_training_steps")) or None,

@@ -67,7 +67,7 @@ CONVERTED = {
     "lora": ["true", "32"], "lora_twice": ["lora", "32"], "functions": ["owner/name"],
     "one_key": ["[p]"], "one_response_key": ["[r]"],
     "min_rate": ["{min_lr_rate: 0.1}"], "warmup": ["10", "0.1"], "lengths": ["64"],
-    **{name: ["8"] for name in ("lora_verl", "lora_peft", "per_process", "gpus", "all_gpus")},
+    **{name: ["8"] for name in ("lora_verl", "lora_peft", "gpus")},
     **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],
 }  # fmt: skip
 VALUES = {
@@ -202,7 +202,7 @@ EXACT = [
     ("warmup_ratio=0.1", "warmup_ratio: is Hugging Face's name; use optim.lr_warmup_steps=STEPS"
                          " (ours is a number of steps)"),
     ("actor_rollout_ref.actor.ppo_micro_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size: is verl's name;"
-     " use trainer.micro_batch_size_per_gpu=4 (ours is of one process, theirs of all)"),
+     " use trainer.micro_batch_size_per_gpu=ROWS (ours is of one process, theirs of all)"),
     ("rollout.temperature=0.7", "rollout.temperature: actor_rollout_ref.rollout.temperature is verl's name;"
                                 " use sampler.temperature=0.7"),
     # options of what has no counterpart, and values that say more than the name

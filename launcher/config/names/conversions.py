@@ -29,8 +29,7 @@ class RunContext:
     given: Mapping[str, str] = field(default_factory=dict)
     """All that is typed: names of other projects in full, and settings of ours -> values."""
     processes: int = 1
-    """Of one node, where none are typed."""
-    nodes: int = 1
+    """Of the run, on all nodes."""
     has_gpus: bool = False
     sharded: bool = False
     steps: int | None = None
@@ -56,17 +55,10 @@ class RunContext:
         return any(is_off(value) or _plain(value) in _OTHER_WAY for value in typed)
 
     @property
-    def typed_nodes(self) -> int:
-        return self.count(*names_of("hardware.nnodes")) or self.nodes
-
-    @property
-    def world(self) -> int:
-        """Training processes on all nodes: as they are typed in whatever words, else those of the run."""
-        each = self.count("trainer.n_gpus_per_node", "nproc_per_node", "num_gpus_per_node", "n_gpus", *_GPUS)
-        return self.count("num_processes", "world_size") or (each or self.processes) * self.typed_nodes
-
-
-_GPUS = ("num_gpus", "gpus", "ngpus")
+    def is_distributed(self) -> bool:
+        """Whether several processes train: as they are typed in whatever words, or those of the run."""
+        names = (*names_of("hardware.nnodes"), *names_of("hardware.n_gpus_per_node"))
+        return max(self.processes, *map(self.count, names)) > 1
 
 
 @cache
@@ -138,20 +130,11 @@ def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
-def _share(rows: int, by: int, otherwise: str) -> str:
-    return str(rows // by) if rows and by and rows % by == 0 else otherwise
-
-
 # ---- processes and memory
 
 
-def _per_process(value: str, known: RunContext) -> list[str]:
-    return [f"trainer.micro_batch_size_per_gpu={_share(_whole(number(value)) or 0, known.world, 'ROWS')}"]
-
-
-def _gpus(value: str, known: RunContext, *, total: bool = False) -> list[str]:
-    """GPUs of one node; `total`: theirs are of all nodes."""
-    each = _share(_whole(number(value)) or 0, known.typed_nodes if total else 1, "GPUS")
+def _gpus(value: str, known: RunContext) -> list[str]:
+    each = _whole(number(value)) or "GPUS"
     if known.is_on("use_cpu", "no_cuda"):
         return [f"hardware.nproc_per_node={each}"]
     return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={each}"]
@@ -166,8 +149,7 @@ def _offload(value: str, known: RunContext) -> list[str] | None:
     }
     others = [role for role, names in of_role.items() if names]
     if len(on) > sum(map(len, of_role.values())) or (others and known.sharded):
-        several = known.world > 1
-        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if several else None
+        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if known.is_distributed else None
     return [f"engine.offload=[{','.join(others)}]"] if others else []
 
 
@@ -324,8 +306,7 @@ def _one_key(value: str, known: RunContext, setting: str) -> list[str] | None:
 
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
-    "per_process": _per_process,
-    "gpus": _gpus, "all_gpus": partial(_gpus, total=True), "offload": _offload, "bf16": _bf16,
+    "gpus": _gpus, "offload": _offload, "bf16": _bf16,
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "lora_alpha": _lora_alpha, "rounds": _rounds,
