@@ -111,8 +111,8 @@ class Bench:
         steps = WARM_UP + SIZES[size].steps
         return [
             f"algorithm={what}", "model=hf", f"model.path={self.folder / size}", "data=files",
-            f"data.train_files={self.folder / f'{what}.jsonl'}", "data.shuffle=false", "data.val_share=0", "hardware=cpu",
-            "optim.lr=1e-9", f"seed={seed}",
+            f"data.train_files={self.folder / f'{what}.jsonl'}", "data.shuffle=false", "data.val_share=0",
+            "hardware=cpu", "optim.lr=1e-9", f"seed={seed}",
             f"engine.num_threads={self.threads}", f"trainer.total_training_steps={steps}",
             "trainer.val_before_train=false", f"trainer.run_root={self.folder / 'runs'}",
             "trainer.project_name=bench", f"trainer.experiment_name={name}", *WORKS[what].words,
