@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import json
 import os
 import re
@@ -9,11 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,52 @@ def plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in excluded}
 
 
+@pytest.fixture(autouse=True, scope="session")
+def weights_process() -> Iterator[Callable[..., Any]]:
+    """A plan in this process costs one load of transformers for all tests: its tokenizers are forked from here, also
+    beside the threads that pytest-xdist has, and weights are compared with their config here. That also has a process
+    of its own otherwise, which this gives."""
+    from launcher.models import dry_load  # noqa: PLC0415
+    from launcher.text import process  # noqa: PLC0415
+
+    def of_this(how: str) -> Any:
+        importlib.import_module("launcher.text.measure")
+        return get_context("fork" if threading.active_count() <= threads else how)
+
+    def here(asked: dict[str, Any]) -> Any:
+        importlib.import_module("transformers").utils.logging.set_verbosity_error()
+        program = importlib.import_module("launcher.engines.torch.model.dry_load")
+        return program.dry_load(asked["folder"], asked["loader"], asked["tensors"])
+
+    get_context, in_a_process, threads = process.get_context, dry_load._in_a_process, threading.active_count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "get_context", of_this)
+        patch.setattr(dry_load, "_in_a_process", here)
+        yield in_a_process
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _texts_are_parsed_once() -> Iterator[None]:
+    """Tests make hundreds of configs with the same interpolations and judges of the same rules; a program makes one."""
+    from omegaconf import base  # noqa: PLC0415
+
+    from launcher.health import expressions, judge, run_judge  # noqa: PLC0415
+
+    known: dict[Any, Any] = {}
+
+    def parse(text: str, metrics: Iterable[str], functions: Mapping[str, Any], run: Iterable[str] | None = None) -> Any:
+        key = text, frozenset(metrics), tuple(functions), run if run is None else frozenset(run)
+        if key not in known:
+            known[key] = expressions.parse_condition(text, key[1], functions, key[3])
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "parse", cache(base.parse))
+        for module in (judge, run_judge):
+            patch.setattr(module, "parse_condition", parse)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _same_signals() -> Iterator[None]:
     """What a test leaves ignored stays so in every process that later tests start."""
@@ -171,6 +220,25 @@ class Commands:
 @pytest.fixture(scope="session")
 def commands() -> type[Commands]:
     return Commands
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """A copy of the folder of this name, which whichever of pytest's own processes asks first makes for all of them."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def make_or_copy(name: str, make: Callable[[Path], None]) -> Path:
+        folder = root / f"{name}-made-once"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                draft = tmp_path_factory.mktemp(name)
+                make(draft)
+                shutil.copytree(draft, folder)
+        return Path(shutil.copytree(folder, tmp_path_factory.mktemp(name), dirs_exist_ok=True))
+
+    return make_or_copy
 
 
 @pytest.fixture(scope="session")
@@ -221,6 +289,11 @@ def _without_times(event: Event) -> str:
 def weights(folder: Path, step: int) -> str:
     """sha256 of the policy after `step`."""
     return sha256(folder / "checkpoints" / f"step_{step:06d}" / "policy" / "model.safetensors")
+
+
+@pytest.fixture(scope="session", name="told")
+def _told() -> Callable[[Path], list[str]]:
+    return told
 
 
 @pytest.fixture(scope="session")

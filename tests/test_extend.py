@@ -45,25 +45,29 @@ def test_an_environment_is_short(extend: Any) -> None:
     assert len([line for line in extend.files["mine/calculator.py"].splitlines() if line.strip()]) <= 20
 
 
-def test_a_run_reads_its_copy_of_an_environment_and_goes_on_with_it(rlrun: Any) -> None:
+@pytest.mark.parametrize("resumes", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_run_reads_its_copy_of_an_environment_and_goes_on_with_it(rlrun: Any, resumes: bool) -> None:
+    name = f"agent-{resumes}"
     words = [
         *("train", "--config-dir", "mine", "algorithm=grpo", "model=tiny", "model.chat=true", "data=sums"),
         *("sampler.n=2", "data.max_response_length=64", "environment=python", "environment.name=Calculator"),
-        *("environment.path=mine/calculator.py", "trainer.total_training_steps=1", "trainer.experiment_name=agent"),
+        *("environment.path=mine/calculator.py", "trainer.total_training_steps=1", f"trainer.experiment_name={name}"),
         *SMALL,
     ]
     ran = rlrun(*words)
     assert ran.returncode == 0, ran.stderr
-    run = rlrun.run("agent")
+    run = rlrun.run(name)
     assert (run / "code" / "environment" / "calculator.py").is_file()
     assert "no chat template" not in ran.stderr
     (step,) = steps(run)
     assert step.metrics["agent/faults/share"] == 0 and step.metrics["agent/turns/mean"] >= 1
+    if not resumes:
+        return
     own = rlrun.folder / "mine" / "calculator.py"
     text = own.read_text()
     own.write_text("raise OSError\n")
     try:
-        ran = rlrun("train", "--resume", "agent", "trainer.total_training_steps=2")
+        ran = rlrun("train", "--resume", name, "trainer.total_training_steps=2")
     finally:
         own.write_text(text)
     assert ran.returncode == 0, ran.stderr
@@ -93,15 +97,8 @@ def test_the_commands_run(rlrun: Any, extend: Any) -> None:
         assert all("actor/pg_loss" in step.metrics for step in found)
     assert any(step.metrics["actor/grad_norm"] > 0 for step in found), "vowels tell answers apart"
     assert "critic/score/length/mean" in found[-1].metrics, "a reward's part is a metric"
-
-
-def test_a_run_with_own_code_goes_on_without_the_flag(rlrun: Any) -> None:
-    ran = rlrun("train", "--config-dir", "mine", "algorithm=rloo", "model=tiny", "data=reverse", "sampler.n=2", *SMALL,
-                "trainer.total_training_steps=2", "trainer.experiment_name=on")  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    run = rlrun.run("on")
     shutil.rmtree(run / "checkpoints" / "step_000002")
-    ran = rlrun("train", "--resume", "on", cwd=rlrun.folder)
+    ran = rlrun("train", "--resume", run.name)  # with its own code, without the flag
     assert ran.returncode == 0, ran.stderr
     assert [step.step for step in steps(run)][-1] == 2
     assert isinstance(list(events_of(run / "events.jsonl"))[-1], Ended)

@@ -15,14 +15,26 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_wheel_in_a_clean_environment(tmp_path):
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_wheel_in_a_clean_environment(tmp_path, trains):
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
     subprocess.run(build, check=True)
     (wheel,) = tmp_path.glob("rlrun-*.whl")
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
     inside = next((tmp_path / "env").glob("lib/python*/site-packages"))
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", inside, wheel]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        inside,
+        wheel,
+    ]
     subprocess.run(install, check=True)
     # what the package depends on is lent by this environment, but not the clone that is installed here
     (inside / "lent.pth").write_text("\n".join(site.getsitepackages()))
@@ -42,13 +54,11 @@ def test_wheel_in_a_clean_environment(tmp_path):
     ran = subprocess.run(diff, cwd=tmp_path, text=True, capture_output=True, check=False)
     origins = {row["setting"]: row.get("a_from") for row in json.loads(ran.stdout)["differs"]}
     assert (ran.returncode, origins["data.max_prompt_length"]) == (1, "recipes/sft.sh:8")
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"prompt": "ab>", "response": "ba"}\n' * 2)
-    train = ["algorithm=sft", "model=tiny", f"data={rows}", "data.train_batch_size=2", "trainer.total_training_steps=1"]
+    train = ["algorithm=sft", "model=tiny", "data=reverse", "trainer.total_training_steps=1", *["--dry-run"][trains:]]
     ran = subprocess.run([inside / "bin" / "rlrun", "train", *train], cwd=tmp_path, text=True, capture_output=True,
                          env={"PYTHONPATH": str(inside), "HOME": str(tmp_path)})  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert [*tmp_path.glob("runs/rlrun/*/checkpoints/step_000001/policy/model.safetensors")]
+    assert len([*tmp_path.glob("runs/rlrun/*/checkpoints/step_000001/policy/model.safetensors")]) == trains
     assert (inside / "launcher" / "recipes" / "quickstart.sh").is_file()
     assert (inside / "launcher" / "conf" / "run.yaml").is_file()
     assert (inside / "launcher" / "reports" / "report.html.j2").is_file()

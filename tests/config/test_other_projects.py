@@ -145,10 +145,11 @@ def needed(words: list[str], algorithm: str) -> list[str]:
 SUM_NORM = "seq-mean-token-sum-norm"
 
 
-def test_what_is_said_to_type_is_taken() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_what_is_said_to_type_is_taken(every: int) -> None:
     """Each answer's values stand in a run of an algorithm that has the setting."""
     wrong, seen = [], set()
-    for meaning in NAMED:
+    for meaning in NAMED[::every]:
         for words in words_of(meaning):
             if not is_complete(words) or tuple(words) in seen or not words:
                 continue
@@ -160,9 +161,10 @@ def test_what_is_said_to_type_is_taken() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_name_is_answered() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_every_name_is_answered(every: int) -> None:
     fallbacks = []
-    for name in table().named:
+    for name in [*table().named][::every]:
         (answer,) = answers([f"{name}=1"])
         here = has_setting(guide().node, name) or name in guide().holders
         if not here and ("it may be" in answer.problem.fix or "it has" in answer.problem.fix):

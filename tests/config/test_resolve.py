@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from itertools import cycle, product
@@ -278,15 +280,19 @@ def filled(key: str, value: Any) -> Any:
     return left_open if value == "???" else 16 if str(value).startswith("${") else value
 
 
-def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
-    """Those that judge each other; the others, each of which tests/test_conf.py has alone, by turns."""
+@pytest.mark.parametrize("times", [5, pytest.param(math.inf, marks=pytest.mark.long)])
+def test_every_combination_of_choices_is_read_back_as_it_was_written(times: float) -> None:
+    """Those that judge each other; the others, each of which tests/test_conf.py has alone, by turns. A combination of
+    choices that each were in so many before is left to `make test-long`."""
     turns = ("model", "data", "reward", "health")
     others = [group for group in GROUPS if group not in turns]
     known = {group: nodes(group) for group in GROUPS}
-    seen: dict[str, set[int]] = {group: set() for group in others}
-    together = 0
+    seen = Counter[tuple[str, int]]()
     by_turns = zip(*(cycle(known[group]) for group in turns), strict=True)
     for held, more in zip(product(*(enumerate(known[group]) for group in others)), by_turns, strict=False):
+        chosen = {(group, place) for group, (place, _) in zip(others, held, strict=True)}
+        if all(seen[choice] >= times for choice in chosen):
+            continue
         node = dict(zip(others, (dict(values) for _, values in held), strict=True)) | dict(
             zip(turns, more, strict=True)
         )
@@ -298,11 +304,9 @@ def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
         except ValidationError:
             continue  # this engine does not support that algorithm, or the like
         assert from_yaml(to_yaml(run)) == run
-        together += 1
-        for group, (place, _) in zip(others, held, strict=True):
-            seen[group].add(place)
-    assert {group: len(found) for group, found in seen.items()} == {group: len(GROUPS[group]) for group in others}
-    assert together >= 100
+        seen.update(chosen)
+    assert {*seen} == {(group, place) for group in others for place in range(len(GROUPS[group]))}
+    assert seen.total() >= 30 * len(others)
 
 
 def own(folder: Path, text: str | bytes, name: str = "algorithm/mine") -> Path:

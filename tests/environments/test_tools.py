@@ -214,7 +214,7 @@ def test_a_server_that_hangs_or_dies_costs_its_episode(
     server: Callable[..., McpEnvironment], play: Play, tool: str, ended: str, expected: str
 ) -> None:
     environment = server(tool_timeout_s=10.0)
-    for _ in range(2):
+    for _ in range(1 if tool == "hang" else 2):  # the next episode has a server of its own
         seen, final = play(environment, ("price", {"item": "soap"}), (tool, {}))
         assert texts(seen) == ["2.5"] and expected in seen[-1].reason
         assert seen[-1].ended in (ended, "timeout") and seen[-1].reason and final.fault

@@ -125,7 +125,7 @@ def test_what_a_setting_does_to_some_prompts_alone_widens_the_interval() -> None
 def test_equal_policies_are_rarely_called_different() -> None:
     """McNemar's exact test is conservative; its interval holds the difference in at least 93 %, that of partial credit
     in about 95 %."""
-    draws, rejected, held, unpaired, partial, runs = np.random.default_rng(5), 0, 0, 0, 0, 2_000
+    draws, rejected, held, unpaired, partial, runs = np.random.default_rng(5), 0, 0, 0, 0, 600
     for number in range(runs):
         item = draws.beta(1.0, 1.0, 120)  # some items are easier: the scores of both runs are correlated
         a, b = (draws.random((2, 120)) < item).astype(float)

@@ -16,8 +16,8 @@ def test_noise_of_seeds_is_not_called_a_setting_and_an_effect_is_found(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_run_says_at_its_end_whether_it_learned(tmp_path: Path) -> None:
-    names = ("sft: 6 updates", "sft, own rows")
+@pytest.mark.parametrize("names", [("sft: 6 updates",), pytest.param(("sft, own rows",), marks=pytest.mark.long)])
+def test_a_run_says_at_its_end_whether_it_learned(tmp_path: Path, names: tuple[str, ...]) -> None:
     found = {name: (line, fault) for name, line, fault in verdicts_at_end.rows(tmp_path / "0", 0, "", names)}
     assert {name: fault for name, (_, fault) in found.items()} == dict.fromkeys(names, ""), found
     assert not (tmp_path / "0" / "rlrun" / "base").exists(), "neither begins from it"

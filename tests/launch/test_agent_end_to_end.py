@@ -23,7 +23,7 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verbose", ["true", ""])
+@pytest.mark.parametrize("verbose", ["true", pytest.param("", marks=pytest.mark.long)])
 def test_an_agent_is_evaluated_and_shown(tmp_path: Path, verbose: str) -> None:
     env = {**os.environ, "RLRUN_DATA": str(tmp_path / "data"), "VERBOSE": verbose}
     command = [sys.executable, "-m", "launcher"]

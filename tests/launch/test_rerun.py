@@ -143,6 +143,7 @@ MINE = {
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the runs above are prepared alike, and tests/server begins one
 def test_a_run_is_repeated_with_copies_of_its_own_code(
     commands: Any, small: list[str], tmp_path: Path, result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

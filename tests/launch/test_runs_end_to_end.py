@@ -169,9 +169,7 @@ def kill_both(process: subprocess.Popen[str], run: Path) -> None:
     wait_until(lambda: holder(Folder(run)) is None)  # its processes hold its lock as long as they live
 
 
-def test_a_run_that_lost_its_terminal_and_all_its_processes_is_equal_to_one_that_was_never_touched(
-    home: Any, small: list[str], result: Callable[..., Any]
-) -> None:
+def test_a_run_that_lost_its_terminal_is_stopped_and_saved(home: Any, small: list[str]) -> None:
     run = home.run("survivor")
     assert close_its_terminal(home, run, *small, *LONG, "trainer.experiment_name=survivor") == 128 + signal.SIGHUP
     stopped = state_of(run)
@@ -179,6 +177,15 @@ def test_a_run_that_lost_its_terminal_and_all_its_processes_is_equal_to_one_that
     (ended,) = events(run, Ended)
     assert ended.how == "stopped" and ended.why == f"SIGHUP; {stopped.checkpoint} is the newest checkpoint"
 
+
+@pytest.mark.long
+def test_a_run_that_lost_its_terminal_and_all_its_processes_is_equal_to_one_that_was_never_touched(
+    home: Any, small: list[str], result: Callable[..., Any]
+) -> None:
+    """`make chaos` kills at random moments."""
+    if not (run := home.run("survivor")).exists():
+        test_a_run_that_lost_its_terminal_is_stopped_and_saved(home, small)
+    stopped = state_of(run)
     process = home.begin("train", "--resume", str(run))
     wait_until(lambda: holder(Folder(run)))
     refused = home("train", "--resume", "survivor")  # while torch is being loaded

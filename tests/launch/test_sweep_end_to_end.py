@@ -83,10 +83,19 @@ def _span(run: Path) -> tuple[float, float]:
     return state.started_at, state.last_at
 
 
-def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    """Three points, two at a time: one loses its training process, the sweep is asked to stop, then killed."""
-    words = [*small, *LONG, "seed=0,1,2", "--parallel", "2"]
-    runs = [rlrun.run(f"{SWEEP}-seed_{seed}") for seed in range(3)]
+POINTS = ["seed=0,1,2", "--parallel", "2"]
+
+
+@pytest.fixture
+def runs(rlrun: Any) -> list[Path]:
+    return [rlrun.run(f"{SWEEP}-seed_{seed}") for seed in range(3)]
+
+
+def test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(
+    rlrun: Any, small: list[str], runs: list[Path], until: Callable[..., None]
+) -> None:
+    """Three points, two at a time, of which one loses its training process."""
+    words = [*small, *LONG, *POINTS]
     sweep = Folder(rlrun.run(SWEEP))
 
     process = rlrun.begin("train", "-m", *words)
@@ -106,6 +115,16 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     for run in runs[1:]:
         state = state_of(run)
         assert state.checkpoint == f"checkpoints/step_{state.step:06d}" and not faults(run / state.checkpoint)
+    other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
+    assert other.returncode == 2 and "was started with other arguments" in other.stderr
+
+
+@pytest.mark.long
+def test_a_sweep_that_was_stopped_goes_on_until_it_is_killed(
+    rlrun: Any, small: list[str], runs: list[Path], until: Callable[..., None]
+) -> None:
+    test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(rlrun, small, runs, until)
+    words, sweep = [*small, *LONG, *POINTS], Folder(rlrun.run(SWEEP))
     second, before = state_of(runs[1]).step, steps_told(runs[0])
 
     # the same words again will do
@@ -122,8 +141,6 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     state = state_of(runs[0])
     assert state.status == "stopped" and not faults(runs[0] / state.checkpoint), "saved, as when it is asked to"
     assert statuses(rlrun) == ["stopped", "waiting", "waiting"] and state_of(runs[1]).step == second
-    other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
-    assert other.returncode == 2 and "was started with other arguments" in other.stderr
 
 
 def holder_of(run: Path) -> int:

@@ -1,4 +1,4 @@
-"""A server of its own for each test, and scripts whose logger speaks to it."""
+"""A server, and scripts whose logger speaks to it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,20 @@ def init(**more):
 """The place of W&B, whose own package is tried in tests/trackers."""
 
 
+class Shared(Platform):
+    """One server for all tests; each has a spool and a job of its own."""
+
+    job = ""
+
+
 class Scripts:
     """Runs scripts beside a server."""
 
-    def __init__(self, folder: Path, platform: Platform) -> None:
+    def __init__(self, folder: Path, platform: Shared) -> None:
         self.folder, self.platform, self._calls = folder, platform, folder / "calls.jsonl"
 
     def run(self, text: str, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        known = self.platform.environment(WANDB_CALLS=str(self._calls), **more)
+        known = self.platform.environment(WANDB_CALLS=str(self._calls), JOB=self.platform.job, **more)
         known["PYTHONPATH"] += f":{self.folder / 'modules'}"
         (self.folder / "script.py").write_text(text)
         command = [sys.executable, "script.py", *words]
@@ -59,15 +65,22 @@ class Scripts:
         return [words for called, *words in map(json.loads, text.splitlines()) if called == name]
 
 
-@pytest.fixture
-def platform(tmp_path: Path) -> Iterator[Platform]:
-    platform = Platform(tmp_path)
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    platform = Shared(tmp_path_factory.mktemp("platform"))
+    platform.start()
     yield platform
     platform.kill()
 
 
 @pytest.fixture
-def scripts(tmp_path: Path, platform: Platform) -> Scripts:
+def platform(server: Shared, tmp_path: Path) -> Shared:
+    server.spool, server.job = tmp_path / "spool", f"job-{tmp_path.name}"
+    return server
+
+
+@pytest.fixture
+def scripts(tmp_path: Path, platform: Shared) -> Scripts:
     guides = tmp_path / "modules" / "training_platform" / "core" / "wandb_callback.py"  # as pip installs it
     guides.parent.mkdir(parents=True)
     shutil.copy(ROOT / "launcher" / "logger" / guides.name, guides)

@@ -8,8 +8,6 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,40 +16,32 @@ from logger_calls import wrong_server
 from logger_chaos import kill_often
 from logger_platform import Platform
 
+from launcher.core.machine import free_ports
 from launcher.logger import sender
 from launcher.logger.spool import SpoolReader, SpoolWriter
-from tests.logger.conftest import Scripts
+from tests.logger.conftest import Scripts, Shared
 
 LOGS = """
 import os, signal, sys
 from launcher.logger import DualLogger
-logger = DualLogger("job", sys.argv[1], wandb_enabled=False)
+logger = DualLogger(os.environ["JOB"], sys.argv[1], wandb_enabled=False)
 for step in range(int(sys.argv[2]), int(sys.argv[3])):
     logger.log_metrics(step, {"loss": step / 7})
 """
 END = "logger.finish()\nsys.exit(3)\n"
 
 
-@contextmanager
-def wrong(what: str, platform: Platform) -> Iterator[str]:
-    if what == "down":
-        yield platform.url
-    else:
-        with wrong_server(hangs=what == "hangs") as url:
-            yield url
+def steps_of(platform: Shared) -> list[tuple[int, float]]:
+    return [(node["step"], node["metrics"]["train/loss"]) for node in platform.lines(platform.job, "Step")]
 
 
-def steps_of(platform: Platform, job: str = "job") -> list[tuple[int, float]]:
-    return [(node["step"], node["metrics"]["train/loss"]) for node in platform.lines(job, "Step")]
-
-
-@pytest.mark.parametrize("what", ["down", "hangs", "answers 500"])
-def test_what_did_not_arrive_is_delivered_by_the_next_logger(what: str, scripts: Scripts, platform: Platform) -> None:
-    with wrong(what, platform) as url:
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_did_not_arrive_is_delivered_by_the_next_logger(hangs: bool, scripts: Scripts, platform: Shared) -> None:
+    """A server that hangs, and one that answers 500."""
+    with wrong_server(hangs=hangs) as url:
         ran = scripts.run(LOGS + END, url, "0", "20", RLRUN_FINISH_S="0.5")
     assert ran.returncode == 3
     assert "the next DualLogger of this job delivers them, or rlrun track --spool" in ran.stderr.splitlines()[-1]
-    platform.start()
     assert scripts.run(LOGS + END, platform.url, "20", "30").returncode == 3
     assert steps_of(platform) == [(step, step / 7) for step in range(30)]
     assert not any(platform.spool.rglob("*.jsonl"))
@@ -89,9 +79,8 @@ def test_a_script_that_was_killed_ended_when_it_was_heard_last(tmp_path: Path, m
     assert len(sent) == 2 and json.loads(sent[-1])["at"] == 1000
 
 
-def test_a_command_delivers_what_scripts_left_and_counts_it(scripts: Scripts, platform: Platform) -> None:
-    scripts.run(LOGS + END, platform.url, "0", "20", RLRUN_FINISH_S="0.2")
-    platform.start()
+def test_a_command_delivers_what_scripts_left_and_counts_it(scripts: Scripts, platform: Shared) -> None:
+    scripts.run(LOGS + END, f"http://localhost:{free_ports(1)[0]}", "0", "20", RLRUN_FINISH_S="0.2")
     command = [sys.executable, "-m", "launcher", "track", "--spool"]
     for rows in (23, 0):  # the steps, and three about the session
         ran = subprocess.run(command, env=platform.environment(), capture_output=True, text=True)
@@ -99,16 +88,15 @@ def test_a_command_delivers_what_scripts_left_and_counts_it(scripts: Scripts, pl
     assert steps_of(platform) == [(step, step / 7) for step in range(20)]
 
 
-def test_a_script_that_is_killed_has_handed_over_all_that_it_logged(scripts: Scripts, platform: Platform) -> None:
+def test_a_script_that_is_killed_has_handed_over_all_that_it_logged(scripts: Scripts, platform: Shared) -> None:
     """Its job has failed; the same script started again goes on from its checkpoint, and undoes what came after."""
-    platform.start()
     ran = scripts.run(LOGS + "os.kill(os.getpid(), signal.SIGKILL)\n", platform.url, "0", "20")
     assert ran.returncode == -9
-    while not platform.lines("job", "Ended"):
+    while not platform.lines(platform.job, "Ended"):
         assert scripts.run(LOGS + END, platform.url, "0", "0").returncode == 3
-    assert platform.lines("job", "Ended")[0]["how"] == "failed"
+    assert platform.lines(platform.job, "Ended")[0]["how"] == "failed"
     assert scripts.run(LOGS + END, platform.url, "10", "30").returncode == 3
-    assert [node["step"] for node in platform.lines("job", "Resumed")] == [9]
+    assert [node["step"] for node in platform.lines(platform.job, "Resumed")] == [9]
     assert steps_of(platform) == [(step, step / 7) for step in (*range(20), *range(10, 30))]
 
 
@@ -120,22 +108,20 @@ def test_a_script_that_is_killed_has_handed_over_all_that_it_logged(scripts: Scr
     ],
 )
 def test_a_script_without_finish_says_how_it_ended(
-    end: str, how: str, why: str, scripts: Scripts, platform: Platform
+    end: str, how: str, why: str, scripts: Scripts, platform: Shared
 ) -> None:
-    platform.start()
     scripts.run(LOGS + end, platform.url, "0", "3")
-    (ended,) = platform.lines("job", "Ended")
+    (ended,) = platform.lines(platform.job, "Ended")
     assert (ended["how"], ended["why"]) == (how, why)
 
 
-def test_values_of_any_kind_threads_and_forks(scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_values_of_any_kind_threads_and_forks(scripts: Scripts, platform: Shared) -> None:
     ran = scripts.run(
         """
 import os, sys, threading
 import numpy as np
 from launcher.logger import DualLogger
-logger = DualLogger("job", sys.argv[1], wandb_enabled=False)
+logger = DualLogger(os.environ["JOB"], sys.argv[1], wandb_enabled=False)
 values = {"a": np.float32(0.5), "b": np.array(2), "c": float("nan"), "d": float("-inf"), 5: 1, "e": True, (1, 2): 3.0,
           "text": "no number", "list": [1, 2], "\\udcff": 4}
 logger.log_metrics(np.int64(1), values)
@@ -159,15 +145,15 @@ logger.log_metrics(7, {"loss": 4.0})
         platform.url,
     )
     assert ran.returncode == 0 and "rows were lost: a row has 10,000,0" in ran.stderr
-    steps = sorted(platform.lines("job", "Step"), key=lambda node: node["step"])  # sessions arrive in any order
+    steps = sorted(platform.lines(platform.job, "Step"), key=lambda node: node["step"])  # sessions arrive in any order
     assert steps[0]["metrics"] == {
         "a": 0.5, "b": 2.0, "c": "NaN", "d": "-Infinity", "5": 1.0, "e": 1.0, "(1, 2)": 3.0, "\\udcff": 4.0,
     }  # fmt: skip
     assert [node["step"] for node in steps[1:]] == [4] * 640 + [5, 6]
-    skipped = [node["text"] for node in platform.lines("job", "Alert") if "was left out" in node["text"]]
+    skipped = [node["text"] for node in platform.lines(platform.job, "Alert") if "was left out" in node["text"]]
     assert len(skipped) == 2, "no metrics, and no step"
-    assert len({node["session"] for node in platform.lines("job", "LoggerSession")}) == 2
-    assert len(platform.lines("job", "Ended")) == 1, "a process that was forked ends before its job"
+    assert len({node["session"] for node in platform.lines(platform.job, "LoggerSession")}) == 2
+    assert len(platform.lines(platform.job, "Ended")) == 1, "a process that was forked ends before its job"
 
 
 def test_who_looks_for_what_was_left_takes_no_session_from_a_script_that_runs(
@@ -186,8 +172,7 @@ def test_who_looks_for_what_was_left_takes_no_session_from_a_script_that_runs(
 
 
 @pytest.mark.parametrize("runs", ["raise RuntimeError('no login')", "import time; time.sleep(1000)"])
-def test_a_broken_or_hanging_wandb_costs_nothing(runs: str, scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_a_broken_or_hanging_wandb_costs_nothing(runs: str, scripts: Scripts, platform: Shared) -> None:
     ran = scripts.run(
         LOGS.replace(", wandb_enabled=False", "") + END, platform.url, "0", "5", WANDB_RUNS=runs, RLRUN_FINISH_S="3"
     )
@@ -195,8 +180,7 @@ def test_a_broken_or_hanging_wandb_costs_nothing(runs: str, scripts: Scripts, pl
     assert steps_of(platform) == [(step, step / 7) for step in range(5)]
 
 
-def test_without_wandb_only_the_platform_is_told(scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_without_wandb_only_the_platform_is_told(scripts: Scripts, platform: Shared) -> None:
     (scripts.folder / "modules" / "wandb.py").unlink()
     ran = scripts.run(LOGS.replace(", wandb_enabled=False", "") + END, platform.url, "0", "5")
     assert ran.returncode == 3 and "W&B is not installed" in ran.stderr and ran.stderr.count("\n") == 1
@@ -221,6 +205,11 @@ assert os.environ == before, os.environ
 
 
 @pytest.mark.slow
-def test_rows_are_stored_once_over_kills_of_the_server(platform: Platform) -> None:
-    logged, lost, double = kill_often(platform, 3, random.Random(1), longest_s=1.0)
+def test_rows_are_stored_once_over_kills_of_the_server(tmp_path: Path) -> None:
+    """`make logger-chaos` kills it 20 times."""
+    platform = Platform(tmp_path)
+    try:
+        logged, lost, double = kill_often(platform, 1, random.Random(1), longest_s=1.0)
+    finally:
+        platform.kill()
     assert logged > 0 and (lost, double) == (0, 0)

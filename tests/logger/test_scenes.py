@@ -9,11 +9,10 @@ import sys
 import time
 
 import pytest
-from logger_platform import Platform
 
 from launcher.logger import DualLogger
 from launcher.views.record import read_record
-from tests.logger.conftest import Scripts
+from tests.logger.conftest import Scripts, Shared
 
 QUICK = """
 from training_platform.core.wandb_callback import init_logging
@@ -132,8 +131,7 @@ logger.finish()
 STEPS = 1001
 
 
-def test_both_get_every_number_that_the_script_logs(scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_both_get_every_number_that_the_script_logs(scripts: Scripts, platform: Shared) -> None:
     ran = scripts.run(BOTH.replace("total_steps = 10000", f"total_steps = {STEPS}"))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.endswith("Training completed!\n")
@@ -176,8 +174,7 @@ def test_both_get_every_number_that_the_script_logs(scripts: Scripts, platform: 
     assert not any(platform.spool.rglob("*.jsonl")), "what has arrived is deleted"
 
 
-def test_the_quick_start_and_either_sink_alone(scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_the_quick_start_and_either_sink_alone(scripts: Scripts, platform: Shared) -> None:
     quick = QUICK.replace(
         'wandb_project="llm-training",', f'wandb_project="llm-training", platform_url="{platform.url}",'
     )
@@ -197,11 +194,10 @@ def test_the_quick_start_and_either_sink_alone(scripts: Scripts, platform: Platf
     assert [{"loss": 0.5}, {"step": 1}] in scripts.calls("log")
 
 
-def test_what_each_sink_gets_of_the_other_methods(scripts: Scripts, platform: Platform) -> None:
-    platform.start()
+def test_what_each_sink_gets_of_the_other_methods(scripts: Scripts, platform: Shared) -> None:
     ran = scripts.run(f"""
 from launcher.logger import DualLogger
-logger = DualLogger("job", "{platform.url}")
+logger = DualLogger("{platform.job}", "{platform.url}")
 logger.log_config({{"lr": 1e-6}})
 logger.log_checkpoint(7, "a/b", {{"gsm8k": 0.5}})
 logger.log_status("failed", "no more room")
@@ -211,16 +207,15 @@ logger.finish()
     assert scripts.calls("config") == [[{"lr": 1e-6}, {}]]
     ((alert,),) = scripts.calls("alert")
     assert (alert["title"], alert["text"], alert["level"]) == ("failed", "no more room", "ERROR")
-    (alert,) = platform.lines("job", "Alert")
+    (alert,) = platform.lines(platform.job, "Alert")
     assert (alert["text"], alert["level"]) == ("failed: no more room", "critical")
-    (ended,) = platform.lines("job", "Ended")
+    (ended,) = platform.lines(platform.job, "Ended")
     assert (ended["how"], ended["why"]) == ("failed", "no more room")
-    assert "lr" not in platform.folder("job").events.read_text(), "the settings are W&B's"
+    assert "lr" not in platform.folder(platform.job).events.read_text(), "the settings are W&B's"
 
 
-def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Platform) -> None:
+def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None:
     """The console log and what the file logger writes, while they grow, until the command gets a signal."""
-    platform.start()
     log = scripts.folder / "train.log"
     log.write_text("step:1 - actor/pg_loss:0.5 - critic/score/mean:0.25\n")
     command = [sys.executable, "-m", "launcher", "track", str(log), "-f"]
@@ -251,7 +246,7 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Platform) -> No
     assert [node["metrics"] for node in platform.lines("files", "Step")] == [row["data"] for row in rows]
 
 
-def test_a_log_needs_a_job_that_can_be(scripts: Scripts, platform: Platform) -> None:
+def test_a_log_needs_a_job_that_can_be(scripts: Scripts, platform: Shared) -> None:
     (scripts.folder / "a.log").write_text("step:1 - actor/pg_loss:0.5\n")
     for words, want in ((["--job", "../x"], "--job: got '../x'"), ([], "--to: is missing")):
         command = [sys.executable, "-m", "launcher", "track", str(scripts.folder / "a.log"), *words]

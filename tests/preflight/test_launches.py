@@ -1,7 +1,8 @@
 """Common mistakes are named before a run starts, with the argument that fixes them; valid runs are not refused.
 
 The cases are data: tests/cases/reported. Here most plans are made in this process, which costs a tenth of one of
-their own; `make launches` makes each as a person does.
+their own, and every other one of those that fail is left to `make test-long`; `make launches` makes each as a person
+does.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def asked(*sites: Any) -> Any:
     return launches.in_a_process if launch_site.single(*sites) else in_this_process
 
 
-def known(cases: Sequence[Any]) -> list[Any]:
+def known(cases: Sequence[Any], every: int = 1) -> list[Any]:
     """The cases, with those that are not named yet marked: one that is named then fails until it is unmarked."""
-    return [
-        pytest.param(case, id=case.name, marks=pytest.mark.xfail(reason=UNNAMED[case.name], strict=True))
-        if case.name in UNNAMED
-        else pytest.param(case, id=case.name)
-        for case in cases
-    ]
+    found = []
+    for number, case in enumerate(cases):
+        marks = [pytest.mark.xfail(reason=UNNAMED[case.name], strict=True)] if case.name in UNNAMED else []
+        marks += [pytest.mark.long] if number % every else []
+        found.append(pytest.param(case, id=case.name, marks=marks))
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +73,7 @@ def disks() -> None:
         pytest.skip("a small disk needs the right to mount one")
 
 
-@pytest.mark.parametrize("case", known(CASES))
+@pytest.mark.parametrize("case", known(CASES, every=2))
 def test_what_fails_is_named_and_can_be_fixed(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case.site.get("disks"):
         request.getfixturevalue("disks")

@@ -103,14 +103,17 @@ def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resul
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, commands: Any, small: list[str]) -> Any:
+def trained(made_once: Any, commands: Any, small: list[str]) -> Any:
     """`rlrun` in a folder with the run `one`, which logs all held-out answers, and `two`, its copy of another seed."""
-    rlrun = commands(tmp_path_factory.mktemp("reports"))
     words = ["algorithm=grpo", *small, "reward=weighted", "reward.parts={exact:1.0,format:0.2}",
              "trainer.total_training_steps=12", "trainer.test_freq=4", "trainer.log_val_generations=8",
              "trainer.save_freq=-1", "algorithm.kl_loss_coef=0.001", "cluster.usage_s=1"]  # fmt: skip
-    ran = rlrun("train", *words, "trainer.experiment_name=one")
-    assert rlrun.run("one").is_dir(), ran.stderr
+
+    def train(folder: Path) -> None:
+        ran = commands(folder)("train", *words, "trainer.experiment_name=one")
+        assert commands(folder).run("one").is_dir(), ran.stderr
+
+    rlrun = commands(made_once("reports", train))
     two = Folder(shutil.copytree(rlrun.run("one"), rlrun.run("one").with_name("two")))
     two.spec.write_text(two.spec.read_text().replace("seed: 0", "seed: 1").replace("name: one", "name: two"))
     return rlrun

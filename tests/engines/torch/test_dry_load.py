@@ -32,11 +32,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a process for each folder; nothing that was remembered elsewhere answers."""
+    """Nothing that was remembered elsewhere answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        dry_load, "_in_a_process", lambda asked: program.dry_load(asked["folder"], asked["loader"], asked["tensors"])
-    )
 
 
 def planned(folder: Path, *words: str) -> list[CheckResult]:
@@ -339,9 +336,10 @@ def raising(cause: Exception) -> Any:
     return fail
 
 
-def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_the_process_says_the_same_and_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights_process: Any
+) -> None:
+    monkeypatch.setattr(dry_load, "_in_a_process", weights_process)
     Model(drop=[r"model\.norm\.weight"]).save(tmp_path / "m")
     found = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
     tensors = weights.tensors(tmp_path / "m")

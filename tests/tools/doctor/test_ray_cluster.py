@@ -24,7 +24,7 @@ import pytest
 from launcher.core.machine import free_ports
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # test_nodes.py compares what nodes say
 ROOT = Path(__file__).parents[3]
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 TOKEN = "a" * 40
