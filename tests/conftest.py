@@ -291,11 +291,6 @@ def weights(folder: Path, step: int) -> str:
     return sha256(folder / "checkpoints" / f"step_{step:06d}" / "policy" / "model.safetensors")
 
 
-@pytest.fixture(scope="session", name="told")
-def _told() -> Callable[[Path], list[str]]:
-    return told
-
-
 @pytest.fixture(scope="session")
 def result() -> Callable[[Path, int], tuple[list[str], str]]:
     """What equal runs have equal, byte for byte: events and final weights."""

@@ -44,9 +44,11 @@ def _listening(launcher: psutil.Process) -> list[str]:
     return [each.laddr.ip.removeprefix("::ffff:") for each in found]
 
 
-@pytest.fixture
-def words(small: list[str], tmp_path: Path) -> list[str]:
-    """Of a run of two processes, with a reward that takes time while there is a file `slow`."""
+def test_a_run_on_ray_ends_as_plain_processes_do_however_often_it_is_stopped(
+    commands: Any, small: list[str], result: Any, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """Two processes; the launcher is killed, and after a resume asked to stop."""
+    rlrun = commands(tmp_path)
     (tmp_path / "mine").mkdir()  # a reward of one's own and its neighbour, by a path from the working directory
     (tmp_path / "mine" / "my.py").write_text("from helpers import shared as f\n")
     (tmp_path / "mine" / "helpers.py").write_text(
@@ -54,64 +56,39 @@ def words(small: list[str], tmp_path: Path) -> list[str]:
         "    time.sleep(0.05 if os.path.exists('slow') else 0)\n"
         "    return len(set(solution_str) & set(ground_truth)) / 10\n"
     )
-    return [
+    words = [
         *small, "reward=mine/my.py:f", "algorithm=grpo", "hardware.nproc_per_node=2", "trainer.total_training_steps=6",
         "trainer.save_freq=1", "cluster.usage_s=0.2",
     ]  # fmt: skip
-
-
-def reached_step(run: Path, step: int) -> bool:
-    return (run / "events.jsonl").exists() and fold(events_of(run / "events.jsonl")).step >= step
-
-
-def stop_it(process: Any, run: Path, until: Callable[..., None]) -> None:
-    """Once it has trained three steps."""
-    until(lambda: reached_step(run, 3))
-    ports = _listening(psutil.Process(process.pid))
-    assert len(ports) > 4 and set(ports) == {"127.0.0.1"}, "no other machine reaches a cluster of one"
-    [folder] = Path(os.environ["TMPDIR"]).glob(f"{NAME}-{process.pid}-*")
-    [session] = (folder / "r").glob("session_2*")
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "r", session)] == [0o700] * 3
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 143
-    state = fold(events_of(run / "events.jsonl"))
-    assert (state.status, state.step < 6) == ("stopped", True)
-    assert state.checkpoint.endswith(f"step_{state.step:06}")
-
-
-def test_a_run_on_ray_learns_as_plain_processes_do_until_it_is_stopped(
-    commands: Any, words: list[str], told: Any, tmp_path: Path, until: Callable[..., None]
-) -> None:
-    rlrun = commands(tmp_path)
-    plain = rlrun("train", *words, "trainer.experiment_name=local")
-    assert plain.returncode == 0, plain.stderr
-    (tmp_path / "slow").touch()
-    stop_it(rlrun.begin("train", *words, "cluster=ray", "trainer.experiment_name=ray"), rlrun.run("ray"), until)
-    steps = {
-        name: [line for line in told(rlrun.run(name)) if '"kind": "Step"' in line][:4] for name in ("local", "ray")
-    }
-    assert len(steps["ray"]) == 4 and steps["ray"] == steps["local"]
-
-
-@pytest.mark.long
-def test_a_run_on_ray_ends_as_plain_processes_do_however_often_it_is_stopped(
-    commands: Any, words: list[str], result: Any, tmp_path: Path, until: Callable[..., None]
-) -> None:
-    """Two processes; the launcher is killed, and after a resume asked to stop."""
-    rlrun = commands(tmp_path)
     plain = rlrun("train", *words, "cluster=local", "trainer.experiment_name=local")
     assert plain.returncode == 0, plain.stderr
-    run = rlrun.run("ray")
+    run, temp = rlrun.run("ray"), Path(os.environ["TMPDIR"])
+
+    def reached_step(step: int) -> bool:
+        return (run / "events.jsonl").exists() and fold(events_of(run / "events.jsonl")).step >= step
+
     (tmp_path / "slow").touch()
     killed = rlrun.begin("train", *words, "cluster=ray", "trainer.experiment_name=ray")
-    until(lambda: reached_step(run, 1))
+    until(lambda: reached_step(1))
     others = psutil.Process(killed.pid).children(recursive=True)
     assert len(others) > 3
     killed.kill()
     until(lambda: not any(process.is_running() for process in others))
     killed.wait()
 
-    stop_it(rlrun.begin("train", "--resume", "ray"), run, until)
+    asked = rlrun.begin("train", "--resume", "ray")
+    until(lambda: reached_step(3))
+    ports = _listening(psutil.Process(asked.pid))
+    assert len(ports) > 4 and set(ports) == {"127.0.0.1"}, "no other machine reaches a cluster of one"
+    [folder] = temp.glob(f"{NAME}-{asked.pid}-*")
+    [session] = (folder / "r").glob("session_2*")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "r", session)] == [0o700] * 3
+    asked.send_signal(signal.SIGTERM)
+    assert asked.wait() == 143
+    state = fold(events_of(run / "events.jsonl"))
+    assert (state.status, state.step < 6) == ("stopped", True)
+    assert state.checkpoint.endswith(f"step_{state.step:06}")
+
     (tmp_path / "slow").unlink()
     ended = rlrun("train", "--resume", "ray")
     assert ended.returncode == 0, ended.stderr

