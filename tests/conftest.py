@@ -145,6 +145,9 @@ def weights_process() -> Iterator[Callable[..., Any]]:
     """A plan in this process costs one load of transformers for all tests: its tokenizers are forked from here, also
     beside the threads that pytest-xdist has, and weights are compared with their config here. That also has a process
     of its own otherwise, which this gives."""
+    if not find_spec("xdist"):  # the environments of verl and vLLM lack more than this
+        yield lambda _: None
+        return
     from launcher.models import dry_load  # noqa: PLC0415
     from launcher.text import process  # noqa: PLC0415
 
@@ -167,6 +170,9 @@ def weights_process() -> Iterator[Callable[..., Any]]:
 @pytest.fixture(autouse=True, scope="session")
 def _texts_are_parsed_once() -> Iterator[None]:
     """Tests make hundreds of configs with the same interpolations and judges of the same rules; a program makes one."""
+    if not find_spec("xdist"):
+        yield
+        return
     from omegaconf import base  # noqa: PLC0415
 
     from launcher.health import expressions, judge, run_judge  # noqa: PLC0415
