@@ -23,7 +23,7 @@ _PATTERNS = tuple(
         (r"eval/(.{1,200})/avg@([0-9]{1,9})", r"val-core/\1/reward/mean@\2"),
     )
 )
-_SECTIONS = ("train", "policy", "generate", "ppo_actor", "metrics")
+_SECTIONS = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics")
 """What trackers and trainers put before any name: `train/reward` is `reward`."""
 
 

@@ -28,10 +28,12 @@ _MARK = re.compile("[:=：]")
 _FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
 _BLOCK_LINE = 300  # most characters
 _UNITS = frozenset(["", "s", "ms", "%", "gb", "gib", "mb", "tokens/s", "tok/s", "it/s", "s/it", "nats", "tokens"])
+_SECTION = re.compile(r"(\w{1,40})\s{2,60}(?=\w[^:]{0,80}:)")
+"""What open-instruct writes before the metrics whose names begin so."""
 _EDGES = frozenset("│┃|║")
-_BOX = frozenset(map(chr, range(0x2500, 0x2580)))
+_BOX = frozenset(("|", *map(chr, range(0x2500, 0x2580))))
 """What boxes are drawn with."""
-_STEPS = ("step", "global_step", "global step")
+_STEPS = ("step", "global_step", "global step", "training_step")
 
 
 def _entry(text: str) -> re.Match[str] | None:
@@ -43,11 +45,14 @@ def _entry(text: str) -> re.Match[str] | None:
 
 
 def _cells(line: str) -> list[str]:
-    """`│ loss=0.5 │ reward=1 │` and `┃ loss ┃ 0.5 ┃` as lines of a block; any other of a box as it is."""
+    """`│ loss=0.5 │ reward=1 │`, `│ train   loss: 0.5 | reward: 1 │` and `┃ loss ┃ 0.5 ┃` as lines of a block;
+    any other of a box as it is."""
     cells, entries = [cell.strip() for cell in re.split("[│┃|║]", line)], list[str]()
+    section = _SECTION.match(cells[1]) if len(cells) > 1 else None
     for name, cell in pairwise(cells):
         if _entry(cell):
-            entries.append(cell)
+            of = f"{section[1]}/".removeprefix("other/") if section else ""
+            entries.append(of + cell.removeprefix(section[0] if section else ""))
         elif cell[:1] in _FIRST and name[:1].isalpha() and to_number(cell) is not None:
             entries.append(f"{name}: {cell}")
     return entries or [line.lstrip()]
@@ -60,6 +65,7 @@ class Blocks(Form):
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._metrics = dict[str, float]()
+        self._boxed = False
 
     @property
     def open(self) -> bool:
@@ -70,7 +76,8 @@ class Blocks(Form):
         return True
 
     def take(self, line: str) -> Iterator[Event]:
-        for each in _cells(line) if line.lstrip()[:1] in _EDGES else [line]:
+        self._boxed = line.lstrip()[:1] in _EDGES
+        for each in _cells(line) if self._boxed else [line]:
             yield from self._take(each)
 
     def _take(self, line: str) -> Iterator[Event]:
@@ -88,7 +95,8 @@ class Blocks(Form):
     def _add(self, name: str, text: str) -> bool:
         text = text.strip().lstrip("`*")
         number = leading_number(text)
-        if number is None or not (self._metrics or is_measurement(name) or name.casefold() in _STEPS):
+        begun = self._metrics or self._boxed or self.reading.header is not None
+        if number is None or not (begun or is_measurement(name) or name.casefold() in _STEPS):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
         if unit.casefold() not in _UNITS:

@@ -25,8 +25,8 @@ _LONGEST = 4_000  # characters of a line of steps
 _HEADING_LINE = 300  # most characters of a heading, and of what is read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?:(?<![\w/])|(?<=/)(?=global_step=))(?:global[ _])?(?:^steps(?=[:=])|step|iteration|iter|rollout)(?:\(train\))?"
-    rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
+    r"(?:(?<![\w/])|(?<=/)(?=global_step=))(?:global[ _])?(?:^steps(?=[:=])|step|iteration|iter|rollout|update)"
+    rf"(?:\(train\))?[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
 _ENTRY = re.compile(  # a name of several words behind a divider, or a word
@@ -129,7 +129,7 @@ def _spaced(text: str) -> dict[str, float]:
 
 def _names_step(text: str) -> bool:
     """Whether a line may have one of the words of `_STEP`: most have none."""
-    return "tep" in text or "ter" in text or "TEP" in text or "TER" in text
+    return any(part in text for part in ("tep", "ter", "ollout", "pdate", "TEP", "TER"))
 
 
 class BesideSteps(Form):

@@ -38,7 +38,7 @@ class Tables(Form):
         return bool(self._names or self._html)
 
     def claims(self, line: str) -> bool:
-        self._row = ()
+        self._row, line = (), line.replace("┃", "│")
         if len(line) > _LONGEST:
             return False
         if "</t" in line:
@@ -66,11 +66,13 @@ class Tables(Form):
         return True
 
     def _is_header(self, names: Sequence[str], mark: str) -> bool:
-        steps = [name for name in _STEPS for each in names if each.casefold() == name]
-        if not steps or not any(map(is_measurement, names)) or any(to_number(name) is not None for name in names):
+        plain, alone = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
+        steps = [name for name in _STEPS if name in plain]
+        measured = "wall time" in plain or any(map(is_measurement, alone))  # as TensorBoard names what it exports
+        if not steps or not measured or any(to_number(name) is not None for name in names):
             return False
-        self._names, self._mark = names, mark
-        self._column = [name.casefold() for name in names].index(steps[0])
+        self._names, self._mark = alone if len({*alone}) == len(names) else names, mark  # W&B: `run - train/loss`
+        self._column = plain.index(steps[0])
         return True
 
     def take(self, line: str) -> Iterator[Event]:

@@ -74,7 +74,10 @@ def is_beside_step(name: str) -> bool:
 def is_measurement(name: str) -> bool:
     """Whether a metric of this name is what a training measures, and not a setting, a count or a clock: lines of loose
     form are read only where they have one."""
-    return _evidence(name) == "line" or name.replace(" ", "_").casefold().startswith(_PREFIXES)
+    plain = name.replace(" ", "_").casefold()
+    last = re.split("[./]", re.sub("[./_](?:avg|mean)$", "", plain))[-1]
+    of_path = "/" in plain and last.endswith(("_loss", "_reward"))
+    return of_path or plain.startswith(_PREFIXES) or "line" in (_evidence(name), _evidence(last))
 
 
 def of_evaluation(name: str) -> bool:
