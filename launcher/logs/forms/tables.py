@@ -66,12 +66,15 @@ class Tables(Form):
         return True
 
     def _is_header(self, names: Sequence[str], mark: str) -> bool:
-        plain, alone = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
+        plain, of_metric = [name.casefold() for name in names], [name.rpartition(" - ")[2] for name in names]
         steps = [name for name in _STEPS if name in plain]
-        measured = "wall time" in plain or any(map(is_measurement, alone))  # as TensorBoard names what it exports
+        measured = "wall time" in plain or any(map(is_measurement, of_metric))  # as TensorBoard names what it exports
         if not steps or not measured or any(to_number(name) is not None for name in names):
             return False
-        self._names, self._mark = alone if len({*alone}) == len(names) else names, mark  # W&B: `run - train/loss`
+        self._names, self._mark = (
+            of_metric if len({*of_metric}) == len(names) else names,
+            mark,
+        )  # W&B: `run - train/loss`
         self._column = plain.index(steps[0])
         return True
 
