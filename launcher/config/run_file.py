@@ -57,7 +57,7 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
     """The choice of each group, and the settings that neither its file nor its class has. Raises `Problems`."""
     taken, problems = dict[str, Any](), list[Problem]()
     for group, files in choices(config_dir).items():
-        own = {name: leaf for name, leaf in found.items() if name.startswith(f"{group}.")}
+        own = _below(group, found)
         choice = _choice(group, own, files)
         if choice:
             taken |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[choice]).items()}
@@ -76,6 +76,10 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
             not name.endswith(f".{TARGET}") and not is_weight and (name in REASONS or not known)
         ):  # the former are fitted
             yield f"{name}={_literal(leaf.value)}", leaf.line
+
+
+def _below(group: str, found: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    return {name: leaf for name, leaf in found.items() if name.startswith(f"{group}.")}
 
 
 def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> str | None:

@@ -77,8 +77,7 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     found += [] if own else judge.finish()
-    verdict = (state.verdict or own.verdict(state)) if own else None
-    return Findings(_most_serious_first(found, rate, rules), max(last, 0), verdict)
+    return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
 
 
 def with_fix(alert: Alert, judge: Judge) -> Alert:
@@ -97,6 +96,10 @@ def _still_waiting(waits: Waiting, step: int) -> list[Alert]:
 def _most_serious_first(found: list[Alert], rate: float, rules: HealthRules | None) -> list[Alert]:
     most_slower = math.inf if rules else MOST_SLOWER  # a guide names rates, whatever the run's own is
     return sorted(with_one_rate(found, rate, most_slower=most_slower), key=lambda alert: -LEVELS.index(alert.level))
+
+
+def _verdict_of(own: RunJudge | None, state: RunState) -> RunVerdict | None:
+    return (state.verdict or own.verdict(state)) if own else None
 
 
 def _rates(event: Step) -> Iterator[float]:
