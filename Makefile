@@ -47,7 +47,7 @@ email-agent: $(VENV)/ready  ## SFT, then RL with tools, of a tiny agent that sea
 test: $(VENV)/ready-dev  ## every test (test-long and test-device apart)
 	$(VENV)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
 
-test-long: $(VENV)/ready-dev  ## the tests that `make test` leaves out, each the longer sister of one that it runs
+test-long: $(VENV)/ready-dev  ## long tests, which `make test` leaves out; of nearly all it runs a shorter version
 	$(VENV)/bin/pytest -m long -n 2 --dist load --durations=0 --durations-min=1
 
 test-device: $(VENV)/ready-dev  ## train every algorithm on a simulated accelerator and compare it with the CPU

@@ -35,4 +35,4 @@ def leave_out_unused() -> None:
     """Before transformers is imported: neither the compiler nor tensors over several processes are loaded."""
     sys.modules.setdefault("torch._dynamo", Uncompiled("torch._dynamo"))
     torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
-    sys.modules.setdefault("torch.distributed.tensor", None)  # type: ignore[arg-type]  # who saves weights asks for it
+    sys.modules.setdefault("torch.distributed.tensor", None)  # type: ignore[arg-type]  # saving weights tries it
