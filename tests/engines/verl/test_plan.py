@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from launch_model import TEMPLATE, Model
+from launch_model import Model
 
+from launcher.config.resolve import resolve, try_resolve
 from launcher.core.check_result import CheckResult
-from launcher.engines.verl import words
-from launcher.engines.verl.config.compose import compose
-from launcher.engines.verl.rules import judge
+from launcher.engines.verl import checks, rows
 from launcher.preflight.plan import plan
 
-RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "recipes").glob("verl-*.sh"))
 ACTOR, ROLLOUT, MODEL, REF = (f"actor_rollout_ref.{part}" for part in ("actor", "rollout", "model", "ref"))
 ROWS = ("data.train_files={folder}/train.parquet", "data.val_files={folder}/test.parquet")
 NAMES = ("trainer.project_name=my_project", "trainer.experiment_name=first", "trainer.nnodes=1")
@@ -58,32 +56,40 @@ GUIDE = {
 def test_a_command_of_the_guide_plans_and_verl_accepts_it(name: str, folder: Path) -> None:
     typed = [word.replace("{folder}", str(folder)) for word in GUIDE[name]]
     if "SFT" in name:
-        rows = "".join(f'{{"prompt": "{n}+1?", "response": "{n + 1}"}}\n' for n in range(2000))
+        made = "".join(f'{{"prompt": "{n}+1?", "response": "{n + 1}"}}\n' for n in range(600))
         for split in ("train", "test"):
-            (folder / f"{split}.jsonl").write_text(rows.replace("+1", "+1" if split == "train" else "+ 1"))
+            (folder / f"{split}.jsonl").write_text(made.replace("+1", "+1" if split == "train" else "+ 1"))
         typed = [word.replace(".parquet", ".jsonl") for word in typed]
     page = plan(["engine=verl", "reward=auto", *typed])
     failed = [result.line for result in page.results if result.level == "FAIL"]
     assert page.run and not failed, failed
-    accepted = compose(words.arguments(page.run, page.run.engine, Path("run")), words.program(page.run))  # type: ignore[arg-type]
-    failures = [found for found in judge(accepted.config) if found.level == "FAIL"]
-    assert not accepted.problems and not failures
+    assert "accepts its" in next(result.message for result in page.results if result.subject == "engine")
 
 
 def test_dpo_of_the_guide_is_refused_in_words_and_trains_with_our_engine() -> None:
     """S1-24: verl has no DPO, and never had."""
     typed = ["algorithm=dpo", "model=Qwen/Qwen2.5-7B-Instruct", "data=ultrafeedback", "algorithm.beta=0.1",
              "trainer.total_epochs=1", "optim.lr=5e-7", "hardware=h100x8"]  # fmt: skip
-    (refused,) = [result for result in plan(["engine=verl", *typed]).results if result.subject == "algorithm"]
-    assert "DPO learns from pairs, which Verl does not read" in refused.message
-    assert plan(typed).run
+    (refused,) = [found for found in try_resolve(["engine=verl", *typed]).problems if found.where == "algorithm"]
+    assert "DPO learns from pairs, which Verl does not read" in refused.got
+    assert resolve(typed)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_plans(recipe: str) -> None:
+PLANS = """
+import sys
+from launcher.preflight.plan import plan
+for recipe in sys.argv[1:]:
     page = plan([], recipe=recipe)
-    assert page.run and not [result.line for result in page.results if result.level == "FAIL"]
+    assert page.run and not [result.line for result in page.results if result.level == "FAIL"], recipe
     assert "accepts its" in next(result.message for result in page.results if result.subject == "engine")
+print(sorted({'torch', 'verl', 'ray', 'transformers', 'vllm'} & {*sys.modules}))
+"""
+
+
+def test_a_recipe_plans_and_neither_torch_nor_verl_is_loaded_for_it() -> None:
+    recipes = [path.stem for path in (Path(__file__).parents[3] / "recipes").glob("verl-*.sh")]
+    ran = subprocess.run([sys.executable, "-c", PLANS, *recipes], capture_output=True, text=True, check=False)
+    assert recipes and ran.stdout.strip() == "[]", ran.stderr
 
 
 REFUSED = {
@@ -102,11 +108,11 @@ REFUSED = {
 
 
 def test_what_verl_does_not_do_is_refused_in_words() -> None:
-    lines = [result.line for result in plan(["algorithm=grpo", "data=gsm8k", "engine=verl", *REFUSED]).results]
+    lines = list(map(str, try_resolve(["algorithm=grpo", "data=gsm8k", "engine=verl", *REFUSED]).problems))
     missing = [line for line in REFUSED.values() if not any(found.startswith(line) for found in lines)]
     assert not missing, lines
-    other = plan(["algorithm=gspo_selfplay", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl"]).results
-    assert any(found.line.startswith("algorithm: GSPOSelfPlay learns from mixed, which Verl does") for found in other)
+    other = try_resolve(["algorithm=gspo_selfplay", "model=Qwen/Qwen3-0.6B", "data=gsm8k", "engine=verl"]).problems
+    assert any(str(found).startswith("algorithm: GSPOSelfPlay learns from mixed, which Verl does") for found in other)
 
 
 def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Path) -> None:
@@ -116,35 +122,48 @@ def test_a_model_that_is_not_there_hides_nothing_of_verls_arguments(tmp_path: Pa
     assert {"model.path", f"{ROLLOUT}.mode"} <= places
 
 
-def test_a_micro_batch_that_verl_gets_in_another_size_is_named(folder: Path) -> None:
-    typed = ["engine=verl", *(word.format(folder=folder) for word in GRPO), f"{ACTOR}.ppo_mini_batch_size=256"]
-    asked = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+def test_micro_batches_and_files_that_verl_gets_otherwise_are_named(folder: Path) -> None:
+    """It wants a divisor, and joins files after Ray has started (rl_dataset.py:180)."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
-    def lines(size: int) -> list[str]:
-        return [result.line for result in plan([*typed, f"{asked}={size}"]).results]
+    table = pq.read_table(folder / "train.parquet")
+    for name, index in (("other", "1"), ("more", 1)):
+        added = table.append_column("extra_info", pa.array([{"index": index}] * len(table)))
+        pq.write_table(added, folder / f"{name}.parquet")
 
-    three = lines(3)
-    named = [line for line in three if "3 does not divide the 160 sequences" in line]
-    assert named and named[0].endswith("gets 2; use 2 or 4")
-    assert any("80 micro-batches an update" in line for line in three)
-    assert not any("does not divide" in line for line in [*lines(4), *lines(400)])
+    def typed(size: int, *names: str) -> list[str]:
+        given = [word.format(folder=folder) for word in GRPO if "train_files" not in word]
+        files = ",".join(f"{folder}/{name}.parquet" for name in names)
+        given += [f"{ACTOR}.ppo_mini_batch_size=256", f"{ACTOR}.ppo_micro_batch_size_per_gpu={size}"]
+        return ["engine=verl", *given, f"data.train_files=[{files}]"]
+
+    lines = [result.line for result in plan(typed(3, "train", "more", "other")).results]
+    (line,) = [line for line in lines if "another type" in line]
+    assert f"data.train_files: {folder}/other.parquet: extra_info.index is of another type" in line
+    assert "(int64 vs string)" in line
+    (line,) = [line for line in lines if "3 does not divide the 160 sequences" in line]
+    assert line.endswith("gets 2; use 2 or 4") and any("80 micro-batches an update" in line for line in lines)
+    for size, names in ((4, ["train", "more"]), (400, ["train"])):
+        run = resolve(typed(size, *names))
+        assert not [*rows.check_files(run), *checks._micro_batch_of_verl(run)]
 
 
 def test_rows_of_sft_are_compared_with_one_length(model_folder: Path, tmp_path: Path) -> None:
     """multiturn_sft_dataset.py:405 compares the whole conversation."""
-    rows = [{"prompt": f"{n} ", "response": "1+2=3 " * 40} for n in range(64)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = [{"prompt": f"{n} ", "response": "1+2=3 " * 40} for n in range(64)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={model_folder}", f"data={tmp_path}/rows.jsonl"]
-    kept = ["data.train_batch_size=32", "data.max_prompt_length=150"]
+    typed += ["data.train_batch_size=32", "data.max_prompt_length=150"]
 
     def found(*more: str) -> dict[str, CheckResult]:
-        return {result.subject: result for result in plan([*typed, *kept, *more]).results}
+        return {result.subject: result for result in plan([*typed, *more]).results}
 
-    assert found("data.max_response_length=200")["lengths train"].level == "OK"  # longer than 200, and 350 in all
     refused = found("data.max_response_length=20")["data.max_response_length"]
     assert refused.level == "FAIL" and "64 of 64 train rows are longer than 170 tokens" in refused.line
     enough = re.search(r"use (\d+) or data.truncation=right", refused.line)
-    assert enough and found(f"data.max_response_length={enough[1]}")["lengths train"].level == "OK"
+    assert enough and int(enough[1]) < 200, "longer than an answer may be, and not than both"
+    assert found(f"data.max_response_length={enough[1]}")["lengths train"].level == "OK"
     filtered = found("data.max_response_length=20", "data.truncation=filter")
     assert filtered["data.max_response_length"].level == "FAIL"  # verl leaves out no rows of SFT
     assert found("data.max_response_length=20", "data.truncation=right")["data.max_response_length"].level == "WARN"
@@ -155,56 +174,15 @@ THINKING = (  # as that of Qwen3: an answer that ends a conversation is written 
     "{% endif %}{{ turn.content }}{% if turn.role == 'assistant' %}<eos>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-ONE_USER = "{% if messages[0].role != 'user' %}{{ raise_exception('no question') }}{% endif %}" + TEMPLATE
 
 
-@pytest.mark.parametrize(("template", "same"), [(True, True), (ONE_USER, True), (THINKING, False)])
-def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path, template: bool | str, same: bool) -> None:
+def test_a_conversation_that_is_another_one_turn_by_turn(tmp_path: Path) -> None:
     """multiturn_sft_dataset.py:456, where verl itself says the same of such folders."""
-    Model(random=True, template=template).save(tmp_path / "model")
+    Model(random=True, template=THINKING).save(tmp_path / "model")
     chat = [("user", "1+1?"), ("assistant", "2"), ("user", "2+1?"), ("assistant", "3")]
-    rows = [{"messages": [{"role": role, "content": f"{n} {text}"} for role, text in chat]} for n in range(16)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = [{"messages": [{"role": role, "content": f"{n} {text}"} for role, text in chat]} for n in range(16)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     typed = ["engine=verl", "algorithm=sft", "hardware=gpu", f"model={tmp_path}/model", f"data={tmp_path}/rows.jsonl"]
-    typed += ["data.train_batch_size=8"]
-
-    def found(*more: str) -> list[str]:
-        return [line.line for line in plan([*typed, *more]).results if line.subject == "data.ignore_input_ids_mismatch"]
-
-    if same:
-        assert not found()
-        return
-    (line,) = found()
+    results = plan([*typed, "data.train_batch_size=8"]).results
+    (line,) = [one.line for one in results if one.subject == "data.ignore_input_ids_mismatch"]
     assert f"false, and {tmp_path}/rows.jsonl:1 written turn by turn is not what the chat template writes of it" in line
-    assert not found("data.ignore_input_ids_mismatch=true")
-
-
-def test_files_that_cannot_be_joined_are_named(folder: Path) -> None:
-    """rl_dataset.py:180, which joins them after Ray has started."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    table = pq.read_table(folder / "train.parquet")
-    for name, index in (("other", "1"), ("more", 1)):
-        added = table.append_column("extra_info", pa.array([{"index": index}] * len(table)))
-        pq.write_table(added, folder / f"{name}.parquet")
-
-    def found(*names: str) -> list[str]:
-        files = ",".join(f"{folder}/{name}.parquet" for name in names)
-        typed = [word.format(folder=folder) for word in GRPO if "train_files" not in word]
-        results = plan(["engine=verl", *typed, f"data.train_files=[{files}]"]).results
-        return [result.line for result in results if "another type" in result.message]
-
-    (line,) = found("train", "more", "other")
-    assert f"data.train_files: {folder}/other.parquet: extra_info.index is of another type" in line
-    assert "(int64 vs string)" in line
-    assert not found("train", "more") and not found("train")
-
-
-def test_a_plan_loads_neither_torch_nor_verl() -> None:
-    code = (
-        "import sys\nfrom launcher.preflight.plan import plan\nassert plan([], recipe='verl-grpo-gsm8k').run\n"
-        "print(sorted({'torch', 'verl', 'ray', 'transformers', 'vllm'} & {*sys.modules}))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "[]"

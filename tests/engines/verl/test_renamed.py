@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.engines.verl.config.compose import compose
+from launcher.engines.verl.config.defaults import Program
 
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 OUT = "leave it out"
@@ -36,20 +37,15 @@ SFT = {
 }
 
 
-def fix_of(key: str, *more: str, program: str = "ppo") -> str:
-    (problem,) = compose([*more, f"{key}=1"], program).problems  # type: ignore[arg-type]
-    return problem.fix
-
-
-@pytest.mark.parametrize(("key", "fix"), PPO.items(), ids=PPO)
-def test_a_key_that_verl_has_not_has_its_answer(key: str, fix: str) -> None:
-    assert fix_of(key) == fix
-
-
-@pytest.mark.parametrize(("key", "fix"), SFT.items(), ids=SFT)
-def test_a_key_of_sft_has_its_answer(key: str, fix: str) -> None:
-    assert fix_of(key, program="sft") == fix
-
-
-def test_what_is_meant_depends_on_the_backend() -> None:
-    assert fix_of(f"{REF}.param_offload", "model_engine=megatron") == f"did you mean {REF}.megatron.param_offload?"
+@pytest.mark.parametrize(
+    ("program", "more", "fixes"),
+    [
+        ("ppo", [], PPO),
+        ("sft", [], SFT),
+        ("ppo", ["model_engine=megatron"], {f"{REF}.param_offload": f"did you mean {REF}.megatron.param_offload?"}),
+    ],
+    ids=["ppo", "sft", "megatron"],
+)
+def test_a_key_that_verl_has_not_has_its_answer(program: Program, more: list[str], fixes: dict[str, str]) -> None:
+    problems = compose([*more, *(f"{key}=1" for key in fixes)], program).problems
+    assert {problem.where: problem.fix for problem in problems} == fixes and len(problems) == len(fixes)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.core import checkpoints
 from launcher.engines.verl import saved
 
@@ -79,16 +81,20 @@ def test_without_rows_has_all_but_the_state_of_the_loader(tmp_path: Path) -> Non
     assert (made / "actor" / "model_world_size_2_rank_0.pt").is_file() and (source / "data.pt").is_file()
 
 
-def test_a_folder_of_verl_is_listed_and_repaired_by_command(tmp_path: Path, commands: Any) -> None:
+def test_a_folder_of_verl_is_listed_and_repaired_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written outside of rlrun, and its tracker left empty by a crash."""
     shards(tmp_path / "ckpt" / "global_step_10")
     (shards(tmp_path / "ckpt" / "global_step_20") / "data.pt").unlink()
     (tmp_path / "ckpt" / saved.TRACKER).touch()
-    call = commands(tmp_path)
-    listed = json.loads(call("checkpoints", "list", "ckpt", "--json").stdout)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, ["checkpoints", *words])
+
+    listed = json.loads(call("list", "ckpt", "--json").stdout)
     assert [(one["step"], one["complete"], one["tracked"]) for one in listed] == [(20, False, False), (10, True, False)]
-    assert "names 10 now" in call("checkpoints", "repair", "ckpt").stdout
-    (listed,) = [one for one in json.loads(call("checkpoints", "ckpt", "--json").stdout) if one["tracked"]]
+    assert "names 10 now" in call("repair", "ckpt").stdout
+    (listed,) = [one for one in json.loads(call("ckpt", "--json").stdout) if one["tracked"]]
     assert listed["step"] == 10
-    refused = call("checkpoints", "export", "ckpt", "--step", "20", "--to", "hf", "--out", "out")
-    assert refused.returncode == 2 and "use 20 or 10" in refused.stderr
+    refused = call("export", "ckpt", "--step", "20", "--to", "hf", "--out", "out")
+    assert refused.exit_code == 2 and "use 20 or 10" in refused.output
