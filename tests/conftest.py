@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -190,6 +191,14 @@ def _texts_are_parsed_once() -> Iterator[None]:
         for module in (judge, run_judge):
             patch.setattr(module, "parse_condition", parse)
         yield
+
+
+@pytest.fixture(scope="module")
+def without_gc() -> Iterator[None]:
+    """For tests that hold the syntax of all files: looking at it for garbage takes twice the time of reading it."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,3 @@ def test_a_canary_would_be_found(canaries: Any) -> None:
         text = canaries.Seen({"a": b"x" + form + b"y"})
         assert text.found(canary) == ["a"]
     assert canaries.Seen({"a": b"nothing"}).found(canary) == []
-
-
-def test_the_benchmark_is_there_to_be_run() -> None:
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "make secrets" in told

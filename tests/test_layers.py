@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_gc")
 
 BELOW = {
     "clusters.nodes": "core",
@@ -145,23 +150,23 @@ def parsed(path: Path) -> ast.Module:
 def imported(path: Path, *, late: bool = True) -> set[str]:
     """Modules that `path` imports when it runs; what only the type checker reads is left out, and what functions import
     unless `late`."""
-    tree = parsed(path)
-    unseen = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
     found: set[str] = set()
-    for node in ast.walk(tree) if late else tree.body:
-        if id(node) in unseen:
-            continue
+    for node in statements(parsed(path)) if late else parsed(path).body:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{path} imports by dots; say the whole name"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All below a node, at any depth, but for what only the type checker reads; expressions hold none."""
+    for inner in ast.iter_child_nodes(node):
+        for_types = isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == "TYPE_CHECKING"
+        if isinstance(inner, ast.stmt | ast.ExceptHandler | ast.match_case) and not for_types:
+            yield inner
+            yield from statements(inner)
 
 
 def package_of(path: Path) -> str:

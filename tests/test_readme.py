@@ -9,8 +9,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 from launcher.config.resolve import resolve
+from launcher.core.problems import Code
 
 ROOT = Path(__file__).parents[1]
 LONGEST_README = 140
@@ -73,3 +75,9 @@ def test_the_page_of_commands_events_and_metrics_is_up_to_date():
     """`make settings` writes it."""
     tables = runpy.run_path(str(ROOT / "docs" / "tables.py"))
     assert tables["page"]() == (ROOT / "docs" / "reference.md").read_text()
+
+
+def test_every_code_of_a_problem_has_a_row_with_an_example_and_what_to_do():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| `✗ [^`]+` \| (.+) \|$", page, re.MULTILINE))
+    assert sorted(rows) == sorted(get_args(Code)) and all(rows.values())

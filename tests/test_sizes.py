@@ -1,10 +1,15 @@
-"""A file can be read in one sitting, and a function has few ways through it."""
+"""A file can be read in one sitting, a function has few ways through it, and a class name means one thing."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_gc")
 ROOT = Path(__file__).parents[1]
 FILES = [path for folder in ("launcher", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
 LINES, COMPLEXITY = 500, 15
@@ -32,7 +37,10 @@ def complexity(function: ast.AST) -> int:
     return total
 
 
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in FILES}
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """All of each file."""
+    return {path.relative_to(ROOT).as_posix(): [*ast.walk(ast.parse(path.read_text()))] for path in FILES}
 
 
 def test_no_file_is_too_long():
@@ -43,8 +51,8 @@ def test_no_file_is_too_long():
 def test_no_function_is_too_complex():
     functions = [
         (complexity(node), f"{path}:{node.lineno} {node.name}")
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path, found in nodes().items()
+        for node in found
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     complex_functions = [found for found in functions if found[0] > COMPLEXITY]
@@ -71,9 +79,13 @@ def _swallowed(handler: ast.ExceptHandler) -> set[str]:
 def test_no_error_is_swallowed():
     """A bare or broad `except` hides what nobody thought of."""
     broad = {
-        path: [
-            node.lineno for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and _swallowed(node) & BROAD
-        ]
-        for path, tree in TREES.items()
+        path: [node.lineno for node in found if isinstance(node, ast.ExceptHandler) and _swallowed(node) & BROAD]
+        for path, found in nodes().items()
     }
     assert {path: len(lines) for path, lines in broad.items() if lines} == ALLOWED, broad
+
+
+def test_no_class_name_twice():
+    of_ours = [found for path, found in nodes().items() if path.startswith("launcher/")]
+    counted = Counter(node.name for found in of_ours for node in found if isinstance(node, ast.ClassDef))
+    assert not {name for name, count in counted.items() if count > 1}
