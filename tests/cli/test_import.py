@@ -37,6 +37,8 @@ python3 -m verl.trainer.main_ppo \\
     trainer.n_gpus_per_node=8 trainer.nnodes=1 trainer.total_epochs=15 \\
     trainer.project_name='gsm8k' trainer.experiment_name="grpo_$(date +%m%d)" $@
 """
+SFT = "torchrun --nnodes=1 --nproc_per_node=4 -m verl.trainer.sft_trainer model.path=a/b data.train_files=a.parquet"
+"""A launch that is read in a tenth of the time."""
 
 
 @pytest.fixture(autouse=True)
@@ -86,71 +88,61 @@ def test_defaults_of_verl_that_are_not_ours_are_named(grpo: ImportedLaunch) -> N
     assert not [word for word in grpo.arguments if word.startswith(("algorithm.clip_ratio_low", "optim.betas"))]
 
 
-def test_arguments_of_the_script_are_given_after_two_dashes(folder: Path) -> None:
-    (made,) = of_text(folder, GRPO, "Qwen/Qwen3-4B", "actor_rollout_ref.rollout.temperature=0.7").launches
+def test_what_the_script_is_given_and_what_only_running_could_tell(folder: Path) -> None:
+    """One launch on several machines, with a secret."""
+    secret = "c0ffee" * 6
+    text = GRPO.replace(
+        "n_gpus_per_node=8 trainer.nnodes=1", "n_gpus_per_node=$(nvidia-smi -L | wc -l) trainer.nnodes=4"
+    )
+    arguments = ("Qwen/Qwen3-4B", "actor_rollout_ref.rollout.temperature=0.7")
+    found = of_text(folder, f"export WANDB_API_KEY={secret}\n{text}", *arguments)
+    (made,) = found.launches
     assert made.run and (made.run.model.label, made.run.sampler.temperature) == ("Qwen3-4B", 0.7)
+    assert made.run.hardware.nnodes == 4 and "cluster=ray" in made.arguments
+    assert any("trainer.n_gpus_per_node=" in note and "is left out" in note for note in made.notes)
+    assert any("date +%m%d" in note for note in found.notes)
+    assert secret not in " ".join(made.arguments) and any("WANDB_API_KEY" in note for note in made.notes)
     shutil.copy(CASES / "sft_torchrun.sh", folder)
     with pytest.raises(Problems, match="the script ended here before it started anything"):
         import_script(folder / "sft_torchrun.sh")
 
 
-def test_torchrun_says_how_many_gpus_and_several_machines_need_a_cluster(folder: Path) -> None:
-    script = (
-        "torchrun --nnodes=1 --nproc_per_node=4 -m verl.trainer.sft_trainer model.path=a/b data.train_files=a.parquet"
-    )
-    (made,) = of_text(folder, script).launches
+def test_torchrun_says_how_many_gpus(folder: Path) -> None:
+    (made,) = of_text(folder, SFT).launches
     assert made.run and made.run.hardware.n_gpus_per_node == 4 and type(made.run.algorithm).__name__ == "SFT"
-    (made,) = of_text(folder, GRPO.replace("trainer.nnodes=1", "trainer.nnodes=4")).launches
-    assert made.run and made.run.hardware.nnodes == 4 and "cluster=ray" in made.arguments
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        ("rollout.n=5", "rollout.nn=5", "actor_rollout_ref.rollout.nn: verl has no such key; did you mean"),
-        ("main_ppo", "main_eval", "verl.trainer.main_eval is none of the programs of verl that are started here"),
-        ("$@", "trainer.resume_mode=never", "trainer.resume_mode: is verl's name; use rlrun train --resume RUN"),
-    ],
-)
-def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path, before: str, after: str, line: str) -> None:
-    (made,) = of_text(folder, GRPO.replace(before, after)).launches
-    assert [str(problem) for problem in made.problems if f"{folder}/run.sh:4: {line}" in str(problem)]
-
-
-def test_what_only_running_could_tell_is_left_to_the_reader(folder: Path) -> None:
-    found = of_text(folder, GRPO.replace("n_gpus_per_node=8", "n_gpus_per_node=$(nvidia-smi -L | wc -l)"))
-    (made,) = found.launches
-    assert any("trainer.n_gpus_per_node=" in note and "is left out" in note for note in made.notes)
-    assert any("date +%m%d" in note for note in found.notes)
-
-
-def test_a_secret_stays_in_the_shell(folder: Path) -> None:
-    secret = "c0ffee" * 6
-    (made,) = of_text(folder, f"export WANDB_API_KEY={secret}\n{GRPO}").launches
-    assert secret not in " ".join(made.arguments) and any("WANDB_API_KEY" in note for note in made.notes)
-
-
-def test_recipes_are_written_and_read_again(folder: Path, grpo: ImportedLaunch) -> None:
-    (folder / "run.sh").write_text(GRPO)
-    result = call("run.sh", "-o", "made.sh")
-    assert result.exit_code == 1, result.output  # the rows are not there
-    assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in result.output and "train.parquet" in result.output
-    (command,) = recipes.commands(folder / "made.sh")
-    assert command.passes_on and resolve(command.request.texts) == grpo.run
-    again = call("run.sh", "-o", "made.sh")
-    assert again.exit_code == 2 and "made.sh: is there already; use -o FILE.sh, or delete it" in again.output
-
-
-def test_a_word_that_is_no_setting_is_in_the_recipe_too(folder: Path) -> None:
-    (made,) = of_text(folder, GRPO.replace("$@", "template=chat")).launches
+def test_what_cannot_be_taken_over_is_refused_with_its_line(folder: Path) -> None:
+    """And stands in the recipe all the same."""
+    wrong = GRPO.replace("rollout.n=5", "rollout.nn=5").replace("$@", "trainer.resume_mode=never template=chat")
+    made, other = of_text(folder, f"{wrong}python3 -m verl.trainer.main_eval data.path=a.parquet\n").launches
+    lines = "\n".join(map(str, [*made.problems, *other.problems]))
+    for line in (
+        "4: actor_rollout_ref.rollout.nn: verl has no such key; did you mean",
+        "4: trainer.resume_mode: is verl's name; use rlrun train --resume RUN",
+        "18: verl.trainer.main_eval is none of the programs of verl that are started here",
+    ):
+        assert f"{folder}/run.sh:{line}" in lines
     assert any("template" in str(problem) for problem in made.problems)
     assert "template=chat" in recipe(made, "run.sh", date(2026, 1, 1))
 
 
+def test_recipes_are_written_and_read_again(folder: Path, grpo: ImportedLaunch) -> None:
+    (folder / "run.sh").write_text(GRPO.replace('%m%d)"', '%m%d)${SUFFIX}"'))
+    result = call("run.sh", "-o", "made.sh")
+    assert result.exit_code == 1, result.output  # the rows are not there
+    line = "run.sh:17: ${SUFFIX}: not set in the script; empty as in a clean shell; use --env SUFFIX=VALUE"
+    assert f"· {line}" in result.output.splitlines()
+    assert "actor_rollout_ref.rollout.n=5: taken as sampler.n=5" in result.output and "train.parquet" in result.output
+    (command,) = recipes.commands(folder / "made.sh")
+    assert command.passes_on and resolve(command.request.texts) == grpo.run
+    (folder / "run.sh").write_text(SFT)
+    again = call("run.sh", "-o", "made.sh")
+    assert again.exit_code == 2 and "made.sh: is there already; use -o FILE.sh, or delete it" in again.output
+
+
 def test_several_launches_are_several_recipes(folder: Path) -> None:
-    (folder / "run.sh").write_text(
-        f"for lr in 1e-6 5e-7; do\n{GRPO.replace('$@', 'actor_rollout_ref.actor.optim.lr=$lr')}done\n"
-    )
+    (folder / "run.sh").write_text(f"for lr in 1e-6 5e-7; do\n{SFT} optim.lr=$lr\ndone\n")
     result = call("run.sh", "--json")
     node = json.loads(result.output)
     assert [one["path"] for one in node["recipes"]] == ["rlrun-run.sh", "rlrun-run-2.sh"]
@@ -163,7 +155,7 @@ def test_several_launches_are_several_recipes(folder: Path) -> None:
 
 def test_variables_of_the_shell_are_given(folder: Path) -> None:
     script = folder / "run.sh"
-    script.write_text(f"set -u\n{GRPO.replace('$MODEL', '$MODELS/x')}")
+    script.write_text(f"set -u\n{SFT.replace('a/b', '$MODELS/x')}")
     result = call("run.sh")
     assert result.exit_code == 2
     assert "MODELS is not set, and set -u ends the script there; use --env MODELS=VALUE" in " ".join(
@@ -176,12 +168,6 @@ def test_variables_of_the_shell_are_given(folder: Path) -> None:
         assert result.exit_code == 2 and "is no variable with its value; use --env NAME=VALUE" in result.output
     with pytest.raises(Problems, match="ends the script there; give its own arguments after --"):
         of_text(folder, "python3 -m verl.trainer.main_ppo x=${1:?a path}\n")
-
-
-def test_a_variable_that_is_not_set_is_named_with_its_line(folder: Path) -> None:
-    (folder / "run.sh").write_text(GRPO.replace("$MODEL", "${BASE_MODEL}/x"))
-    line = "run.sh:9: ${BASE_MODEL}: not set in the script; empty as in a clean shell; use --env BASE_MODEL=VALUE"
-    assert f"· {line}" in call("run.sh").output.splitlines()
 
 
 def test_why_no_launch_is_found_is_shown(folder: Path) -> None:

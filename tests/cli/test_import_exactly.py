@@ -10,8 +10,10 @@ from launcher.config.resolve import resolve
 from launcher.core.overrides import key_of
 from launcher.engines.verl.config.compose import compose
 from launcher.engines.verl.passed_on import as_passed_on
+from launcher.tools.importing.launches import Launch
 from launcher.tools.importing.script import import_script
 from launcher.tools.importing.verl_config import config_of, differing, program_of
+from launcher.tools.importing.written_configs import with_written_config
 
 A, R, M = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS = "data.train_files=train.parquet data.val_files=val.parquet"
@@ -85,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WIDE = ("ppo with kl", "dapo", "gspo, clipped higher, dynamic, offloaded, validated, in turns", "sft with lora")
+WIDE = ("ppo with kl", "gspo, clipped higher, dynamic, offloaded, validated, in turns", "sft with lora")
 """Those that between them have most of the keys."""
 
 
@@ -107,40 +109,34 @@ def test_the_config_is_the_scripts(folder: Path, names: tuple[str, ...]) -> None
     assert {name: keys for name, keys in wrong.items() if keys} == {}
 
 
-def test_a_key_that_older_versions_did_not_have_is_set(folder: Path) -> None:
-    """`+trainer.val_before_train=False` of older scripts, which verl 0.9.1 refuses for its plus."""
-    (folder / "run.sh").write_text(
-        f"python3 -m {RL} {GRPO} +trainer.val_before_train=False +data.shuffle=False +data.seed=7\n"
-    )
-    (made,) = import_script(folder / "run.sh").launches
-    assert not made.problems
-    config = config_of(resolve(made.arguments))
-    assert (config["trainer"]["val_before_train"], config["data"]["shuffle"], config["data"]["seed"]) == (
-        False,
-        False,
-        7,
-    )
-    assert [
-        change.before for change in made.changes if change.before.startswith("+") and "has this key" in change.message
-    ]
-
-
 def test_a_training_backend_that_is_not_taken_is_refused(folder: Path) -> None:
     (folder / "run.sh").write_text(f"python3 -m verl.trainer.sft_trainer {ROWS} model.path=a/b engine=veomni\n")
     (made,) = import_script(folder / "run.sh").launches
     assert [problem.got for problem in made.problems if "backend veomni" in problem.got]
 
 
-@pytest.mark.parametrize("flags", ["--config-path=$PWD/made --config-name=mine", "-cp $PWD/a -cn ../made/mine.yaml"])
-def test_a_config_that_the_script_writes_is_read(folder: Path, flags: str) -> None:
+def test_a_config_that_the_script_writes_is_read(folder: Path) -> None:
+    """And `+trainer.val_before_train=False` of older scripts, which verl 0.9.1 refuses for its plus, is set."""
     heredoc = "mkdir -p made a\ncat > made/mine.yaml <<EOF\n" + OWN + "trainer: {save_freq: $(date +%d)}\nEOF\n"
-    (folder / "run.sh").write_text(f"{heredoc}python3 -m {RL} {flags} {GRPO}\n")
+    older = ["trainer.val_before_train=False", "data.shuffle=False", "data.seed=7"]
+    words = f"-cp $PWD/a -cn ../made/mine.yaml {GRPO} {' '.join(f'+{word}' for word in older)}"
+    (folder / "run.sh").write_text(f"{heredoc}python3 -m {RL} {words}\n")
     (made,) = import_script(folder / "run.sh").launches
     assert not made.problems, made.problems
-    wanted = compose([f"--config-path={folder / 'config'}", "--config-name=own", *GRPO.split()], "ppo").config
+    given = [f"--config-path={folder / 'config'}", "--config-name=own", *GRPO.split(), *older]
+    wanted, found = compose(given, "ppo").config, config_of(resolve(made.arguments))
     wanted["actor_rollout_ref"]["rollout"]["name"] = "vllm"
-    assert [*differing(wanted, config_of(resolve(made.arguments)))] == []
+    assert [*differing(wanted, found)] == []
+    assert (found["trainer"]["val_before_train"], found["data"]["shuffle"], found["data"]["seed"]) == (False, False, 7)
+    assert any(each.before.startswith("+") and "has this key" in each.message for each in made.changes)
     assert [note.partition(": ")[2] for note in made.notes] == [
         "mine.yaml: trainer: {save_freq: {date +%d}} is left out; only running the script tells {date +%d}"
     ]
     assert not (folder / "made").exists()
+
+
+@pytest.mark.parametrize("flags", ["--config-path=/w/made --config-name=mine", "-cp a -cn ../made/mine.yaml"])
+def test_flags_that_choose_a_written_config(folder: Path, flags: str) -> None:
+    launch = Launch("run.sh:1", RL, (*flags.split(), "x=1"), folder="/w")
+    found = with_written_config(launch, {"/w/made/mine.yaml": OWN}, [], folder)
+    assert found.launch.words[1:] == ("--config-name=mine", "x=1") and (folder / "mine.yaml").read_text() == OWN
