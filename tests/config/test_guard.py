@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,19 @@ def refused(within: Callable[[float], AbstractContextManager[None]]) -> Refused:
     of three counts, as the first may import much, and a machine may be slow for a moment."""
 
     def once(call: Callable[[], object]) -> list[str]:
-        with within(1.0):
-            try:
-                call()
-            except Problems as problems:
-                return problems.lines
+        try:
+            call()
+        except Problems as problems:
+            return problems.lines
         return []
 
     def lines(call: Callable[[], object]) -> list[str]:
         for _ in range(2):
-            with suppress(AssertionError):
-                return once(call)
-        return once(call)
+            begin, found = time.process_time(), once(call)
+            if time.process_time() - begin <= 1.0:
+                return found
+        with within(1.0):
+            return once(call)
 
     return lines
 
@@ -217,21 +219,14 @@ def test_many_words_without_an_equals_sign_cost_little(within: Callable[[float],
 # ---- the real command
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["train", *BASE, "data.x=" + "a" * 100_000], ["plan", *[f"data.x{n}=1" for n in range(10_000)]],
-     ["plan", "--config-dir", "bomb", "algorithm=mine", *BASE[1:]]],
-    ids=lambda words: " ".join(words)[:40],
-)  # fmt: skip
-def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path) -> None:
+def test_the_command_refuses_at_once(commands: Any, here: Path) -> None:
     (here / "bomb" / "algorithm").mkdir(parents=True)
     (here / "bomb" / "algorithm" / "mine.yaml").write_text(BOMB)
-    process = commands(here).begin(*words)
+    process = commands(here).begin("train", "--config-dir", "bomb", "algorithm=mine", *BASE[1:])
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     output = (here / "said").read_text()
-    ends = (2, "cannot start: 1 FAIL\n\nFAIL  ") if words[0] == "plan" else (2, "✗ ")
-    assert process.returncode == ends[0] and output.startswith(ends[1]) and "Traceback" not in output, output[:2000]
+    assert process.returncode == 2 and output.startswith("✗ ") and "Traceback" not in output, output[:2000]
     assert used.ru_utime + used.ru_stime <= 10  # minutes, or memory without end, where nothing were bounded
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]
 
