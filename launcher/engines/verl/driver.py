@@ -50,6 +50,8 @@ def main() -> int:
     if start == 0:
         name, algorithm = f"{folder.parent.name}/{folder.name}", type(run.algorithm).__name__
         process.emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
+    else:  # emitted again: the log goes back to just before it
+        process.emit(saved_event(start))
     process.emit(Phase(name="loading"))
     (folder / words.WORK).mkdir(mode=0o700, exist_ok=True)
     words.log_file(folder).unlink(missing_ok=True)
@@ -75,6 +77,10 @@ def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
         rows=counts.train, refused=0, val_rows=counts.val, val_refused=0,
         steps_per_epoch=run.steps_per_epoch(counts.train), steps=run.total_steps(counts.train),
     )  # fmt: skip
+
+
+def saved_event(step: int) -> Saved:
+    return Saved(step=step, path=f"checkpoints/{checkpoints.name_of(step)}")
 
 
 def cores(run: RunSpec) -> list[str]:
@@ -210,7 +216,7 @@ class VerlRun:
         try:
             if not saved.take_over(self.folder, step, self._validated.get(step)):
                 return
-            yield Saved(step=step, path=f"checkpoints/{checkpoints.name_of(step)}")
+            yield saved_event(step)
             saved.retain(self.folder, trainer.keep_last, trainer.keep_best, trainer.best_metric, step)
         except OSError as error:
             yield Alert(step=step, text=f"the checkpoint of step {step} could not be kept: {error}")

@@ -68,9 +68,12 @@ def test_all_that_verl_reports_arrives(words: Words, tmp_path: Path, commands: A
 
 def test_a_killed_verl_is_started_again_from_its_newest_checkpoint(words: Words, tmp_path: Path, commands: Any) -> None:
     call = commands(tmp_path)
-    ran = call("train", *words("trainer.experiment_name=a", wrong=f"kill=5,once={tmp_path}/mark"))
+    ran = call(
+        "train", *words("trainer.experiment_name=a", "trainer.keep_last=9", wrong=f"kill=5,once={tmp_path}/mark")
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     run = call.run("a")
+    assert saved(run) == [2, 4, 6] == [event.step for event in events(run, Saved)]
     assert steps(run) == [0, 1, 2, 3, 4, 5, 6] == [event.step for event in events(run, HeldOutScores)]
     assert "went back to step 4" in (run / "console.log").read_text() or "restart" in ran.stdout + ran.stderr
 
