@@ -124,6 +124,7 @@ def test_a_step_its_groups_and_their_tokens(ask):
     found = ask("steps/6")
     assert found["metrics"]["critic/score/mean"] == 0.6 and found["phases"] == {"step": 1.5}
     assert [each["group"] for each in found["groups"]] == [1, 2] and found["groups"][0]["spread"] == 1.0
+    assert (found["nearest"], ask("steps/2")["nearest"], ask("steps/4")["nearest"]) == (6, 1, 6)
     assert ask("groups")["total"] == 4
     assert [each["step"] for each in ask("groups", size=3, page=2)["items"]] == [1]
     assert ask("groups", step=1)["total"] == 2 and ask("groups", step=9)["items"] == []

@@ -68,6 +68,8 @@ class StepFacts(BaseModel):
     at: float
     metrics: dict[str, Number]
     groups: list[GroupSummary]
+    nearest: int | None
+    """The nearest step whose groups were kept."""
     phases: dict[str, Number]
 
 
@@ -115,7 +117,8 @@ def get_step(run: UsesRun, step: int) -> Json:
     """All that is known of one step."""
     metrics = run.metrics_of(step)
     groups = [group_summary(each) for each in run.columns.events(TrainingGroup, steps=[step])]
+    kept = run.columns.places_of(TrainingGroup)[:, 3].tolist()
     return Json({
         "step": step, "at": float(run.columns.at[run.row_of(step)[-1]]), "metrics": metrics, "groups": groups,
-        "phases": phases_of(metrics),
+        "nearest": min(kept, key=lambda other: abs(other - step), default=None), "phases": phases_of(metrics),
     })  # fmt: skip

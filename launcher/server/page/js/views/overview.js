@@ -87,7 +87,7 @@ function FindingCard({ job, finding, place }) {
     </dl>
     <p class="row">
       ${settingsIn(finding.fix ?? "").map((each) => html`<a class="button" href="/launch?from=${job.uuid}&set=${encodeURIComponent(each)}">Use ${each}</a>`)}
-      ${step >= 0 ? html`<a href="/run/${job.uuid}/step/${Math.max(step, 1)}">answers and tokens of step ${number(Math.max(step, 1))}</a>` : null}
+      ${step >= 0 ? html`<a href="/run/${job.uuid}/step/${Math.max(step, 1)}">metrics and answers of step ${number(Math.max(step, 1))}</a>` : null}
     </p>
   </article>`;
 }
