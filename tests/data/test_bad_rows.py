@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -35,22 +36,18 @@ BAD = [
 ]
 
 
-@pytest.fixture
-def bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
-    """The bad rows of rows.jsonl by their line; each stands behind two good ones."""
+def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a preparation and by a check. Each stands behind two good ones."""
     monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
     lines = [(GOOD % (line, line)).encode() for line in range(1, 3 * len(BAD) + 1)]
     lines[2::3] = BAD
-    (tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    return {3 * (place + 1): line for place, line in enumerate(BAD)}
-
-
-def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, bad: dict[int, bytes]) -> None:
-    files = Files(train_files=(str(tmp_path / "rows.jsonl"),), format="gsm8k", on_bad_row="skip")
+    (file := tmp_path / "rows.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    files = Files(train_files=(str(file),), format="gsm8k", on_bad_row="skip", train_batch_size=8)
     folder = prepare(files, "prompts", "rows", lambda _: None)
     kept = [json.loads(line) for line in (folder / "refused.jsonl").read_text().splitlines()]
     assert all(row["reason"] for row in kept)
     found = {int(row["where"].rpartition(":")[2]): row["raw"].encode("utf-8", "surrogateescape") for row in kept}
+    bad = {3 * (place + 1): line for place, line in enumerate(BAD)}
     assert len(kept) == len(bad) and found == {**bad, 3 * len(BAD): b""}  # the longest stays in its file
     rows = pq.read_table(folder / "train.parquet").to_pylist()
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(rows)))
@@ -59,20 +56,16 @@ def test_each_bad_row_is_named_and_in_is_out_plus_refused(tmp_path: Path, bad: d
     manifest = prepared(folder)
     assert manifest and (manifest.rows, manifest.refused) == ({"train": len(truths)}, len(bad))
 
-
-def test_check_names_them_and_the_repeated_ones_and_those_in_both(tmp_path: Path, bad: dict[int, bytes]) -> None:
-    with (tmp_path / "rows.jsonl").open("ab") as file:
-        file.write((GOOD % (1, 2) + "\n").encode() * 2)
+    file.write_bytes(file.read_bytes() + (GOOD % (1, 2) + "\n").encode() * 2)  # repeated, and in both splits
     (tmp_path / "val.jsonl").write_text(GOOD % (5_000, 1) + "\n" + GOOD % (1, 2) + "\n")
-    files = Files(
-        train_files=(str(tmp_path / "rows.jsonl"),), val_files=(str(tmp_path / "val.jsonl"),), format="gsm8k",
-        train_batch_size=8,
-    )  # fmt: skip
+    files = replace(files, val_files=(str(tmp_path / "val.jsonl"),), on_bad_row="error")
     report = check("rows", files, "prompts", None, tmp_path / "out", lambda _: None)
     assert (report.refused, report.rows) == (len(bad), {"train": 2 * len(bad) + 2, "val": 2})
     assert (report.repeated, report.in_both, report.passed) == (1, 1, False)
-    found = [json.loads(line) for line in (tmp_path / "out" / "findings.jsonl").read_text().splitlines()]
-    places = [(one["kind"], one["where"].rpartition("/")[2]) for one in found if one["kind"] in ("repeated", "in both")]
+    findings = [json.loads(line) for line in (tmp_path / "out" / "findings.jsonl").read_text().splitlines()]
+    places = [
+        (one["kind"], one["where"].rpartition("/")[2]) for one in findings if one["kind"] in ("repeated", "in both")
+    ]
     assert sorted(places) == [("in both", "val.jsonl:2"), ("repeated", f"rows.jsonl:{3 * len(BAD) + 2}")]
     assert len((tmp_path / "out" / "refused.jsonl").read_text().splitlines()) == len(bad)
 

@@ -202,7 +202,7 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize(
     ("rows", "share", "held_out"),
-    [(300, 0.1, 30), (300, 0.0, 0), (300, 0.5, 150), (19, 0.5, 0), (4000, 0.5, 256)],
+    [(300, 0.1, 30), (300, 0.0, 0), (300, 0.5, 150), (19, 0.5, 0), (600, 0.5, 256)],
 )
 def test_a_share_of_the_rows_is_held_out(rows: int, share: float, held_out: int, ending: str, tmp_path: Path) -> None:
     name = tmp_path / f"sums-0001.{ending}"

@@ -264,14 +264,6 @@ def test_an_instruction_follows_what_is_asked() -> None:
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
 
 
-@pytest.mark.parametrize("key", ["functions", "images", "image", "videos", "audios"])
-def test_what_cannot_be_read_and_matters_refuses_the_row(key: str) -> None:
-    for value in (TOOLS, {"a": 1}, '[{"name": "add"}]'):
-        assert f"{key} cannot be read yet; use " in str(to_row("x:1", {**PAIR, key: value}, "pairs"))
-    for nothing in (None, [], {}, "", "[]", " {} "):
-        assert isinstance(to_row("x:1", {**CHAT, key: nothing}, "answers"), Row)
-
-
 def test_a_history_counts_beside_a_prompt_of_text_alone() -> None:
     for values in (CHAT, {**ANSWERED, "prompt": [USER]}, {"conversations": [HUMAN, GPT]}):
         assert isinstance(to_row("x:1", {**values, "history": [["a", "b"]]}, "answers"), Row)
@@ -313,42 +305,6 @@ def test_what_else_a_turn_has_is_carried_as_it_is() -> None:
     pair = to_row("x:1", {"chosen": [USER, thought], "rejected": [USER, WRONG]}, "pairs")
     assert isinstance(pair, Row)
     assert (pair.response, pair.response_extra, pair.rejected_extra) == ("2", {"reasoning_content": "Add."}, {})
-
-
-@pytest.mark.parametrize("key", ["label", "kto_tag"])
-def test_an_answer_that_is_to_be_avoided_is_not_imitated(key: str) -> None:
-    values: dict[str, Any] = {"conversations": [HUMAN, GPT]}
-    kinds: tuple[Any, ...] = ("answers", "prompts")
-    for kind in kinds:
-        for bad in (False, "False", 0, 0.0, "0"):
-            reason = str(to_row("x:1", {**values, key: bad}, kind))
-            assert reason.startswith(f"{key} is {bad!r}: as in data for KTO the answer is one to avoid")
-        for other in (True, "True", None, 1, "negative"):
-            assert isinstance(to_row("x:1", {**values, key: other}, kind), Row)
-    for values in ({"prompt": "1+1?"}, {"prompt": "1+1?", "answer": "3", "ground_truth": "2"}):  # no answer, not used
-        assert isinstance(to_row("x:1", {**values, key: False}, "prompts"), Row)
-
-
-@pytest.mark.parametrize(
-    ("flag", "got"),
-    [
-        ({"weight": 0}, "weight is 0"),
-        ({"weight": 0.5}, "weight is 0.5"),
-        ({"train": False}, "train is False"),
-        ({"loss": False}, "loss is False"),
-        ({"train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}, "train_detail is [{"),
-    ],
-)
-def test_a_turn_that_is_not_to_be_learned_is_not_learned(flag: dict[str, Any], got: str) -> None:
-    for name, turns in (("messages", [USER, BOT | flag, USER, BOT]), ("conversations", [HUMAN, GPT | flag])):
-        found = to_row("x:1", {name: turns}, "answers")
-        assert str(found).startswith(f"{name}[1].{got}")
-        assert str(found).endswith("; every assistant turn is learned, so leave the turn out")
-        assert isinstance(to_row("x:1", {name: turns}, "prompts"), Row)  # none is learned
-    found = to_row("x:1", {"prompt": "p", "completion": [BOT | flag]}, "answers")
-    assert isinstance(found, str) and found.startswith(f"completion[0].{got}")
-    on: dict[str, Any] = {"weight": 1, "train": True, "loss": None, "train_detail": []}
-    assert to_row("x:1", {"messages": [USER | flag, BOT | on]}, "answers") == row(prompt=(ASKED, SAID))
 
 
 @pytest.mark.parametrize(("text", "content"), [

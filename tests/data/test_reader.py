@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.data import reader, records
-from launcher.data.files import Files
 from launcher.data.reader import read_rows
 from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow
@@ -266,31 +265,6 @@ def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> Non
     found = read(tmp_path_factory.getbasetemp() / "any.csv", b"a,b\n" + content)
     blanks = b" \r\n"  # lines of them are no rows
     assert b"".join(map(back, found)).translate(None, blanks) == content.translate(None, blanks)
-
-
-WRITTEN = "a conversation written as text; use a list (json.loads), in JSONL or parquet"
-
-
-@pytest.mark.parametrize(
-    "turns",
-    ["[{'role': 'user', 'content': ''}]", '[ {"from": "human", "value": "q"}]', "{'content': 1, 'role': 'assistant'}"],
-)
-def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, turns: str) -> None:
-    def found(values: dict[str, str], kind: Any, **settings: Any) -> Any:
-        with (tmp_path / "x.csv").open("w") as out:
-            csv.writer(out).writerows([values, values.values()])
-        (row,) = Files(train_files=(str(tmp_path / "x.csv"),), **settings).read("train", kind)
-        return row
-
-    pair = {"prompt": "p", "chosen": "a", "rejected": "b"}
-    for values, kind in (({"prompt": "p", "completion": "c"}, "answers"), (pair, "pairs")):
-        assert not isinstance(found(values, kind), RefusedRow)
-        for key in values:
-            assert found({**values, key: turns}, kind).reason == f"{key} is {WRITTEN}"
-    for key, more in (("messages", {}), ("conversations", {}), ("chat", {"prompt_key": "chat"})):
-        assert found({key: turns, "response": "r"}, "answers", **more).reason == f"{key} is {WRITTEN}"
-    for in_json in ('[{"name": "add"}]', '{"from": "EUR", "value": 2}', '{"name": "Bo", "role": "user"}'):
-        assert found({"prompt": "p", "response": in_json}, "answers").response == in_json  # an answer may be JSON
 
 
 # ---- a JSON array
