@@ -179,14 +179,13 @@ def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, kind: 
     assert [fault.where for fault in found] == [f"step_000004/{name}"]
 
 
-def test_every_bit_of_the_manifest_counts(root: Path) -> None:
+def test_every_byte_of_the_manifest_counts(root: Path) -> None:
     path = new(root) / MANIFEST
     good = path.read_bytes()
     with path.open("r+b", buffering=0) as file:
         for place in range(len(good)):
-            for bit in range(8):
-                os.pwrite(file.fileno(), bytes([good[place] ^ 1 << bit]), place)
-                assert lines(faults(new(root))) == [f"step_000004/{MANIFEST}: is not as it was written"], (place, bit)
+            os.pwrite(file.fileno(), bytes([good[place] ^ 1 << place % 8]), place)
+            assert lines(faults(new(root))) == [f"step_000004/{MANIFEST}: is not as it was written"], place
             os.pwrite(file.fileno(), good[place : place + 1], place)
         assert faults(new(root)) == []
         for size in reversed(range(len(good))):
