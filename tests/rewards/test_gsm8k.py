@@ -93,13 +93,13 @@ def test_format_score_stays_between_wrong_and_right() -> None:
 
 
 @pytest.mark.parametrize("piece", ["1", "1.", "1,", "-", "1-", ".", "#### ", "$", " ", "1 ", "a1.1.", "\n"])
-def test_a_megabyte_takes_one_walk(piece: str) -> None:
-    response = piece * (1_000_000 // len(piece))
+def test_a_long_text_takes_one_walk(piece: str) -> None:
+    response = piece * (200_000 // len(piece))
     start = time.process_time()
     for method in ("strict", "flexible"):
         score(method, response, "18")
         score(method, "18", response)
-    assert time.process_time() - start < 30  # measured: below 0.5; a search that tries twice takes hours
+    assert time.process_time() - start < 6  # measured: below 0.1; a search that tries twice takes minutes
 
 
 @settings(max_examples=100, deadline=None, database=None)

@@ -69,7 +69,7 @@ def test_without_a_box_nothing_counts_unless_that_is_wanted() -> None:
 def test_an_expression_without_end_is_wrong_in_time_and_told() -> None:
     """It is the answer's doing: were its group left out, a policy could choose not to be judged. Two such answers to
     one prompt leave out the third, which must not leave out its group either."""
-    reward = Math(timeout_s=0.5, workers=1)
+    reward = Math(timeout_s=1.0, workers=1)
     score_safely(reward, [Answer(r"\boxed{1}", "2")])  # loaded
     hard = ["9^{9^{9^{9^9}}}", "(x+y+z+w)^{5000}", "(x+y+z+w)^{5001}"]
     answers = [Answer(rf"\boxed{{{text}}}", "2", prompt="a") for text in hard] + [Answer(r"\boxed{4/2}", "2")]
@@ -90,9 +90,9 @@ def test_it_works_outside_the_main_thread() -> None:
 
 
 @pytest.mark.parametrize("piece", [r"\boxed{", "{", r"\boxed{1}", "\\", "}{", r"\fbox {"])
-def test_a_megabyte_takes_one_walk(piece: str, within: Callable[[float], AbstractContextManager[None]]) -> None:
-    with within(3.0):
-        boxed(piece * (1_000_000 // len(piece)))
+def test_a_long_text_takes_one_walk(piece: str, within: Callable[[float], AbstractContextManager[None]]) -> None:
+    with within(0.6):
+        boxed(piece * (200_000 // len(piece)))
 
 
 def test_what_a_row_must_have_and_how_it_looks_when_right() -> None:

@@ -102,7 +102,7 @@ ADDRESS = "reward.url: got {!r}; expected http://host:port/path"
 
 @pytest.mark.parametrize(("url", "problems"), [
     ("http://h/x", []), ("https://h:8/x?n=1&key=", []), ("ftp://h/x", [ADDRESS]), ("h:80/x", [ADDRESS]),
-    ("http:///x", [ADDRESS]), ("http://me@h/x", [NAMED]),
+    ("file:///etc/passwd", [ADDRESS]), ("http:///x", [ADDRESS]), ("http://me@h/x", [NAMED]),
     ("http://:pw@h/x", [NAMED]),
     ("http://h/x?n=1&key=ab", ["reward.url: key would be kept with the run; use token_env"]),
 ])  # fmt: skip
@@ -275,20 +275,14 @@ def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"url": "localhost:8000"}, "reward.url: got 'localhost:8000'; expected http://host:port/path"),
-        ({"url": "file:///etc/passwd"}, "reward.url: got 'file:///etc/passwd'; expected http://host:port/path"),
-        ({"url": "http://me:pw@host/"},
-         "reward.url: holds a name or password, which would be kept with the run; use token_env"),
-        ({"url": "http://h/", "headers": {"Authorization": "x"}},
-         "reward.headers: Authorization would be kept with the run; use token_env"),
-        ({"url": "http://h/", "headers": {"X-Goog-Api-Key": "x"}},
+        ({"headers": {"Authorization": "x"}}, "reward.headers: Authorization would be kept with the run; use "),
+        ({"headers": {"X-Goog-Api-Key": "x"}},
          "reward.headers: X-Goog-Api-Key would be kept with the run; use token_env"),
-        ({"url": "http://h/", "headers": {"X-Author": "a\nb"}},
+        ({"headers": {"X-Author": "a\nb"}},
          "reward.headers: 'X-Author' holds characters that a header cannot carry; use printable ASCII characters"),
-        ({"url": "http://h/?v=1&key=x"}, "reward.url: key would be kept with the run; use token_env"),
-        ({"url": "http://h/", "send": ("respons",)}, None),
+        ({"send": ("respons",)}, "reward.send: an answer has no 'respons'; "),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(values: dict[str, Any], line: str | None) -> None:
-    (found,) = map(str, Remote(**values).problems())
-    assert line is None or found == line
+def test_what_is_wrong_is_named(values: dict[str, Any], line: str) -> None:
+    (found,) = map(str, Remote(url="http://h/", **values).problems())
+    assert found.startswith(line)
