@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,7 +13,6 @@ from curves import Values, around, every, growth, judged, line
 
 from launcher.core.events import Alert
 from launcher.health.profiles import read_profile
-from launcher.health.series import Series
 
 RULES = read_profile("measured")
 HELD_OUT = replace(RULES, rules={name: RULES.rules[name] for name in ("held-out-fell", "val-loss-rose")})
@@ -65,8 +64,7 @@ HEALTHY_KL: dict[str, Curve] = {
 @pytest.mark.parametrize("rises", [True, False])
 def test_a_divergence_that_grows_with_the_steps_is_no_finding(curve: str, rises: bool) -> None:
     rewards = line(0.3, 0.7, COUNT) if rises else around(0.6, 0.02, COUNT)
-    for seed in range(2):
-        assert not found({KL: noisy(HEALTHY_KL[curve], 0.1, seed), REWARD: rewards})
+    assert not found({KL: noisy(HEALTHY_KL[curve], 0.1), REWARD: rewards})
 
 
 def test_a_divergence_of_sums_may_grow_late_while_the_reward_rises() -> None:
@@ -140,18 +138,6 @@ def test_a_few_scores_of_few_items_need_a_larger_fall() -> None:
     few, many = [40 / 64, 39 / 64, 37 / 64, 35 / 64], [824 / 1319, 804 / 1319, 762 / 1319, 721 / 1319]
     assert not held_out({VAL: few})
     assert [each.rule for each in held_out({VAL: many})] == ["held-out-fell"]
-
-
-@pytest.mark.parametrize(("values", "error"), [
-    ([0.4375, 0.46875], math.sqrt(0.453125 * 0.546875 / 32)), ([824 / 1319, 1.0, 0.0], 0.0131),
-    ([0.6, 0.55, 0.4375], 0.0),  # as if rounded
-    ([0.6180339887, 0.5772156649], 0.0), ([-0.123456, 0.5], 0.0), ([12.3456789, 10.0], 0.0),
-])  # fmt: skip
-def test_the_error_of_a_share_of_items(values: Sequence[float], error: float) -> None:
-    series = Series()
-    for step, value in enumerate(values):
-        series.add(step, value)
-    assert series.item_error() == pytest.approx(error, rel=0.05)
 
 
 def test_the_gap_counts_from_the_step_of_the_first_validations() -> None:
