@@ -7,10 +7,15 @@ tools are not.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from launcher.text.encoder import Encoder, Tokens
 
 _OPEN = "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
 _TOOLS = (
@@ -159,6 +164,31 @@ def tokenizer_of(family: Family) -> PreTrainedTokenizerFast:
     )
     found.chat_template = family.template
     return found
+
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def of_letters(template: str | None, special: Sequence[str], bos: str, eos: str) -> PreTrainedTokenizerFast:
+    """A token for each character, and for each that is `special`."""
+    letters = [*map(chr, range(32, 127)), "\n"]
+    made = Tokenizer(models.WordLevel({token: number for number, token in enumerate([*special, *letters])}, "<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+    made.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    found = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", bos_token=bos, eos_token=eos
+    )
+    found.chat_template = template
+    return found
+
+
+def learnt_texts(encoder: Encoder, found: Tokens) -> list[str]:
+    """The pieces of text that are imitated."""
+    pairs = zip(encoder.tokenizer.convert_ids_to_tokens(found.ids), found.mask, strict=True)
+    return ["".join(token for token, _ in run) for marked, run in groupby(pairs, itemgetter(1)) if marked]
 
 
 def scattered(tokenizer: PreTrainedTokenizerFast, text: str, draw: random.Random) -> list[int]:

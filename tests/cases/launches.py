@@ -1,4 +1,4 @@
-"""Launches that fail and launches that are healthy: `python tests/cases/launches.py [--cases PATH] [--no-train]
+"""Launches that fail and launches that are healthy: `python tests/cases/launches.py [--cases PATH]
 [PART OF A NAME ...]`.
 
 Each case of reported/ is a failure that a user reported (`source` names the thread or the document), reduced
@@ -277,18 +277,17 @@ def _lines(results: Sequence[Said]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    asked = _arguments(argv)
+    parser = argparse.ArgumentParser(prog="launches.py")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="parts of names; all launches without any")
+    parser.add_argument("--cases", type=Path, default=CASES, help="folder of the launches, or one file of it")
+    asked = parser.parse_args(argv)
 
     def chosen(name: str) -> bool:
         return not asked.parts or any(part in name for part in asked.parts)
 
-    def judged(case: Case | Healthy) -> Outcome:
-        return _judged(case, asked.train)
-
-    with ThreadPoolExecutor(asked.jobs) as threads:
-        failing = list(threads.map(judged, [case for case in cases(asked.cases) if chosen(case.name)]))
-        fit = [case for case in healthy(asked.cases) if chosen(case.name) and (asked.train or not case.after)]
-        well = list(threads.map(judged, fit))
+    with ThreadPoolExecutor(cpu_count()) as threads:
+        failing = list(threads.map(_judged, [case for case in cases(asked.cases) if chosen(case.name)]))
+        well = list(threads.map(_judged, [case for case in healthy(asked.cases) if chosen(case.name)]))
     table = Table("launch", "named", "fix shown", "OK after", "saw", title="launches that fail")
     for row in failing:
         marks = [_mark(value) for value in (row.named, row.fix_shown, row.fine_after)]
@@ -305,20 +304,11 @@ def main(argv: Sequence[str]) -> int:
     return 0 if good >= least and not junk and fine == len(well) else 1
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="launches.py")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="parts of names; all launches without any")
-    parser.add_argument("--cases", type=Path, default=CASES, help="folder of the launches, or one file of it")
-    parser.add_argument("--jobs", type=int, default=cpu_count(), help="plans at a time")
-    parser.add_argument("--no-train", dest="train", action="store_false", help="plan only")
-    return parser.parse_args(argv)
-
-
-def _judged(case: Case | Healthy, train: bool) -> Outcome:
+def _judged(case: Case | Healthy) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here"
         if isinstance(case, Healthy):
-            return judge_healthy(case, here, in_a_process, trained if train else None)
+            return judge_healthy(case, here, in_a_process, trained)
         limit_s = case.within_s
         return judge(case, here, lambda where, words: in_a_process(where, words, limit_s))
 

@@ -1,5 +1,5 @@
-"""Names that people type, and five mistakes at once: `python tests/cases/names.py [--seed N] [--count N] [foreign]
-[misspelt] [mistakes] [PART OF A NAME ...]`.
+"""Names that people type, and five mistakes at once: `python tests/cases/names.py [foreign] [misspelt] [mistakes]
+[PART OF A NAME ...]`.
 
 first_week/names/ holds the tables: names of TRL, verl, axolotl, LLaMA-Factory and Hugging Face with the right one of
 ours, misspellings of ours, and mistakes of which combinations of five that do not interfere are drawn. Each is typed
@@ -10,7 +10,6 @@ Ends with 1 where fewer than LEAST of a table are answered.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import sys
@@ -33,8 +32,8 @@ from launcher.core.machine import cpu_count
 
 TABLES = Path(__file__).parent / "first_week" / "names"
 LEAST = {"foreign": 140 / 150, "misspelt": 1.0, "mistakes": 1.0}
-TOGETHER = 8
-"""Names in one command."""
+FIVE, TOGETHER = 5, 8
+"""Mistakes, and names, in one command."""
 MOST = 4
 """Settings of ours that one answer may name: a list of all of them is no answer."""
 CONTEXTS = {
@@ -144,7 +143,7 @@ def _shared(chosen: Sequence[Name]) -> Iterator[list[Name]]:
         yield from (others[at : at + TOGETHER] for at in range(0, len(others), TOGETHER))
 
 
-def ask_names(chosen: Sequence[Name], where: Site, ask: Ask, jobs: int) -> dict[Name, str]:
+def ask_names(chosen: Sequence[Name], where: Site, ask: Ask) -> dict[Name, str]:
     """What was said to each name that is not answered."""
 
     def of_several(shared: list[Name]) -> list[Name]:
@@ -156,7 +155,7 @@ def ask_names(chosen: Sequence[Name], where: Site, ask: Ask, jobs: int) -> dict[
         answer = ask(where, name.words)
         return "" if name.answered(answer) else _about(answer, name.key)
 
-    with ThreadPoolExecutor(jobs) as threads:
+    with ThreadPoolExecutor(cpu_count()) as threads:
         left = [name for some in threads.map(of_several, _shared(chosen)) for name in some]
         lines = dict(zip(left, threads.map(singly, left), strict=True))
     return {name: line for name, line in lines.items() if line}
@@ -220,31 +219,20 @@ def _same_place(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def combinations(pool: Sequence[Mistake], count: int, size: int = 5, seed: int = 0) -> list[tuple[Mistake, ...]]:
-    """`count` different sets of `size` mistakes that do not interfere, in random order; each mistake is used about
-    equally often. The same for the same seed."""
-    numbers = random.Random(seed)
-    used: Counter[Mistake] = Counter()
-    found: dict[frozenset[Mistake], tuple[Mistake, ...]] = {}
-    for _ in range(100 * count):
-        if len(found) == count:
-            break
-        order = sorted(pool, key=lambda mistake: (used[mistake], numbers.random()))
+def combinations(pool: Sequence[Mistake], count: int) -> list[tuple[Mistake, ...]]:
+    """`count` different sets of five mistakes that do not interfere, in random order."""
+    numbers, found = random.Random(0), dict[frozenset[Mistake], tuple[Mistake, ...]]()
+    while len(found) < count:
         drawn = list[Mistake]()
-        for mistake in order:
-            if len(drawn) < size and not any(interfere(mistake, other) for other in drawn):
+        for mistake in numbers.sample(pool, len(pool)):
+            if len(drawn) < FIVE and not any(interfere(mistake, other) for other in drawn):
                 drawn.append(mistake)
-        if len(drawn) == size and frozenset(drawn) not in found:
-            numbers.shuffle(drawn)
-            found[frozenset(drawn)] = tuple(drawn)
-            used.update(drawn)
-    if len(found) < count:
-        raise ValueError(f"only {len(found)} combinations of {size} in a pool of {len(pool)}; use a larger pool")
+        found[frozenset(drawn)] = tuple(drawn)
     return list(found.values())
 
 
 def ask_mistakes(
-    drawn: Sequence[tuple[Mistake, ...]], base: Sequence[str], where: Site, ask: Ask, jobs: int
+    drawn: Sequence[tuple[Mistake, ...]], base: Sequence[str], where: Site, ask: Ask
 ) -> list[tuple[Mistake, ...]]:
     """Of each combination those that are not named."""
 
@@ -252,17 +240,17 @@ def ask_mistakes(
         answer = ask(where, with_arguments(base, [word for mistake in combined for word in mistake.words]))
         return tuple(mistake for mistake in combined if not mistake.named(answer))
 
-    with ThreadPoolExecutor(jobs) as threads:
+    with ThreadPoolExecutor(cpu_count()) as threads:
         return list(threads.map(unnamed, drawn))
 
 
 # ---- telling
 
 
-def _names_pass(table: str, parts: Sequence[str], jobs: int) -> bool:
+def _names_pass(table: str, parts: Sequence[str]) -> bool:
     chosen = [name for name in names(table) if not parts or any(part in name.typed for part in parts)]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", SITE) as where:
-        left = ask_names(chosen, where, in_a_process, jobs)
+        left = ask_names(chosen, where, in_a_process)
     shown = Table("typed", "right", "was answered", title=f"{table}: not answered")
     for name, line in left.items():
         shown.add_row(name.typed, " or ".join([*name.right, *filter(None, [f"/{name.none}/" * bool(name.none)])]),
@@ -274,15 +262,15 @@ def _names_pass(table: str, parts: Sequence[str], jobs: int) -> bool:
     return good >= LEAST[table] * len(chosen)
 
 
-def _mistakes_pass(parts: Sequence[str], count: int, seed: int, jobs: int) -> bool:
+def _mistakes_pass(parts: Sequence[str]) -> bool:
     table = mistakes()
     drawn = [
         combined
-        for combined in combinations(table.pool, count, seed=seed)
+        for combined in combinations(table.pool, 200)
         if not parts or any(part in word for mistake in combined for word in mistake.words for part in parts)
     ]
     with tempfile.TemporaryDirectory() as folder, site(Path(folder) / "here", table.site) as where:
-        left = ask_mistakes(drawn, table.base, where, in_a_process, jobs)
+        left = ask_mistakes(drawn, table.base, where, in_a_process)
     unnamed = Counter(mistake for each in left for mistake in each)
     made = Counter(mistake for each in drawn for mistake in each)
     shown = Table("mistake", "made", "not named", title="mistakes that are not always named")
@@ -291,22 +279,14 @@ def _mistakes_pass(parts: Sequence[str], count: int, seed: int, jobs: int) -> bo
     if unnamed:
         Console().print(shown)
     good = sum(not each for each in left)
-    print(f"mistakes: all five named in {good} of {len(drawn)} commands (seed {seed})")
+    print(f"mistakes: all five named in {good} of {len(drawn)} commands")
     return good >= LEAST["mistakes"] * len(drawn)
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="names.py")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(LEAST)}, or parts of what is typed")
-    parser.add_argument("--seed", type=int, default=0, help="of the combinations")
-    parser.add_argument("--count", type=int, default=200, help="combinations of five mistakes")
-    parser.add_argument("--jobs", type=int, default=cpu_count(), help="plans at a time")
-    asked = parser.parse_args(argv)
-    tables = [table for table in LEAST if table in asked.parts] or list(LEAST)
-    parts = [part for part in asked.parts if part not in LEAST]
-    passed = [_names_pass(table, parts, asked.jobs) for table in tables if table != "mistakes"]
-    if "mistakes" in tables:
-        passed.append(_mistakes_pass(parts, asked.count, asked.seed, asked.jobs))
+    tables = [table for table in LEAST if table in argv] or list(LEAST)
+    parts = [part for part in argv if part not in LEAST]
+    passed = [_mistakes_pass(parts) if table == "mistakes" else _names_pass(table, parts) for table in tables]
     return 0 if all(passed) else 1
 
 

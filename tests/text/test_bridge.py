@@ -33,7 +33,7 @@ from launcher.text.encoder import Encoder
 
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}}]
 ROW = Row("rows.jsonl:1", (Message("user", "Where is it?"),), template_args={"tools": TOOLS})
-EPISODES = int(os.environ.get("EPISODES", "900"))
+EPISODES = int(os.environ.get("EPISODES", "300"))
 """Over all families; `make template-episodes` takes 10,000."""
 
 
@@ -321,11 +321,10 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained(name: str) -> No
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_where_the_template_keeps_all_turns_the_episode_is_what_it_writes(name: str) -> None:
-    """Calls as the template writes them, and results of tools: the whole reads as the template writes it, and what stands between
-    has the ids of its text."""
+    """Of calls and results of tools; what stands between has the ids of its text."""
     bridge, draw = bridge_of(name), random.Random(3)
     encoder = bridge.encoder
-    for _ in range(100):
+    for _ in range(25):
         history, ids = list[dict[str, Any]](), encoder.prompt_ids(ROW.prompt, ROW.template_args)
         for _ in range(draw.randint(1, 5)):
             text = call_of(name, draw.choice(["it", "the shelf", "a 12", "é"]))

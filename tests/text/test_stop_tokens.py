@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from itertools import groupby
-from operator import itemgetter
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from chats import CHATML, learnt_texts, of_letters
 
 from launcher.data.files import Files
 from launcher.spec.data import Message, Row
 from launcher.text.encoder import Encoder, Tokens
 
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 TURNS = "{% for turn in messages %}<|{{ turn.role }}|>{{ turn.content }}{% endfor %}"
 OPEN = "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 CALLS = "{% for call in turn.tool_calls %}<tool_call>{{ call.function.arguments | tojson }}</tool_call>{% endfor %}"
@@ -31,7 +24,6 @@ HARMONY = (  # an answer may have several parts, and each ends as other turns do
     "{% else %}<|start|>{{ turn.role }}<|message|>{{ turn.content }}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
-LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
 
 
 def chat(template: str) -> Encoder:
@@ -39,14 +31,7 @@ def chat(template: str) -> Encoder:
     written = re.findall(r"</?\|?[a-z_]+\|?>", template)
     roles = [f"<|{role}|>" for role in ("user", "assistant", "tool", "system") if "<|{{ turn.role }}|>" in template]
     special = list(dict.fromkeys(["<pad>", "<eos>", "<unk>", "<bos>", *written, *roles]))
-    made = Tokenizer(models.WordLevel({token: number for number, token in enumerate(special + LETTERS)}, "<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-    made.add_special_tokens([AddedToken(token, normalized=False) for token in special])
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", bos_token="<bos>", eos_token="<eos>"
-    )
-    found.chat_template = template
-    return Encoder(found, Files())
+    return Encoder(of_letters(template, special, "<bos>", "<eos>"), Files())
 
 
 @pytest.mark.parametrize(("template", "end", "others"), [
@@ -85,9 +70,3 @@ def test_every_answer_learns_its_end(template: str, learnt: list[str]) -> None:
     assert last.ids == whole.sequences[-1].ids
     assert [text for each in whole.sequences for text in learnt_texts(made, each)] == learnt
     assert learnt_texts(made, last) == learnt[-1:]
-
-
-def learnt_texts(encoder: Encoder, found: Tokens) -> list[str]:
-    """The pieces of text that are imitated."""
-    pairs = zip(encoder.tokenizer.convert_ids_to_tokens(found.ids), found.mask, strict=True)
-    return ["".join(token for token, _ in run) for marked, run in groupby(pairs, itemgetter(1)) if marked]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
+from chats import CHATML, learnt_texts, of_letters
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.settings import settings
@@ -20,11 +21,6 @@ from launcher.text.lengths import count_tokens
 from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @settings
@@ -40,15 +36,10 @@ class NoRows(Dataset):
 
 def chat_tokenizer(template: str | None = CHATML, bos: bool = False) -> PreTrainedTokenizerFast:
     """A token for each character; ends a turn with <|im_end|>; `bos` puts <s> before every text."""
-    made = Tokenizer(models.WordLevel({token: number for number, token in enumerate(SPECIAL + LETTERS)}, "<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-    made.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
+    found = of_letters(template, SPECIAL, "<s>", "<|im_end|>")
     if bos:
-        made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
-    found = PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", unk_token="<unk>", bos_token="<s>", eos_token="<|im_end|>"
-    )
-    found.chat_template = template
+        before = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+        found.backend_tokenizer.post_processor = before
     return found
 
 
@@ -67,17 +58,6 @@ def good(found: Tokens | RefusedRow) -> Tokens:
 
 def text(encoder: Encoder, ids: list[int]) -> str:
     return "".join(encoder.tokenizer.convert_ids_to_tokens(ids))
-
-
-def learnt_texts(encoder: Encoder, found: Tokens) -> list[str]:
-    """The pieces of text that are imitated."""
-    pieces, last = [""], 0
-    for number, marked in zip(found.ids, found.mask, strict=True):
-        if marked:
-            pieces = [*pieces, ""] if not last else pieces
-            pieces[-1] += encoder.tokenizer.convert_ids_to_tokens(number)
-        last = marked
-    return pieces[1:]
 
 
 def talk(*turns: str) -> tuple[Message, ...]:
@@ -128,14 +108,6 @@ def test_bos_of_a_template_is_not_doubled() -> None:
 
 
 # ---- with a chat template
-
-
-def test_a_text_is_the_users_turn() -> None:
-    chat = encoder(chat_tokenizer())
-    found = good(chat.prompt(3, row("1+1?")))
-    assert text(chat, found.ids) == "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
-    assert (found.row, found.mask) == (3, [])
-    assert found.ids.count(4) == 2  # <|im_start|> is one token, not twelve characters
 
 
 @pytest.mark.parametrize("prompt", ["1+1?", talk("user: 1+1?")])
