@@ -206,7 +206,7 @@ ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seed
 	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
 
 newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, with 3 seeds: commands, seconds, right answers
-	$(VENV)/bin/python benchmarks/newcomer.py --seeds 3
+	$(VENV)/bin/python benchmarks/newcomer.py
 
 faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
 	$(VENV)/bin/python benchmarks/ruined.py --faults
@@ -261,7 +261,7 @@ trajectory: $(VENV)/ready-dev $(PEERS)/ready  ## whole SFT and DPO trainings aga
 	$(VENV)/bin/python benchmarks/trajectory.py --peer $(PEERS)/bin/python
 
 data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
-	$(VENV)/bin/python benchmarks/data_prepare.py --peer $(PEERS)/bin/python
+	$(VENV)/bin/python benchmarks/data_prepare.py $(PEERS)/bin/python
 
 $(VERL)/ready: Makefile
 	$(PYTHON) -m venv $(VERL)

@@ -1,5 +1,5 @@
 """Plant 30 secrets, run real commands that meet them, and look for each in all that was written or said:
-`python benchmarks/canaries.py [--quick]`.
+`python benchmarks/canaries.py`.
 
 Secrets lie in the environment, in words, URLs, config files, rows, in what a reward's function, a training process, its
 children and servers say, and in a run that somebody else wrote. Each is looked for as it is, by its first half, in a
@@ -87,7 +87,7 @@ def files(home: Path) -> dict[str, bytes]:
     return {"names of files": "\n".join(map(str, found)).encode(), **texts}
 
 
-def measured(folder: Path, quick: bool) -> tuple[Seen, list[tuple[str, int, int]]]:
+def measured(folder: Path) -> tuple[Seen, list[tuple[str, int, int]]]:
     """What was seen, and name, exit code and expected exit code of each command."""
     home, given = folder / "home", folder / "given"
     home.mkdir()
@@ -95,18 +95,16 @@ def measured(folder: Path, quick: bool) -> tuple[Seen, list[tuple[str, int, int]
     with serving() as hub, plant(given, hub) as address:
         variables = environment(home, given, hub, ROOT)
         for command in commands(given, address):
-            if quick and command.slow:
-                continue
-            code = run(command.name, command.words, home, {**variables, **command.more}, seen)
+            code = run(command.name, command.words, home, variables, seen)
             ended.append((command.name, code, command.code))
     seen.texts |= files(home)
     return seen, ended
 
 
-def main(quick: bool) -> int:
+def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        seen, ended = measured(Path(folder), quick)
+        seen, ended = measured(Path(folder))
         table = Table("canary", "planted", "found in")
         leaks = 0
         for canary in CANARIES:
@@ -123,4 +121,4 @@ def main(quick: bool) -> int:
 
 if __name__ == "__main__":
     os.environ.pop("COLUMNS", None)
-    sys.exit(main("--quick" in sys.argv[1:]))
+    sys.exit(main())

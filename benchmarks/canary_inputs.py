@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,6 @@ class Command:
     name: str
     words: tuple[str, ...]
     code: int
-    slow: bool = False
-    more: dict[str, str] = field(default_factory=dict)
 
 
 class _Echo(BaseHTTPRequestHandler):
@@ -228,16 +226,16 @@ def commands(given: Path, server: str) -> list[Command]:
         Command("their log", ("logs", "old", "--root", f"{given}/runs"), 0),
         Command("their events", ("logs", "old", "--root", f"{given}/runs", "--json"), 0),
         Command("going on with theirs", ("train", "--resume", "old", "--root", f"{given}/runs"), 2),
-        Command("data check", ("data", "check", f"{given}/bad.jsonl", "--for", "answers"), 1, slow=True),
+        Command("data check", ("data", "check", f"{given}/bad.jsonl", "--for", "answers"), 1),
         Command("data prepare",
-                ("data", "prepare", f"{given}/bad.jsonl", "--for", "answers", "data.on_bad_row=skip"), 0, slow=True),
+                ("data", "prepare", f"{given}/bad.jsonl", "--for", "answers", "data.on_bad_row=skip"), 0),
         Command("data prepare of nothing", ("data", "prepare",
                 f"https://me:{values['login in data.prepare']}@host/x.jsonl"), 2),
         Command("reward bench", ("reward", "bench", *mine, "data=files", *rows), 1),
-        Command("model download", ("model", "download", "some/model"), 1, slow=True),
-        Command("training", ("train", *grpo, *asks, "trainer.experiment_name=one"), 0, slow=True),
+        Command("model download", ("model", "download", "some/model"), 1),
+        Command("training", ("train", *grpo, *asks, "trainer.experiment_name=one"), 0),
         Command("going on", ("train", "--resume", "one", f"reward.kwargs.token={values['a word of --resume']}"), 2),
-        Command("training with a function", ("train", *grpo, *mine, "trainer.experiment_name=two"), 0, slow=True),
+        Command("training with a function", ("train", *grpo, *mine, "trainer.experiment_name=two"), 0),
         Command("a crash", ("train", *conf, "algorithm=mine", "data=files", *SMALL, *rows,
-                "trainer.val_before_train=false", "trainer.experiment_name=three"), 1, slow=True),
+                "trainer.val_before_train=false", "trainer.experiment_name=three"), 1),
     ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What is learned of a chat, for the chat templates that TRL and axolotl ship, against what inference shows.
 
-    python benchmarks/chat_templates.py AXOLOTL [NAME...]
+    python benchmarks/chat_templates.py AXOLOTL
 
 AXOLOTL is a wheel of axolotl, or a folder that holds one; TRL must be importable. Each template gets eight rows. Two
 references, both written here without our encoder:
@@ -337,14 +337,12 @@ def _without_ends(text: str) -> str:
 
 
 def main() -> int:
-    place, *names = sys.argv[1:]
-    every = [*of_trl(), *of_axolotl(Path(place))]
-    judged = [judge(one) for one in every if not names or one.name in names]
+    judged = [judge(one) for one in (*of_trl(), *of_axolotl(Path(sys.argv[1])))]
     outcomes = [(one.template, name, outcome) for one in judged for name, outcome in one.outcomes.items()]
     console, count = Console(width=150), Counter(outcome.sign for _, _, outcome in outcomes)
     console.print(_table(judged))
     for template, name, outcome in outcomes:
-        if outcome.reason and (names or outcome.wrong or outcome.sign == "refused"):
+        if outcome.reason and (outcome.wrong or outcome.sign == "refused"):
             note = f"{template.source} {template.name}, {name}: {outcome.reason}"
             console.print(note, markup=False, highlight=False, soft_wrap=True)
     console.print()

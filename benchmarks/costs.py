@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from demo import cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -30,11 +30,10 @@ STEPS = {
 }
 
 
-def cpu_seconds(command: list[str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def seconds_of(command: list[str]) -> float:
+    before = cpu_seconds()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_seconds() - before
 
 
 def step_seconds(words: list[str], number: int) -> tuple[float, float]:
@@ -54,7 +53,7 @@ def main(runs: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, command in COMMANDS.items():
-            spent = [cpu_seconds(command) for _ in range(runs + 1)][1:]
+            spent = [seconds_of(command) for _ in range(runs + 1)][1:]
             starting.add_row(name, f"{statistics.median(spent):.2f}", f"{min(spent):.2f}–{max(spent):.2f}")
         for number, (name, words) in enumerate(STEPS.items()):
             seconds, speed = step_seconds(words, number)

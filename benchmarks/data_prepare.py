@@ -1,11 +1,10 @@
 """Rows to parquet, and tokens counted, against the `datasets` library in one run.
 
-`python benchmarks/data_prepare.py --peer PYTHON [--rows 1000000] [--most 4000000] [--prompts 200000] [--repeats 3]`
+`python benchmarks/data_prepare.py PYTHON`, of an environment with datasets and transformers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
+ROWS, MOST, PROMPTS, REPEATS = 1_000_000, 4_000_000, 200_000, 3
 ENOUGH, BOUND, FLAT = {"prepare": 10.0, "lengths": 2.0}, 600, 1.15
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -58,18 +58,18 @@ def same(ours: Path, theirs: Path) -> bool:
     return all(a.to_pylist() == b.to_pylist() for a, b in zip(left, right, strict=True))
 
 
-def compare_preparing(peer: str, rows: int, most: int, repeats: int, folder: Path, table: Table) -> bool:
+def compare_preparing(peer: str, folder: Path, table: Table) -> bool:
     small, large = folder / "rows.jsonl", folder / "most.jsonl"
-    write(rows, small)
+    write(ROWS, small)
     ratios, wholes, peaks, ours, theirs = [], [], [], [], []
-    for number in range(repeats):
+    for number in range(REPEATS):
         made, cpu, whole, peak = prepare(small, folder)
         out = folder / "peer.parquet"
         other, their_whole, their_peak = ran([peer, str(HERE / "datasets_peer.py"), "map", str(small), str(out)], {})
         if number == 0 and not same(made, out):
             sys.exit("the two did not write equal rows")
-        ours.append(rows / cpu)
-        theirs.append(rows / float(str(other["cpu_s"])))
+        ours.append(ROWS / cpu)
+        theirs.append(ROWS / float(str(other["cpu_s"])))
         ratios.append(ours[-1] / theirs[-1])
         wholes.append(their_whole / whole)
         peaks.append(peak)
@@ -77,18 +77,18 @@ def compare_preparing(peer: str, rows: int, most: int, repeats: int, folder: Pat
         shutil.rmtree(f"{out}.cache")
     ratio = statistics.median(ratios)
     table.add_row(
-        f"{rows:,} rows to parquet", f"{statistics.median(ours):,.0f}", f"{statistics.median(theirs):,.0f}",
+        f"{ROWS:,} rows to parquet", f"{statistics.median(ours):,.0f}", f"{statistics.median(theirs):,.0f}",
         f"{ratio:.1f} ({min(ratios):.1f}–{max(ratios):.1f})", f"≥ {ENOUGH['prepare']:.0f}",
         f"{max(peaks):.0f} / {their_peak:.0f}", f"≤ {BOUND}",
     )  # fmt: skip
     table.add_row("  from the start of the process", "", "", f"{statistics.median(wholes):.1f}", "", "", "")
     small.unlink()
-    write(most, large)
+    write(MOST, large)
     _, cpu, _, peak = prepare(large, folder)
     flat = peak / statistics.median(peaks)
     table.add_row(
-        f"{most:,} rows to parquet",
-        f"{most / cpu:,.0f}",
+        f"{MOST:,} rows to parquet",
+        f"{MOST / cpu:,.0f}",
         "",
         "",
         "",
@@ -99,47 +99,40 @@ def compare_preparing(peer: str, rows: int, most: int, repeats: int, folder: Pat
     return ratio >= ENOUGH["prepare"] and max(*peaks, peak) <= BOUND and flat <= FLAT
 
 
-def compare_counting(peer: str, prompts: int, repeats: int, folder: Path, table: Table) -> bool:
+def compare_counting(peer: str, folder: Path, table: Table) -> bool:
     """Ours counts every token of every prompt; theirs keeps the prompts of at most 512."""
     from data_tokenizer import make  # noqa: PLC0415  late: it loads transformers
 
     model, source = make(folder / "tokenizer"), folder / "rows.jsonl"
-    write(prompts, source)
+    write(PROMPTS, source)
     made, *_ = prepare(source, folder)
     ratios, ours, theirs = [], [], []
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         mine, _, _ = ran([sys.executable, str(HERE / "data_ours.py"), "lengths", str(made), str(model)], {})
         command = [peer, str(HERE / "datasets_peer.py"), "filter", str(made), str(folder / "kept"), str(model)]
         other, _, _ = ran(command, {})
-        assert mine["rows"] == other["rows"] == prompts, (mine, other)
+        assert mine["rows"] == other["rows"] == PROMPTS, (mine, other)
         ours.append(float(str(mine["cpu_s"])))
         theirs.append(float(str(other["cpu_s"])))
         ratios.append(theirs[-1] / ours[-1])
         shutil.rmtree(f"{folder / 'kept'}.cache")
     ratio = statistics.median(ratios)
     table.add_row(
-        f"{prompts:,} prompts, tokens counted", f"{prompts / statistics.median(ours):,.0f}",
-        f"{prompts / statistics.median(theirs):,.0f}", f"{ratio:.1f} ({min(ratios):.1f}–{max(ratios):.1f})",
+        f"{PROMPTS:,} prompts, tokens counted", f"{PROMPTS / statistics.median(ours):,.0f}",
+        f"{PROMPTS / statistics.median(theirs):,.0f}", f"{ratio:.1f} ({min(ratios):.1f}–{max(ratios):.1f})",
         f"≥ {ENOUGH['lengths']:.0f}", "", "",
     )  # fmt: skip
     return ratio >= ENOUGH["lengths"]
 
 
 def main() -> None:
-    ask = argparse.ArgumentParser()
-    ask.add_argument("--peer", required=True, help="python of an environment with datasets and transformers")
-    ask.add_argument("--rows", type=int, default=1_000_000)
-    ask.add_argument("--most", type=int, default=4_000_000)
-    ask.add_argument("--prompts", type=int, default=200_000)
-    ask.add_argument("--repeats", type=int, default=3)
-    given = ask.parse_args()
-    table = Table(title=f"rows a CPU second: ours / datasets, medians of {given.repeats}")
+    table = Table(title=f"rows a CPU second: ours / datasets, medians of {REPEATS}")
     for column in ("work", "ours", "datasets", "ratio (range)", "bound", "peak MiB", "bound"):
         table.add_column(column)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        good = compare_preparing(given.peer, given.rows, given.most, given.repeats, folder, table)
-        good &= compare_counting(given.peer, given.prompts, given.repeats, folder, table)
+        good = compare_preparing(sys.argv[1], folder, table)
+        good &= compare_counting(sys.argv[1], folder, table)
     Console(width=120).print(table)
     sys.exit(0 if good else 1)
 

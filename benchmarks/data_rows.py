@@ -1,10 +1,9 @@
-"""Rows for the data benchmarks, like GSM8K's in form and length: `python benchmarks/data_rows.py COUNT FILE`."""
+"""Rows for the data benchmarks, like GSM8K's in form and length."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +36,3 @@ def write(count: int, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in rows(count):
             file.write(json.dumps(row) + "\n")
-
-
-if __name__ == "__main__":
-    write(int(sys.argv[1]), Path(sys.argv[2]))

@@ -177,7 +177,7 @@ def answers(saved: Path, *others: Callable[[Path, Sequence[list[int]]], Written]
     return Found(sum(right), taught, stops, [one.turns[0].tokens for one in ours], found)
 
 
-def tried(folder: Path, template: str, vllm: bool) -> Found:
+def tried(folder: Path, template: str) -> Found:
     save_model(folder / "model", template)
     rows = write_rows(folder)
     for steps in STEPS:
@@ -185,25 +185,21 @@ def tried(folder: Path, template: str, vllm: bool) -> Found:
         saved, _ = train(folder / str(steps), rows, *words)
         if answers(saved).right == len(ANSWERS):
             break
-    return answers(saved, by_transformers, *([by_vllm] if vllm else []))
+    return answers(saved, by_transformers, by_vllm)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sources", nargs="+", type=Path, help="folders of templates, and wheels")
-    parser.add_argument("--no-vllm", action="store_true")
-    parser.add_argument("--only", default="", help="part of a template's name")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     bad = 0
     for source in asked.sources:
         for name, template in templates(source):
-            if asked.only not in name:
-                continue
             with tempfile.TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
                 try:
-                    found = tried(Path(folder), template, not asked.no_vllm)
+                    found = tried(Path(folder), template)
                     line, good = found.line, found.good
                 except (Problems, Unwritable) as error:
                     line, good = f"refused: {error}", False

@@ -5,8 +5,7 @@
 run's events and final weights; `compare` trains again and ends with 1 where one differs. A change of structure must
 leave all of them equal. Kinds of events and metrics that only the newer version has are left out of its hashes and
 counted in the table; one that it no longer has is a difference. `make equality BASE=<commit>` does both. Nothing of the
-package is imported, so that two versions of it can be compared. A third argument is part of a run's name: only such
-runs are trained (`write FILE GRPO`).
+package is imported, so that two versions of it can be compared.
 """
 
 from __future__ import annotations
@@ -102,11 +101,11 @@ def hashed(folder: Path, before: Run) -> Run:
     }  # fmt: skip
 
 
-def measured(before: Runs, wanted: str) -> Runs:
+def measured(before: Runs) -> Runs:
     found: Runs = {}
     train(LEARNT)
     for number, (name, words) in enumerate(RUNS.items()):
-        for processes in PROCESSES if wanted in name else ():
+        for processes in PROCESSES:
             run, both = f"{number}-{processes}", f"{name}, {processes}"
             train(f"{words} {SHORT} hardware.nproc_per_node={processes} trainer.experiment_name={run}")
             found[both] = hashed(Path("runs/equality") / run, before.get(both, {}))
@@ -126,11 +125,10 @@ def compare(before: Runs, after: Runs) -> bool:
     return equal
 
 
-def main(action: str, file: Path, wanted: str = "") -> int:
+def main(action: str, file: Path) -> int:
     before: Runs = json.loads(file.read_text()) if action == "compare" else {}
-    before = {name: run for name, run in before.items() if wanted in name.rpartition(", ")[0]}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        found = measured(before, wanted)
+        found = measured(before)
     if action == "write":
         file.write_text(json.dumps(found, indent=1) + "\n")
         return 0
@@ -138,6 +136,6 @@ def main(action: str, file: Path, wanted: str = "") -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ("write", "compare"):
+    if len(sys.argv) != 3 or sys.argv[1] not in ("write", "compare"):
         raise SystemExit(__doc__)
-    sys.exit(main(sys.argv[1], Path(sys.argv[2]).resolve(), *sys.argv[3:]))
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]).resolve()))

@@ -1,4 +1,4 @@
-"""`rlrun plan` of models whose files are hostile: `hostile.py [--jobs N] [PART OF A NAME ...]`.
+"""`rlrun plan` of models whose files are hostile: `hostile.py [PART OF A NAME ...]`.
 
 Each case spoils one file of a small healthy model's folder: its chat template, its configuration, tokenizer, weights
 or adapter. Its plan runs in a process of its own with nothing remembered, and must end at most MORE_S after one of the
@@ -9,7 +9,6 @@ Ends with 1 where one does not.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,7 +19,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,18 +163,12 @@ def show(outcomes: Sequence[Outcome], base: Outcome) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("names", nargs="*")
-    asked = parser.parse_args()
-    cases = [*TEMPLATES, *FILES]
-    cases = [case for case in cases if not asked.names or any(part in case.name for part in asked.names)]
+    parts = sys.argv[1:] or [""]
+    cases = [case for case in (*TEMPLATES, *FILES) if any(part in case.name for part in parts)]
     base = sorted((plan(HEALTHY) for _ in range(BASE)), key=lambda one: one.cpu_s)[BASE // 2]
     if faults := base.faults(base):
         sys.exit(f"the healthy plan fails: {faults}\n{base.output}")
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        outcomes = list(pool.map(plan, cases))
-    return not show(outcomes, base)
+    return not show([*map(plan, cases)], base)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
 """Launch scripts in many shell styles: what `rlrun import` finds, beside plain bash in a folder of stubs.
 
-    python benchmarks/import_scripts.py [--count 60] [--seed 0]
+    python benchmarks/import_scripts.py
 
-Each script is put together from pieces, by a seed. Plain bash runs it unconfined, with a stub for each program that is
+Each script is put together from pieces. Plain bash runs it unconfined, with a stub for each program that is
 not of this system. Ends with a table: scripts with equal words, launches, and processor time of a script.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import resource
@@ -26,6 +25,7 @@ PASS = '#!/bin/bash\nwhile [ $# -gt 0 ]; do case ${1##*/} in python*|bash|torchr
 STUBS = {**dict.fromkeys(("python", "python3", "torchrun"), RECORD),
          **dict.fromkeys(("srun", "sudo", "conda", "numactl"), PASS),
          **dict.fromkeys(("sleep", "pip", "wandb", "ray", "module"), "#!/bin/bash\nexit 0\n")}  # fmt: skip
+SCRIPTS = 60
 TRAIN = "python3 -m verl.trainer.main_ppo"
 SETUP = [
     "set -e", "set -euo pipefail", "set -x", "shopt -s nullglob", "export NCCL_DEBUG=INFO VLLM_USE_V1=1",
@@ -90,15 +90,14 @@ def by_bash(text: str, folder: Path) -> list[list[str]]:
     return found
 
 
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(sum(resource.getrusage(whose)[:2]) for whose in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    chance = random.Random(asked.seed)
-    equal, launches = 0, 0
-    before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) + sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    for number in range(asked.count):
+    chance, equal, launches, before = random.Random(0), 0, 0, cpu_seconds()
+    for number in range(SCRIPTS):
         text = script(chance)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name).resolve() / "work"
@@ -117,10 +116,9 @@ def main() -> None:
         if sorted(ours) != sorted(theirs):
             print(f"--- {number}\n{text}\nours  {shlex.join(map(str, ours))}\nbash  {shlex.join(map(str, theirs))}")
             print(*reading.open, *reading.refused, sep="\n")
-    used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) + sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     print("| scripts | words equal | launches | CPU s a script |\n|--:|--:|--:|--:|")
-    print(f"| {asked.count} | {equal} | {launches} | {(used - before) / asked.count:.2f} |")
-    sys.exit(equal < asked.count)
+    print(f"| {SCRIPTS} | {equal} | {launches} | {(cpu_seconds() - before) / SCRIPTS:.2f} |")
+    sys.exit(equal < SCRIPTS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Health rules on logs of which it is known what became of them: `labelled_logs.py FOLDER [--profile measured]`.
+"""Health rules on logs of which it is known what became of them: `labelled_logs.py FOLDER [--changes]`.
 
 FOLDER holds logs and `LABELS.csv` with the columns `file` and `label`: healthy, degraded, collapsed, or `warn only`.
 Ends with 1 where a collapsed run has no critical finding before `EARLY` of its steps, a healthy or `warn only` one has
@@ -98,12 +98,11 @@ def fault(label: str, alerts: list[Alert], last: int) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--profile", default=MEASURED)
     parser.add_argument("--changes", action="store_true")
     given = parser.parse_args()
     with (given.folder / "LABELS.csv").open(encoding="utf-8") as file:
         labels = {row["file"]: row["label"] for row in csv.DictReader(file) if row["label"] in KNOWN}
-    rules = read_profile(given.profile)
+    rules = read_profile(MEASURED)
     table = Table("log", "label", "last step", "critical", "warn", "", box=None)
     faults, runs = 0, dict[str, tuple[Run, str]]()
     for name, label in sorted(labels.items()):

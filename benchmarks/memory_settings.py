@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from peer_task import ALPHABET, characters
@@ -33,8 +33,6 @@ SHAPES = {
     "qwen3-60m": Shape("qwen3", 640, 1920, 8, 10, 5, 32000, tied=True, stored="bfloat16"),
     "llama-35m": Shape("llama", 448, 1792, 9, 7, 1, 12000, stored="bfloat16"),
     "llama-108m": Shape("llama", 768, 2048, 10, 12, 12, 24000),
-    "qwen3-600m": Shape("qwen3", 1024, 3072, 28, 16, 8, 151936, tied=True, stored="bfloat16"),
-    "llama-1200m": Shape("llama", 2048, 8192, 16, 32, 8, 128256, tied=True, stored="bfloat16"),
 }
 
 
@@ -52,7 +50,6 @@ class Setting:
     rank: int = 0
     checkpointing: bool = False
     dtype: str = "float32"
-    more: tuple[str, ...] = field(default_factory=tuple)
 
     @property
     def name(self) -> str:
@@ -62,17 +59,17 @@ class Setting:
             f"{self.algorithm} {self.model}, {how}, {self.dtype}{again}, {self.micro} x ({self.prompt}+{self.response})"
         )
 
-    def words(self, models: Path, rows: Path, device: str) -> list[str]:
+    def words(self, folder: Path) -> list[str]:
         kind = self.algorithm if self.algorithm in ("sft", "dpo") else "prompts"
         sampled = [f"sampler.n={self.n}"] if kind == "prompts" else []
-        file = rows / f"{kind}-{self.prompt}-{self.response}.jsonl"
+        file = folder / f"{kind}-{self.prompt}-{self.response}.jsonl"
         return [
-            f"algorithm={self.algorithm}", "model=hf", f"model.path={models / self.model}", f"model.dtype={self.dtype}",
+            f"algorithm={self.algorithm}", "model=hf", f"model.path={folder / self.model}", f"model.dtype={self.dtype}",
             f"model.lora_rank={self.rank}", f"model.enable_gradient_checkpointing={str(self.checkpointing).lower()}",
             "data=files", f"data.train_files={file}", f"data.max_prompt_length={self.prompt}",
             f"data.max_response_length={self.response}", f"data.train_batch_size={self.batch}",
             f"trainer.micro_batch_size_per_gpu={self.micro}", "trainer.total_training_steps=2",
-            f"hardware={'cpu' if device == 'cpu' else 'gpu'}", "engine.num_threads=1", *sampled, *self.more,
+            "hardware=cpu", "engine.num_threads=1", *sampled,
         ]  # fmt: skip
 
 
@@ -107,23 +104,6 @@ HELD_OUT = (
     S("ppo", "qwen3-60m", 30, 40, 4, batch=6, rank=12, dtype="bfloat16"),
 )
 """Measured only when it was made."""
-ON_GPU = tuple(
-    S(algorithm, model, 512, 512, micro, batch=16, n=4, rank=rank, checkpointing=again, dtype=dtype, more=more)
-    for algorithm, model, micro, rank, again, dtype, more in (
-        ("sft", "qwen3-600m", 8, 0, False, "bfloat16", ()),
-        ("sft", "llama-1200m", 4, 0, False, "float32", ()),
-        ("sft", "llama-1200m", 8, 16, True, "bfloat16", ()),
-        ("dpo", "qwen3-600m", 8, 0, True, "float32", ()),
-        ("dpo", "llama-1200m", 4, 16, False, "bfloat16", ()),
-        ("dpo", "qwen3-600m", 4, 0, False, "float32", ("engine.mixed_precision=true",)),
-        ("grpo", "qwen3-600m", 8, 0, False, "float32", ()),
-        ("grpo", "llama-1200m", 16, 32, True, "bfloat16", ()),
-        ("grpo", "llama-1200m", 8, 0, True, "float32", ("engine.mixed_precision=true",)),
-        ("ppo", "qwen3-600m", 8, 0, False, "bfloat16", ()),
-        ("ppo", "qwen3-600m", 8, 16, True, "float32", ()),
-        ("ppo", "llama-1200m", 4, 0, True, "bfloat16", ("engine.offload=[reference,critic]",)),
-    )
-)
 
 
 def write_model(folder: Path, shape: Shape) -> None:

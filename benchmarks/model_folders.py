@@ -39,6 +39,8 @@ SMALL = {
     "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 512,
 }  # fmt: skip
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512}
+BLOOM = {"hidden_size": 32, "n_layer": 2, "n_head": 4}
+FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 OPT = {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "word_embed_proj_dim": 32,
        "max_position_embeddings": 512}  # fmt: skip
 
@@ -141,8 +143,15 @@ def marked() -> Tokenizer:
     return made
 
 
+def of_gemma() -> Tokenizer:
+    return sentence_pieces("<bos>", "<eos>", prepended=False)
+
+
 REFUSED = 2  # exit code of what the checks refuse
-TIED = {**SMALL, "tie_word_embeddings": True}
+TIED, FOUR_HEADS = {**SMALL, "tie_word_embeddings": True}, {**SMALL, "num_key_value_heads": 4}
+BOS, NO_BOS = {"add_bos_token": True}, {"add_bos_token": False}
+BOS_ALONE = BOS | {"add_eos_token": False}
+HYBRID = {"cache_implementation": "hybrid", "top_k": 64}
 SAMPLED = {"temperature": 0.6, "top_p": 0.9, "do_sample": True}
 UNSAVED = {"temperature": 0.9, "top_p": 0.6, "max_length": 4096}
 """Transformers reads these and refuses to save them once anything has changed: they need do_sample."""
@@ -153,77 +162,38 @@ MLA = {**SMALL, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "q
        "head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
        "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1}  # fmt: skip
 SHAPES = {
-    "llama-2": Shape(
-        "llama", sentence_pieces(), "LlamaTokenizer", **PIECES, more={"add_bos_token": True, "legacy": False}
-    ),
+    "llama-2": Shape("llama", sentence_pieces(), "LlamaTokenizer", **PIECES, more=BOS | {"legacy": False}),
     "llama-3": Shape("llama", byte_level(WORDS), shards="20KB", generation=SAMPLED),
     "llama-3-several-ends": Shape("llama", byte_level(WORDS), generation={"eos_token_id": [400, 402]}),
     "llama-gpt2": Shape("llama", byte_level(WORDS), "GPT2Tokenizer"),
     "smollm": Shape("llama", byte_level(ONE_DIGIT), "GPT2Tokenizer", TIED, template="config"),
-    "qwen2": Shape(
-        "qwen2", byte_level(ONE_DIGIT), "Qwen2Tokenizer", TIED, more={"add_bos_token": False}, generation=SAMPLED
-    ),
-    "qwen2-fast": Shape("qwen2", byte_level(), "PreTrainedTokenizerFast"),
+    "qwen2": Shape("qwen2", byte_level(ONE_DIGIT), "Qwen2Tokenizer", TIED, more=NO_BOS, generation=SAMPLED),
+    "qwen2-fast": Shape("qwen2", byte_level()),
     "qwen3": Shape("qwen3", byte_level(ONE_DIGIT), "Qwen2Tokenizer", TIED, template="config"),
     "qwen3-moe": Shape("qwen3_moe", byte_level(ONE_DIGIT), "Qwen2Tokenizer", {**SMALL, **EXPERTS}),
-    "deepseek-distill": Shape(
-        "qwen2",
-        byte_level(WORDS),
-        "LlamaTokenizerFast",
-        more={"add_bos_token": True, "add_eos_token": False},
-        bos="<|im_start|>",
-    ),
-    "gemma-2": Shape(
-        "gemma2", sentence_pieces("<bos>", "<eos>", prepended=False), "GemmaTokenizer", SMALL, "<eos>", "<bos>"
-    ),
-    "gemma-3": Shape(
-        "gemma3_text",
-        sentence_pieces("<bos>", "<eos>", prepended=False),
-        "GemmaTokenizer",
-        TIED,
-        "<eos>",
-        "<bos>",
-        generation={"cache_implementation": "hybrid", "top_k": 64},
-    ),
+    "deepseek-distill": Shape("qwen2", byte_level(WORDS), "LlamaTokenizerFast", bos="<|im_start|>", more=BOS_ALONE),
+    "gemma-2": Shape("gemma2", of_gemma(), "GemmaTokenizer", SMALL, "<eos>", "<bos>"),
+    "gemma-3": Shape("gemma3_text", of_gemma(), "GemmaTokenizer", TIED, "<eos>", "<bos>", generation=HYBRID),
     "mistral": Shape("mistral", sentence_pieces(), "LlamaTokenizer", **PIECES, map_file=True),
-    "mistral-nemo": Shape("mistral", byte_level(WORDS), "PreTrainedTokenizerFast", generation=None),
+    "mistral-nemo": Shape("mistral", byte_level(WORDS), generation=None),
     "mixtral": Shape("mixtral", sentence_pieces(), "LlamaTokenizer", {**SMALL, "num_local_experts": 4}, **PIECES),
-    "phi-3": Shape(
-        "phi3",
-        sentence_pieces(),
-        "LlamaTokenizer",
-        {**SMALL, "num_key_value_heads": 4},
-        **PIECES,
-        more={"add_bos_token": False},
-    ),
-    "phi": Shape("phi", byte_level(), "CodeGenTokenizer", SMALL, template="none", eos="<|endoftext|>", map_file=True),
+    "phi-3": Shape("phi3", sentence_pieces(), "LlamaTokenizer", FOUR_HEADS, **PIECES, more=NO_BOS),
+    "phi": Shape("phi", byte_level(), "CodeGenTokenizer", SMALL, **NO_CHAT, map_file=True),
     "gpt-2": Shape("gpt2", byte_level(chat=False), None, GPT2, None, template="none", generation=None),
     "gpt-2-flags": Shape(
         "gpt2", byte_level(chat=False), "GPT2Tokenizer", GPT2, **NO_CHAT, generation=None, flags=UNSAVED
     ),
-    "gpt-neox": Shape("gpt_neox", byte_level(), "GPTNeoXTokenizer", {**SMALL, "num_key_value_heads": 4}, **NO_CHAT),
-    "olmo-2": Shape("olmo2", byte_level(WORDS), "GPT2Tokenizer", SMALL),
-    "falcon": Shape(
-        "falcon",
-        byte_level(ONE_DIGIT),
-        "PreTrainedTokenizerFast",
-        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
-        **NO_CHAT,
-    ),
-    "starcoder-2": Shape("starcoder2", byte_level(ONE_DIGIT), "GPT2Tokenizer", SMALL, **NO_CHAT, generation=None),
+    "gpt-neox": Shape("gpt_neox", byte_level(), "GPTNeoXTokenizer", FOUR_HEADS, **NO_CHAT),
+    "olmo-2": Shape("olmo2", byte_level(WORDS), "GPT2Tokenizer"),
+    "falcon": Shape("falcon", byte_level(ONE_DIGIT), config=FALCON, **NO_CHAT),
+    "starcoder-2": Shape("starcoder2", byte_level(ONE_DIGIT), "GPT2Tokenizer", **NO_CHAT, generation=None),
     "granite": Shape("granite", byte_level(ONE_DIGIT), "GPT2Tokenizer", TIED, template="config"),
-    "cohere": Shape(
-        "cohere", byte_level(ONE_DIGIT), "CohereTokenizer", SMALL, bos="<|im_start|>", more={"add_bos_token": True}
-    ),
+    "cohere": Shape("cohere", byte_level(ONE_DIGIT), "CohereTokenizer", bos="<|im_start|>", more=BOS),
     "deepseek-v3": Shape("deepseek_v3", byte_level(WORDS), "LlamaTokenizerFast", MLA),
     "opt": Shape("opt", byte_level(), "GPT2Tokenizer", OPT, **NO_CHAT, bos="<|endoftext|>", map_file=True),
-    "bloom": Shape(
-        "bloom", byte_level(WORDS), "BloomTokenizerFast", {"hidden_size": 32, "n_layer": 2, "n_head": 4}, **NO_CHAT
-    ),
-    "stablelm": Shape(
-        "stablelm", byte_level(), "GPTNeoXTokenizer", {**SMALL, "num_key_value_heads": 4}, template="config"
-    ),
-    "glm-4": Shape("glm", byte_level(WORDS), "PreTrainedTokenizerFast", SMALL, generation={"eos_token_id": [400, 401]}),
+    "bloom": Shape("bloom", byte_level(WORDS), "BloomTokenizerFast", BLOOM, **NO_CHAT),
+    "stablelm": Shape("stablelm", byte_level(), "GPTNeoXTokenizer", FOUR_HEADS, template="config"),
+    "glm-4": Shape("glm", byte_level(WORDS), generation={"eos_token_id": [400, 401]}),
     "unsaved-settings": Shape("llama", byte_level(WORDS), generation=UNSAVED),
     "unsaved-flags": Shape("llama", byte_level(WORDS), flags=UNSAVED),
     "impossible-settings": Shape("llama", byte_level(WORDS), generation={"early_stopping": "sometimes"}),

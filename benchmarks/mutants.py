@@ -25,7 +25,7 @@ from pathlib import Path
 
 CORE = ("algorithms", "core", "data", "health", "rewards", "runs", "spec", "text")
 MORE_TESTS = ("logs", "monitor")  # their tests pass through health and core
-MOST_TESTS, CPU_S = 100, 600
+NUMBER, MOST_TESTS, CPU_S = 60, 100, 600
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
                ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is}  # fmt: skip
 ARITHMETIC = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -98,11 +98,11 @@ def run_tests(tree: Path, arguments: list[str], *, limited: bool = True) -> subp
     return subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, preexec_fn=limit)
 
 
-def covering_tests(tree: Path, packages: Sequence[str], kept: Path) -> dict[str, dict[str, list[str]]]:
+def covering_tests(tree: Path, kept: Path) -> dict[str, dict[str, list[str]]]:
     """For each file and line the tests that pass through it, from the file `kept` where there is one."""
     if kept.exists():
         return json.loads(kept.read_text())
-    folders = [f"tests/{name}" for name in (*packages, *MORE_TESTS) if (tree / "tests" / name).is_dir()]
+    folders = [f"tests/{name}" for name in (*CORE, *MORE_TESTS) if (tree / "tests" / name).is_dir()]
     report = ["--cov=launcher", "--cov-context=test", "--cov-report="]
     outcome = run_tests(tree, [*folders, *report], limited=False)
     if outcome.returncode:
@@ -132,28 +132,24 @@ def is_killed(tree: Path, mutant: Mutant, chosen: Sequence[str]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="a checkout")
-    parser.add_argument("--packages", nargs="+", default=CORE, help="folders of launcher/ and of tests/")
-    parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--coverage", type=Path, help="a file that keeps which tests pass through which line")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name) / "tree"
-        shutil.copytree(
-            options.root, tree, ignore=shutil.ignore_patterns(".venv*", ".git", "__pycache__", "*.safetensors")
-        )
-        tests = covering_tests(tree, options.packages, options.coverage or tree / "tests.json")
-        paths = [path for folder in options.packages for path in sorted((tree / "launcher" / folder).rglob("*.py"))]
+        unneeded = shutil.ignore_patterns(".venv*", ".git", "__pycache__", "*.safetensors")
+        shutil.copytree(Path(__file__).parents[1], tree, ignore=unneeded)
+        tests = covering_tests(tree, options.coverage or tree / "tests.json")
+        paths = [path for folder in CORE for path in sorted((tree / "launcher" / folder).rglob("*.py"))]
         everything = [mutant for path in paths for mutant in mutants_of(tree, path)]
         lines, survived = Counter(name for of in tests.values() for names in of.values() for name in names), 0
-        for mutant in random.Random(options.seed).sample(everything, options.number):
+        for mutant in random.Random(options.seed).sample(everything, NUMBER):
             passing = {*tests.get(mutant.path, {}).get(str(mutant.line), ())}
             killed = is_killed(tree, mutant, sorted(passing, key=lambda name: (lines[name], name))[:MOST_TESTS])
             survived += not killed
             verdict = "killed  " if killed else "survived"
             print(f"{verdict} {mutant.path}:{mutant.line}  {mutant.before!r} -> {mutant.after!r}", flush=True)
-    print(f"{options.number - survived} of {options.number} killed, of {len(everything)} mutants, seed {options.seed}")
+    print(f"{NUMBER - survived} of {NUMBER} killed, of {len(everything)} mutants, seed {options.seed}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A newcomer's first model: 300 questions of their own in a CSV file, and the commands of README.md, for several seeds.
 
-    python benchmarks/newcomer.py --seeds 3
+    python benchmarks/newcomer.py
 
 Passes where every seed has a model after five commands and three minutes of training on two cores, with a loss on
 held-out rows that fell, and 16 right answers to 20 questions, half of which were never trained on.
@@ -8,7 +8,6 @@ held-out rows that fell, and 16 right answers to 20 questions, half of which wer
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -40,7 +39,7 @@ ASKED = ("What is the capital of {}?", "Name the capital of {}.", "Which city is
          "{}: what is its capital?", "Tell me the capital of {}, please.", "The capital of {} is?")  # fmt: skip
 UNITS = (("hours", "minutes", 60), ("days", "hours", 24), ("weeks", "days", 7), ("minutes", "seconds", 60),
          ("kilometres", "metres", 1000), ("metres", "centimetres", 100))  # fmt: skip
-ROWS, QUESTIONS, RIGHT, SECONDS, COMMANDS = 300, 20, 16, 180, 5
+SEEDS, ROWS, QUESTIONS, RIGHT, SECONDS, COMMANDS = 3, 300, 20, 16, 180, 5
 
 
 def rows_of(seed: int) -> list[tuple[str, str]]:
@@ -94,11 +93,9 @@ def first_model(seed: int, home: Path) -> tuple[int, float, tuple[float, float],
 
 
 def main() -> int:
-    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asked.add_argument("--seeds", type=int, default=3)
     columns = ("seed", "commands", "s of training", "held-out loss", f"right of {QUESTIONS}", "")
     table, passed = Table(*columns, title=f"{ROWS} rows of their own, {os.cpu_count()} cores"), True
-    for seed in range(asked.parse_args().seeds):
+    for seed in range(SEEDS):
         with tempfile.TemporaryDirectory() as home:
             commands, seconds, (first, last), right = first_model(seed, Path(home))
         good = commands <= COMMANDS and seconds <= SECONDS and last < first and sum(right) >= RIGHT

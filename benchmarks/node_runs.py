@@ -1,4 +1,4 @@
-"""Runs over several nodes of this machine: `python benchmarks/node_runs.py NODES [KILLS SEED VICTIM...]`.
+"""Runs over several nodes of this machine: `python benchmarks/node_runs.py NODES [KILLS SEED]`.
 
 Network namespaces, each with a Ray of its own (`nodes`). GRPO over 2 and over all nodes against as many processes of
 one machine; a run that asks for GPUs that no node has; SIGSTOP of one process, which must be named; SIGTERM, which must
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise, product
@@ -220,7 +220,7 @@ def row_of(what: str, measure: Callable[[], Row]) -> Row:
         return what, f"not measured: {type(error).__name__} {error}", False
 
 
-def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
+def main(count: int, kills: int, seed: int) -> int:
     chance, rows = random.Random(seed), list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -229,7 +229,7 @@ def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
         with nodes(count) as cluster:
             measured: list[tuple[str, Callable[[], Row]]] = [("2 nodes", partial(equal, cluster, 2))]
             if kills:
-                for number, victim in product(range(kills), victims):
+                for number, victim in product(range(kills), VICTIMS):
                     measured.append((f"SIGKILL of {victim}", partial(killed, cluster, victim, number, chance)))
             else:
                 of_one = {"GPUs that no node has": missing, "SIGSTOP of rank 1": stopped, "SIGTERM": asked}
@@ -248,4 +248,4 @@ def main(count: int, kills: int, seed: int, victims: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     count, kills, seed = map(int, [*sys.argv[1:4], *("2", "0", "0")[len(sys.argv[1:4]) :]])
-    sys.exit(main(count, kills, seed, sys.argv[4:] or VICTIMS))
+    sys.exit(main(count, kills, seed))

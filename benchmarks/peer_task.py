@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from launcher.text.tokenizer import character_tokenizer
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
 EOS_SHARE = 0.025  # of each next token: answers of at most 64 tokens then have 32 in the mean
@@ -74,11 +75,7 @@ def write_rows(folder: Path) -> None:
 
 def characters() -> PreTrainedTokenizerFast:
     """One token for each character, and no chat template: both sides see the prompt's text and nothing else."""
-    vocabulary = {token: number for number, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>")
+    return character_tokenizer(ALPHABET)
 
 
 def write_model(folder: Path, size: Size) -> None:

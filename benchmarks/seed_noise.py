@@ -8,7 +8,6 @@ their noise, and of sides of 3 runs whose settings differ by `effect` at least 8
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from launcher.core.prompt_scores import held_out_scores
 from launcher.reports.comparison import compare_runs
 from launcher.runs.folder import Folder
 
+EFFECT, BETWEEN, PROMPTS, ROUNDS = 0.1, 0.015, 256, 200
+"""Of a setting; standard deviation between seeds; of a run; pairs of sides that are compared."""
 SPEC = """
 algorithm: {{_target_: launcher.algorithms.grpo.GRPO}}
 optim: {{lr: {lr}}}
@@ -70,24 +71,18 @@ class Simulation:
         return any(test.significant for test in compare_runs(runs, self.root).tests)
 
 
-def main(given: argparse.Namespace) -> int:
+def main() -> int:
     with tempfile.TemporaryDirectory() as temp:
-        runs = Simulation(Path(temp), given.prompts, given.between, given.seed)
+        runs = Simulation(Path(temp), PROMPTS, BETWEEN, 0)
         by_seed = sum(runs.called(0.0, 1, one_setting=True) + runs.called(0.0, 1) for _ in range(20))
-        equal = sum(runs.called(0.0, 3) for _ in range(given.rounds)) / given.rounds
-        found = sum(runs.called(given.effect, 3) for _ in range(given.rounds)) / given.rounds
-    noise = 3 * (0.05 * 0.95 / given.rounds) ** 0.5
+        equal = sum(runs.called(0.0, 3) for _ in range(ROUNDS)) / ROUNDS
+        found = sum(runs.called(EFFECT, 3) for _ in range(ROUNDS)) / ROUNDS
+    noise = 3 * (0.05 * 0.95 / ROUNDS) ** 0.5
     print(f"equal settings, one run each: {by_seed} of 40 pairs called different; at most 2")
     print(f"equal settings, 3 runs each: {equal:.1%} called different; at most {0.05 + noise:.1%}")
-    print(f"an effect of {given.effect}, 3 runs each: {found:.1%} found; at least 80 %")
+    print(f"an effect of {EFFECT}, 3 runs each: {found:.1%} found; at least 80 %")
     return int(by_seed > 2 or equal > 0.05 + noise or found < 0.8)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--effect", type=float, default=0.1)
-    parser.add_argument("--between", type=float, default=0.015, help="standard deviation between seeds")
-    parser.add_argument("--prompts", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    sys.exit(main(parser.parse_args()))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Runs in a real Slurm on this machine: `python benchmarks/slurm.py [CASE ...]`, by default every case.
+"""Runs in a real Slurm on this machine: `python benchmarks/slurm.py`.
 
 The Slurm is one of `slurm_here`, made from nothing and ended with this. Every run must end with the events and the
 final weights of a run that was never in a queue, byte for byte, times aside. Ends with 1 when one does not.
@@ -173,11 +173,8 @@ def one_taken(here: Here, expected: Expected) -> Went:
     return _ended(run, expected, 2, "one of its two nodes is taken by another job: saved, requeued, resumed", began)
 
 
-CASES = {
-    "submitted": submitted, "preempted": preempted, "requeued": requeued, "out-of-time": out_of_time,
-    "stopped": stopped, "waiting": stopped_waiting,
-}  # fmt: skip
-SEVERAL = {"over-two": over_two, "one-taken": one_taken}
+CASES = (submitted, preempted, requeued, out_of_time, stopped, stopped_waiting)
+SEVERAL = (over_two, one_taken)
 
 
 def _went(cases: Sequence[Case], count: int) -> Iterator[Went]:
@@ -193,14 +190,13 @@ def _went(cases: Sequence[Case], count: int) -> Iterator[Went]:
             yield case(here, expected)
 
 
-def main(names: list[str]) -> int:
+def main() -> int:
     if lacking := missing():
         raise SystemExit(f"{', '.join(lacking)} missing; install slurmctld, slurmd, slurm-client and munge")
     table = Table("what happens", "what came of it", "", "s", title="runs in Slurm's queue")
     good = True
     for cases, count in ((CASES, 1), (SEVERAL, 2)):
-        asked = [cases[name] for name in names or cases if name in cases]
-        for went in _went(asked, count) if asked else ():
+        for went in _went(cases, count):
             good &= went.ok
             table.add_row(went.asked, went.got, "ok" if went.ok else "[red]FAILED[/]", f"{went.seconds:.0f}")
     Console(width=160).print(table)
@@ -208,4 +204,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,6 +1,5 @@
-"""What bringing vLLM's weights up to date takes, beside a plain copy: `python benchmarks/vllm_beside.py [WORD...]`.
-
-In this process, and in one of its own. Words such as hardware=gpu change the run that both are set up as.
+"""What bringing vLLM's weights up to date takes, beside a plain copy, in this process and in one of its own:
+`python benchmarks/vllm_beside.py`.
 """
 
 from __future__ import annotations
@@ -8,10 +7,9 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,14 +23,14 @@ from launcher.spec.stored import to_yaml
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.25"]
 WORDS += ["data.max_prompt_length=64", "data.max_response_length=40", "model=tiny"]
-LARGE = ["model.hidden_size=1024", "model.intermediate_size=2816", "model.num_hidden_layers=14"]
-LARGE += ["model.num_attention_heads=16", "model.num_key_value_heads=8"]
+WORDS += ["model.hidden_size=1024", "model.intermediate_size=2816", "model.num_hidden_layers=14"]
+WORDS += ["model.num_attention_heads=16", "model.num_key_value_heads=8"]
 REPEATS = 15
 
 
-def make_generator(words: Iterable[str]) -> tuple[Any, Any]:
+def make_generator() -> tuple[Any, Any]:
     """A run's policy and vLLM."""
-    run = resolve([*WORDS, *words])
+    run = resolve(WORDS)
     os.environ.update({**run.sampler.environment(run.hardware), "RANK": "0", "LOCAL_RANK": "0"})  # as a plan does
     from launcher.engines.torch import assemble  # noqa: PLC0415  # as above
     from launcher.engines.torch.model.load import load_model  # noqa: PLC0415  # as above
@@ -49,8 +47,8 @@ def make_generator(words: Iterable[str]) -> tuple[Any, Any]:
     return policy, run.sampler.generator(run, policy)
 
 
-def measure_weights(words: list[str], table: Table) -> None:
-    policy, generator = make_generator([*LARGE, *words])
+def main() -> None:
+    policy, generator = make_generator()
     import torch  # noqa: PLC0415  # as above
 
     tensors = [value for _, value in generator.exported]
@@ -69,7 +67,7 @@ def measure_weights(words: list[str], table: Table) -> None:
         policy.model.version += 1
         wake_up_only()
 
-    with apart([*LARGE, *words], policy) as other:
+    with apart(policy) as other:
 
         def sent_away() -> None:
             policy.model.version += 1
@@ -78,16 +76,18 @@ def measure_weights(words: list[str], table: Table) -> None:
 
         spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": wake_up_only})
     generator.close()
+    table = Table("vLLM beside the trainer", "")
     table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB")
     table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB")
     table.add_row("a plain copy of the same tensors", f"{spent['copy'] / gigabytes:.0f} ms a GB")
     table.add_row("the same where no step was taken", f"{spent['none']:.3f} ms")
+    Console().print(table)
 
 
 @contextmanager
-def apart(words: Iterable[str], policy: Any) -> Iterator[Any]:
+def apart(policy: Any) -> Iterator[Any]:
     """vLLM in a process of its own, as a plan starts it behind one trainer: the policy's, which is this process."""
-    run = resolve([*WORDS, *words, "sampler.n_gpus=1"])
+    run = resolve([*WORDS, "sampler.n_gpus=1"])
     rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_ports(1, LOOPBACK)[0]), "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "spec.yaml").write_text(to_yaml(run), encoding="utf-8")
@@ -116,11 +116,5 @@ def _milliseconds(calls: dict[str, Callable[[], None]]) -> dict[str, float]:
     return {name: statistics.median(times[1:]) for name, times in spent.items()}
 
 
-def main(words: list[str]) -> None:
-    table = Table("vLLM beside the trainer", "", title=" ".join(words) or None)
-    measure_weights(words, table)
-    Console().print(table)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
