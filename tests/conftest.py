@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -222,6 +222,15 @@ class Commands:
         told = {"cwd": self.folder, "env": plain(), "timeout": 300, "capture_output": True, "text": True} | more
         return subprocess.run([*RLRUN, *words], check=False, stdin=subprocess.DEVNULL, **told)
 
+    def here(self, *words: str) -> Ran:
+        """In this process, which has loaded what the command would load; any real command of a kind is enough."""
+        from typer.testing import CliRunner  # noqa: PLC0415 - the environments of verl and vLLM have no need of it
+
+        app = importlib.import_module("launcher.cli.main").app
+        with chdir(self.folder):
+            ran = CliRunner().invoke(app, words, prog_name="rlrun", catch_exceptions=False)
+        return Ran(words, ran.exit_code, ran.stdout, ran.stderr)
+
     def begin(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Without waiting; what it says goes to the file `said`."""
         with (self.folder / "said").open("a") as output:
@@ -259,6 +268,20 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 @pytest.fixture(scope="session")
 def small() -> list[str]:
     return SMALL
+
+
+@pytest.fixture(scope="session")
+def trained(made_once: Callable[[str, Callable[[Path], None]], Path]) -> tuple[Ran, Path]:
+    """What `rlrun train` printed, and the run `done`: six steps, three checkpoints. Tests change copies of it."""
+
+    def train(folder: Path) -> None:
+        words = ["trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.test_freq=3", "trainer.keep_last=9"]
+        ran = Commands(folder)("train", "algorithm=sft", *SMALL, *words, "trainer.experiment_name=done")
+        assert ran.returncode == 0, ran.stderr
+        (folder / "printed.json").write_text(json.dumps(vars(ran)))
+
+    folder = made_once("trained", train)
+    return Ran(**json.loads((folder / "printed.json").read_text())), Commands(folder).run("done")
 
 
 @pytest.fixture(scope="session")

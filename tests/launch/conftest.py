@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ class Scripted:
 
 
 SCRIPT: list[Attempt] = []
+resolved = cache(lambda *words: resolve(["algorithm=sft", "model=tiny", "data=reverse", *words]))
 
 
 @settings
@@ -155,8 +157,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
     def go(script: list[dict[str, Any]], most: int = 3, words: Sequence[str] = ()) -> Ran:
         SCRIPT[:] = [Attempt(**each) for each in script]
-        every = ["algorithm=sft", "model=tiny", "data=reverse", f"trainer.max_restarts={most}", *words]
-        run = replace(resolve(every), cluster=ScriptedCluster())
+        run = replace(resolved(f"trainer.max_restarts={most}", *words), cluster=ScriptedCluster())
         folder, pauses = Folder(tmp_path / "p" / "a"), list[float]()
         folder.path.mkdir(parents=True)
         (folder.path / "lock.json").write_text(json.dumps({"data": run.data.fingerprint()}))
@@ -183,15 +184,6 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+def home(trained: tuple[Any, Path], commands: Any) -> Any:
     """`rlrun` in a folder that the runs of all tests share."""
-    return commands(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(scope="session")
-def sft(home: Any, small: list[str]) -> tuple[Any, Path]:
-    """What `rlrun train` said, and a run of six steps to its end, with three checkpoints. Tests change copies of it."""
-    words = ["trainer.total_training_steps=6", "trainer.save_freq=2", "trainer.test_freq=3", "trainer.keep_last=9"]
-    ran = home("train", "algorithm=sft", *small, *words, "trainer.experiment_name=done")
-    assert ran.returncode == 0, ran.stderr
-    return ran, home.run("done")
+    return commands(trained[1].parents[2])

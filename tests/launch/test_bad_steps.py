@@ -37,6 +37,7 @@ def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # the loop in tests/engines/torch/test_guard.py, the exit code in test_supervise.py
 def test_it_ends_with_two_and_a_line(rlrun: Any, small: list[str]) -> None:
     words = ["algorithm=grpo", *small, "reward=breaks", "reward.after=2", "sampler.n=4",
              "trainer.total_training_steps=9", "trainer.max_bad_steps=3", "trainer.save_freq=1",

@@ -56,17 +56,13 @@ def names(copy: Path) -> list[str]:
     return sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
 
 
-def test_what_it_imports_from_its_folder_is_copied_with_it(mine: Path, folder: Folder) -> None:
+def test_what_it_imports_from_its_folder_is_copied_and_read_whatever_becomes_of_the_originals(
+    mine: Path, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
     assert names(folder.code) == [f"reward/{name}" for name in COPIED]
     assert score_safely(reward, [WORDS]).total == [6.0]
     assert names(mine) == sorted(MINE), "no bytecode is left beside the originals"
-
-
-def test_the_copies_are_read_whatever_becomes_of_the_originals(
-    mine: Path, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
     for name in ("my.py", "helpers.py", "rules/deeper.py"):
         (mine / name).write_text("raise SystemExit('changed')\n")
     (mine / "late.py").unlink()

@@ -29,7 +29,7 @@ def rlrun(tmp_path: Path, commands: Any) -> Iterator[Any]:
     made = commands(tmp_path)
     yield made
     for lock in tmp_path.glob("runs/*/*/.lock"):
-        made("stop", "--now", str(lock.parent))
+        made.here("stop", "--now", str(lock.parent))
 
 
 @pytest.mark.slow
@@ -48,11 +48,11 @@ def test_it_goes_on_by_itself_until_it_is_stopped(rlrun: Any, small_sft: list[st
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
     assert run / "detached.log" == Path(os.readlink(f"/proc/{pid}/fd/1")) == Path(os.readlink(f"/proc/{pid}/fd/2"))
     assert stat.S_IMODE((run / "detached.log").stat().st_mode) == 0o600
-    held = rlrun("train", "-d", "--resume", run.name)
+    held = rlrun.here("train", "-d", "--resume", run.name)
     assert held.returncode == 2
     assert re.fullmatch(rf"✗ rlrun/{run.name}: is being written by process \d+ on \S+; rlrun stop .+\n", held.stderr)
     until(lambda: steps_told(run) > 3)
-    assert rlrun("stop", run.name).returncode == 0
+    assert rlrun.here("stop", run.name).returncode == 0
     first = state_of(run)
     *shown, following = (run / "detached.log").read_text().splitlines()
     assert first.status == "stopped"
@@ -89,11 +89,11 @@ def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any, small: li
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(resolve([*small, "algorithm=sft"])))
     (run / "lock.json").write_text("{}")
-    ran = rlrun("train", "-d", "--resume", "other")
+    ran = rlrun.here("train", "-d", "--resume", "other")
     assert (ran.returncode, ran.stdout) == (2, "")
     line = "✗ data: is not what the run began with (its sha256 differs); use the original data\n"
     assert ran.stderr == line == (run / "detached.log").read_text()
-    assert rlrun("train", "-d", "--resume", "other").stderr == line, "and not what stood there before"
+    assert rlrun.here("train", "-d", "--resume", "other").stderr == line, "and not what stood there before"
 
 
 def test_ctrl_c_before_it_is_taken_up_ends_it(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
@@ -119,8 +119,8 @@ def test_a_run_that_waits_in_a_queue_needs_no_terminal(
 ) -> None:
     (fake_slurm / "standing").write_text("PENDING|Resources|\n")
     words = [*small, "algorithm=sft", "cluster=slurm", "trainer.experiment_name=queued"]
-    begun = rlrun("train", "-d", *words)
+    begun = rlrun.here("train", "-d", *words)
     assert begun.returncode == 0 and "rlrun/queued runs in the background" in begun.stdout, begun.stderr
-    again = rlrun("train", "-d", "--resume", "queued")
+    again = rlrun.here("train", "-d", "--resume", "queued")
     assert again.returncode == 2 and "is slurm job 12, pending (Resources)" in again.stderr
-    assert rlrun("stop", "queued").stdout == "rlrun/queued: stopped, and slurm job 12 has left the queue\n"
+    assert rlrun.here("stop", "queued").stdout == "rlrun/queued: stopped, and slurm job 12 has left the queue\n"

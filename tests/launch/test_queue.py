@@ -100,10 +100,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path, fake_slurm: Pa
             if self.lines:
                 raise KeyboardInterrupt
 
-    run, folder = (
-        resolve(["algorithm=sft", "model=tiny", "data=reverse", "cluster=slurm"]),
-        run_of(tmp_path, BEGUN, ONE),
-    )
+    run = resolve(["algorithm=sft", "model=tiny", "data=reverse", "cluster=slurm"])
+    folder = run_of(tmp_path, BEGUN, ONE)
     (fake_slurm / "standing").write_text("PENDING|Resources|")
     shown = Interrupted(fake_slurm / "standing", [])
     outcome = submit_and_follow(run, folder, [shown])

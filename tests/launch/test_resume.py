@@ -21,10 +21,10 @@ from launcher.runs.folder import Folder
 
 
 @pytest.fixture
-def done(sft: tuple[Any, Path], request: pytest.FixtureRequest) -> Folder:
+def done(trained: tuple[Any, Path], request: pytest.FixtureRequest) -> Folder:
     """A copy of a run of six steps, with checkpoints after 2, 4 and 6."""
     name = re.sub(r"\W+", "-", request.node.name)
-    return Folder(Path(shutil.copytree(sft[1], sft[1].with_name(name))))
+    return Folder(Path(shutil.copytree(trained[1], trained[1].with_name(name))))
 
 
 def files(folder: Folder) -> dict[Path, bytes]:

@@ -34,7 +34,7 @@ from tests.launch.conftest import check_printed, events, state_of, steps_told
 
 pytestmark = pytest.mark.slow
 
-STEPS = 6  # of `sft`
+STEPS = 6  # of `trained`
 LAST = 200
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
         "trainer.micro_batch_size_per_gpu=2"]  # fmt: skip
@@ -56,8 +56,8 @@ def console(run: Path) -> list[str]:
 # ---- a run that finishes
 
 
-def test_a_finished_run_leaves_a_whole_folder_for_its_owner_only(sft: tuple[Any, Path]) -> None:
-    _, run = sft
+def test_a_finished_run_leaves_a_whole_folder_for_its_owner_only(trained: tuple[Any, Path]) -> None:
+    _, run = trained
     assert {path.name for path in run.iterdir()} == {
         ".lock", "spec.yaml", "prepared.json", "words.txt", "lock.json", "events.jsonl", "console.log", "checkpoints",
         "logs",
@@ -72,19 +72,19 @@ def test_a_finished_run_leaves_a_whole_folder_for_its_owner_only(sft: tuple[Any,
     assert any(line.startswith("torch==") for line in json.loads((run / "lock.json").read_text())["installed"])
 
 
-def test_its_events_and_its_console_tell_the_whole_story(sft: tuple[Any, Path]) -> None:
-    ran, run = sft
+def test_its_events_and_its_console_tell_the_whole_story(trained: tuple[Any, Path]) -> None:
+    ran, run = trained
     state = state_of(run)
     assert (state.run, state.status, state.step, state.steps) == ("rlrun/done", "finished", STEPS, STEPS)
     assert state.checkpoint == f"checkpoints/step_{STEPS:06d}" and state.alerts == 0 and state.why == ""
     assert steps_of(run) == list(range(STEPS + 1)) and [event.step for event in events(run, Saved)] == [2, 4, 6]
     assert holder(Folder(run)) is None
     # what people grep for in verl's logs
-    (third,) = grep(["step:3 "], run)
-    assert third.startswith("step:3 - training/global_step:3 - training/epoch:0 - ")
-    assert len(grep(["-o", "train/loss:[0-9.]*"], run)) == STEPS
-    assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
-    assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
+    text = (run / "console.log").read_text()
+    assert text.count("\nstep:3 - training/global_step:3 - training/epoch:0 - ") == 1
+    assert len(re.findall("train/loss:[0-9.]+", text)) == STEPS
+    assert "Training Progress: 100%|██████████| 6/6 [" in text
+    assert len(re.findall("val-core/reverse/reward/mean@1:[0-9.]+", text)) == 3  # before, at 3, at 6
     check_printed(ran.stdout.splitlines(), run)
     assert ran.stderr.endswith("next: rlrun chat runs/rlrun/done; rlrun report runs/rlrun/done\n")
     held_out, learnt, moved, verdict, last = console(run)[-5:]
@@ -96,26 +96,22 @@ def test_its_events_and_its_console_tell_the_whole_story(sft: tuple[Any, Path]) 
     assert last == "finished"
 
 
-def grep(words: list[str], run: Path) -> list[str]:
-    return subprocess.run(["grep", *words, run / "console.log"], capture_output=True, text=True).stdout.splitlines()
-
-
 def test_a_ruined_run_is_named_with_a_command_that_works(home: Any, small: list[str]) -> None:
     ruined = ["optim.lr=5", "trainer.total_training_steps=8", "trainer.experiment_name=ruined"]
-    ran = home("train", "algorithm=sft", *small, *ruined)
+    ran = home.here("train", "algorithm=sft", *small, *ruined)
     line = r"harmed: .*: the loss rose .*; use (optim\.lr=\S+)\nfinished; next: rlrun (rerun runs/rlrun/ruined \1)"
     match = re.fullmatch(line, "\n".join(ran.stdout.splitlines()[-2:]))
     assert ran.returncode == 0 and match, ran.stdout
     assert events(home.run("ruined"), Alert)[0].text.startswith("the loss rose ")
     assert state_of(home.run("ruined")).doubtful
-    again = home(*match[2].split(), "--dry-run")
+    again = home.here(*match[2].split(), "--dry-run")
     assert (again.returncode, again.stdout) == (0, f"optim.lr: 5.0 -> {match[1].partition('=')[2]}, as asked\n"), again
 
 
-def test_the_same_name_again_is_refused(sft: tuple[Any, Path], home: Any, small: list[str]) -> None:
-    _, run = sft
+def test_the_same_name_again_is_refused(trained: tuple[Any, Path], home: Any, small: list[str]) -> None:
+    _, run = trained
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".lock"}
-    ran = home("train", "algorithm=grpo", *small, "trainer.experiment_name=done")
+    ran = home.here("train", "algorithm=grpo", *small, "trainer.experiment_name=done")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         "✗ trainer.experiment_name: runs/rlrun/done already has results;"
@@ -229,7 +225,7 @@ def test_a_second_signal_ends_at_once(home: Any, small: list[str], until: Callab
 
 
 def test_two_processes_are_stopped_killed_and_asked_to_end(
-    sft: tuple[Any, Path], home: Any, small: list[str], until: Callable[..., None]
+    trained: tuple[Any, Path], home: Any, small: list[str], until: Callable[..., None]
 ) -> None:
     """One run of two processes, which begins with another run's model: whom each fault is laid to."""
     run = home.run("two")
@@ -272,12 +268,12 @@ def flip(path: Path) -> None:
 
 
 def test_where_a_checkpoint_is_damaged_the_run_goes_on_from_the_one_before_and_for_longer(
-    sft: tuple[Any, Path], home: Any
+    trained: tuple[Any, Path], home: Any
 ) -> None:
-    _, run = sft
+    _, run = trained
     damaged = copy(run, "damaged")
     flip(damaged / "checkpoints" / f"step_{STEPS:06d}" / "policy" / "model.safetensors")
-    ran = home("train", "--resume", "damaged", "trainer.total_training_steps=8")
+    ran = home.here("train", "--resume", "damaged", "trainer.total_training_steps=8")
     assert ran.returncode == 0, ran.stderr
     line = (
         "checkpoints/step_000006/policy/model.safetensors: its bytes changed since it was written (sha256 differs);"
@@ -303,7 +299,7 @@ def test_a_full_disk_does_not_end_the_run(home: Any, small: list[str], small_dis
     run = home.run("full")
     disk = small_disk(128, run / "checkpoints")  # room for one checkpoint
     words = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.experiment_name=full"]
-    ran = home("train", "algorithm=sft", *small, *words)
+    ran = home.here("train", "algorithm=sft", *small, *words)
     assert ran.returncode == 0, ran.stderr
     alerts = events(run, Alert)
     assert [event.step for event in alerts] == [4, 6]

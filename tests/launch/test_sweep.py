@@ -85,7 +85,7 @@ def test_equal_surroundings_are_judged_once() -> None:
 
 def begun(*words: str) -> points.Sweep:
     every = [*WORDS, *words]
-    return points.begin(every, None, points.plan(every, None), None)
+    return points.begin(every, None, points.plan(every, None, check=lambda _: []), None)
 
 
 def test_the_record_is_read_back(here: Path) -> None:
@@ -118,10 +118,7 @@ def test_each_sweep_gets_a_number_of_its_own() -> None:
     assert begun("seed=0,1").path.name == "sft-llama-64x2-sweep4"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"],
-)
+@pytest.mark.parametrize("change", [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"])
 def test_a_record_that_was_changed_is_refused(change: object) -> None:
     made = begun("seed=0,1")
     node = json.loads((made.path / points.FILE).read_text())
