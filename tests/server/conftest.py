@@ -164,6 +164,15 @@ def client(serve: Callable[..., TestClient]) -> TestClient:
     return serve()
 
 
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server without a job, for requests that make none."""
+    settings = ServerSettings(root=tmp_path_factory.mktemp("idle") / "runs")
+    with TestClient(create_app(settings), base_url="http://localhost:8000") as client:
+        yield client
+        assert client.get("/api/jobs").json()["total"] == 0
+
+
 def lose_database(client: TestClient) -> None:
     Base.metadata.drop_all(client.app.state.services.database.engine)  # type: ignore[attr-defined]
 

@@ -105,8 +105,8 @@ def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) ->
 
 
 @pytest.mark.parametrize("uuid", ["-x", ".x", "a b", "x" * 129])
-def test_a_name_that_no_job_can_have_is_refused(uuid: str, client: TestClient) -> None:
-    assert client.post(f"/api/jobs/{uuid}/rows", json={"session": "a", "first": 0, "rows": []}).status_code == 422
+def test_a_name_that_no_job_can_have_is_refused(uuid: str, idle: TestClient) -> None:
+    assert idle.post(f"/api/jobs/{uuid}/rows", json={"session": "a", "first": 0, "rows": []}).status_code == 422
 
 
 def test_a_run_of_ours_takes_no_rows(serve: Callable[..., TestClient], root: Path) -> None:

@@ -21,11 +21,8 @@ HERE = "ws://localhost:8000"
 
 
 def line(seq: int) -> str:
-    event = (
-        Restarted(at=1.0, step=1, attempt=2, cause="killed", why="x")
-        if seq % 90 == 89
-        else Step(at=2.0, step=seq, metrics={"a": seq})
-    )
+    back = Restarted(at=1.0, step=1, attempt=2, cause="killed", why="x")
+    event = back if seq % 90 == 89 else Step(at=2.0, step=seq, metrics={"a": seq})
     return to_line(event, seq=seq, attempt=1 + seq // 90) + "\n"
 
 
@@ -117,12 +114,8 @@ def test_a_client_that_the_ring_overtakes_can_come_back(tmp_path, monkeypatch):
 
 def test_lines_of_another_hand_and_damaged_ones_have_their_place(tmp_path):
     path = tmp_path / "events.jsonl"
-    texts = [
-        '{"kind": "Step", "step": 1, "metrics": {"a": NaN}}',
-        "{damaged",
-        '{"seq":9,"kind":"Phase","name":"rollout"}',
-    ]
-    path.write_text("".join(f"{text}\n" for text in texts) + line(3) + "half")
+    step, phase = '{"kind": "Step", "step": 1, "metrics": {"a": NaN}}', '{"seq":9,"kind":"Phase","name":"rollout"}'
+    path.write_text(f"{step}\n{{damaged\n{phase}\n{line(3)}half")
     got = [json.loads(text) for text in live.LogPosition(path).messages()]
     assert [each["seq"] for each in got] == [0, 1, 2, 3] and got[0]["metrics"] == {"a": "NaN"}
     assert got[1]["kind"] == "Alert" and "damaged" in got[1]["text"] and got[2]["name"] == "rollout"
