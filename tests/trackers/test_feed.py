@@ -6,18 +6,7 @@ from itertools import islice
 
 import pytest
 
-from launcher.core.events import (
-    Alert,
-    Distribution,
-    Ended,
-    Phase,
-    Restarted,
-    Resumed,
-    Sample,
-    Stalled,
-    Step,
-    Usage,
-)
+from launcher.core.events import Alert, Distribution, Ended, Phase, Restarted, Resumed, Sample, Stalled, Step, Usage
 from launcher.trackers.feed import MOST_WAITING, Feed
 
 
