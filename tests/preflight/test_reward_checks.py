@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from launcher.config.resolve import resolve
+from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
-from launcher.preflight.checks import reward_trial
+from launcher.preflight.checks import reward, reward_trial
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
@@ -122,12 +123,13 @@ def test_a_source_that_routing_does_not_know_is_found_by_the_plan(lines: Lines) 
 
 def warned(*words: str) -> list[str]:
     """What is said of the reward."""
-    results = page(resolve([*GRPO, "data.max_response_length=64", *words])).results
-    return [
-        f"{result.level} {result.line}"
-        for result in results
-        if result.subject.startswith("reward") and result.level != "OK"
-    ]
+    found = checked([*GRPO, "data.max_response_length=64", *words])
+    return [f"{each.level} {each.line}" for each in found if each.subject.startswith("reward")]
+
+
+def checked(words: list[str]) -> list[CheckResult]:
+    """What the check of the reward finds, of all that a plan checks."""
+    return [each for each in reward.check(Context(resolve(words), here=True)) if each.level != "OK"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,6 @@ def warned(*words: str) -> list[str]:
         ("float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
         ("said", [], "0 on average and empty ones 0,"),  # none of them
         ("said", [FORM], ""),
-        ("random.random()", [], "WARN reward: Python scored the answer"),
         ("right + random.random() / 10", [], "when asked again, so chance is learnt"),
         ("right + len(solution_str) / 32", [], "WARN reward: Python scores a wrong answer of 64 characters 2"),
         ("len(solution_str) / 50", [], "WARN reward: Python scores right answers"),
@@ -269,7 +270,6 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
     [
         ("float('10/10' in solution_str)", [], "0 on average and empty ones 0, so nothing can be learnt"),
         ("float(bool(solution_str))", [], ""),  # another form may be the one that counts
-        ("0.5", [], "0.5 on average and empty ones 0.5, so nothing can be learnt"),
         ("0.5", ["reward.form="], "every kind of answer scores 0.5, so nothing can be learnt"),
         ("random.random() + 10 * said", [FORM], "when asked again, so chance is learnt"),
         ("math.nan", [], "24 answers have no score"),
@@ -346,13 +346,12 @@ def test_a_reward_that_takes_too_long_is_named(
 ) -> None:
     monkeypatch.setattr(reward_trial, "SLOW_S", 0.5 if "0.6" in result else 60.0)
     words = [lines(*map(str, range(1, 31))), *mine(result), "reward.timeout_s=1"]
-    found = [f"{each.level} {each.line}" for each in page(resolve([*GRPO, *words])).results if each.level != "OK"]
-    assert expected in "\n".join(found)
+    assert expected in "\n".join(f"{each.level} {each.line}" for each in checked([*GRPO, *words]))
 
 
 def test_held_out_rows_are_tried_too(lines: Lines, mine: Lines) -> None:
     rows = lines(*map(str, range(1, 31)))
     last = Context(resolve([*GRPO, rows]), here=True).val.rows[-1]
     words = mine(f"right if ground_truth != '{last.ground_truth}' else time.sleep(99)")
-    results = page(resolve([*GRPO, rows, *words, "reward.timeout_s=1"])).results
+    results = checked([*GRPO, rows, *words, "reward.timeout_s=1"])
     assert f"{last.where}: Python took longer than 1 s" in "\n".join(each.line for each in results)

@@ -53,16 +53,15 @@ def test_a_check_of_ones_own(folder: Path) -> None:
         ready(run_of(folder, 6))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_what_is_wrong_with_one_is_named(folder: Path) -> None:
+    wrong = [
         ("_target_: max_steps.Nothing\n", "max_steps.Nothing"),
         ("_target_: os.system\n", "os.system"),  # not a check, so it is not even imported
         ("_target_: max_steps.MaxSteps\nmost: 0\n", "greater than or equal to 1"),
-        ("[", "check/wrong.yaml"),
-    ],
-)
-def test_what_is_wrong_with_one_is_named(text: str, reason: str, folder: Path) -> None:
-    (folder / "check" / "wrong.yaml").write_text(text)
-    (found,) = (result for result in page(run_of(folder, 5)).results if result.level == "FAIL")
-    assert found.subject == "check/wrong.yaml" and reason in found.line
+        ("[", "check/wrong3.yaml"),
+    ]
+    for number, (text, _) in enumerate(wrong):
+        (folder / "check" / f"wrong{number}.yaml").write_text(text)
+    found = {result.subject: result.line for result in page(run_of(folder, 5)).results if result.level == "FAIL"}
+    assert [*found] == [f"check/wrong{number}.yaml" for number in range(len(wrong))]
+    assert all(reason in line for (_, reason), line in zip(wrong, found.values(), strict=True)), found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from launcher.config.resolve import resolve
 from launcher.preflight.checks import row_texts
 from launcher.preflight.checks import rows as rows_check
 from launcher.preflight.checks.context import Context
+from launcher.spec.run import RunSpec
 
 ASKED = [f"What is {n} and {n}? Say it." for n in range(40)]
 
@@ -28,6 +31,13 @@ def pairs(repeat: bool, role: str = "") -> list[dict[str, Any]]:
 def chats(*last: str) -> list[dict[str, Any]]:
     return [{"messages": [{"role": role, "content": f"{role} {n}"} for role in ("user", "assistant", *last)]}
             for n in range(40)]  # fmt: skip
+
+
+@cache
+def run_of(algorithm: str) -> RunSpec:
+    words = [f"algorithm={algorithm}", "model=tiny", "data=files", "data.train_files=none.jsonl", "data.val_share=0"]
+    more = ["reward=exact"] if algorithm == "grpo" else []
+    return resolve([*words, *more, "data.on_bad_row=skip", "data.train_batch_size=4"])
 
 
 def truths(every: int, value: str) -> list[dict[str, Any]]:
@@ -85,11 +95,9 @@ def truths(every: int, value: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_named_where_it_is_no_chance(algorithm: str, rows: list[Any], expected: str, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
+    file, run = tmp_path / "rows.jsonl", run_of(algorithm)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = [f"algorithm={algorithm}", "model=tiny", "data=files", f"data.train_files={file}", "data.on_bad_row=skip"]
-    more = ["reward=exact"] if algorithm == "grpo" else []
-    context = Context(resolve([*words, *more, "data.train_batch_size=4", "data.val_share=0"]), here=True)
+    context = Context(replace(run, data=replace(run.data, train_files=(str(file),))), here=True)  # type: ignore[call-arg]
     repeats = [each for each in rows_check.check(context) if each.level == "WARN" and "repeat an" in each.message]
     found = [*row_texts.check(context), *repeats]
     assert [result.level for result in found] == (["WARN"] if expected else [])

@@ -193,7 +193,6 @@ CHAT = '[{"role": "user", "content": "1+1=?"}]'
     ([{"prompt": "Translate:", "response": str(n)} for n in range(8)], [],
      "WARN data: the prompts are the same in every row, 'Translate:'; name the column that holds them (data"),
     ([{"prompt": str(n), "response": "yes"} for n in range(8)], [], "WARN data: the answers are the same in every row"),
-    ([{"prompt": "p", "antwort": "x"}], [], "data.prompt_key=prompt data.response_key=antwort"),
     ([{"id": "1", "Question text": "1+1?", "Correct": "2"}], [],
      "data.prompt_key='\"Question text\"' data.response_key=Correct"),
 ])  # fmt: skip
