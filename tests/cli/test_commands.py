@@ -209,8 +209,8 @@ def writer(some: Path) -> Any:
         process.stdout.close()
 
 
-def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
-    assert strictly(rlrun("stop", "done", "--json").stdout) == {"run": "p/done", "became": "was not running"}
+def test_stop(rlrun: Any, look: Look, writer: Callable[[int], Any]) -> None:
+    assert strictly(look("stop", "done", "--json").stdout) == {"run": "p/done", "became": "was not running"}
     run = writer(2000)
     following = rlrun.begin("logs", "done", "-f", stdout=subprocess.PIPE)
     assert [following.stdout.readline() for _ in range(5)][4] == "more 0 é\n"
@@ -219,7 +219,7 @@ def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
     assert following.returncode == 0, "it ends with the run"
     assert run.wait(timeout=10) == -signal.SIGTERM
     run = writer(2000)
-    assert rlrun("stop", "done", "--now").stdout == "p/done: stopped\n"
+    assert look("stop", "done", "--now").stdout == "p/done: stopped\n"
     assert run.wait(timeout=10) == -signal.SIGTERM
 
 

@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
 
 CANARY = "canaryDontTell"
 ENVIRONMENT = {
@@ -26,7 +29,7 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules], file=sy
 """
 
 
-def test_this_machine(tmp_path: Path, commands: Any) -> None:
+def test_this_machine(tmp_path: Path) -> None:
     """One run of all checks: what is wrong is reported, with the rest, and decides the exit code."""
     (tmp_path / "file").touch()
     env = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "97", "HOME": str(tmp_path)}  # no secret of the user's
@@ -49,10 +52,8 @@ def test_this_machine(tmp_path: Path, commands: Any) -> None:
         assert bool(one["fix"]) == (one["level"] != "OK"), "every result that is not OK has a fix"
 
 
-def test_no_cluster_there(tmp_path: Path, commands: Any) -> None:
-    ran = commands(tmp_path)("doctor", "10.0.0.1:6379")
-    assert ran.returncode == 2 and "use rlrun doctor --nodes 10.0.0.1:6379" in ran.stderr
-    ran = commands(tmp_path)("doctor", "--nodes", "127.0.0.1:1")
-    assert (
-        ran.returncode in (1, 2) and "127.0.0.1:1: connection refused; use rlrun cluster up" in ran.stdout + ran.stderr
-    )
+def test_no_cluster_there() -> None:
+    ran = CliRunner().invoke(app, ["doctor", "10.0.0.1:6379"])
+    assert ran.exit_code == 2 and "use rlrun doctor --nodes 10.0.0.1:6379" in ran.stderr
+    ran = CliRunner().invoke(app, ["doctor", "--nodes", "127.0.0.1:1"])
+    assert ran.exit_code in (1, 2) and "127.0.0.1:1: connection refused; use rlrun cluster up" in ran.output

@@ -81,9 +81,7 @@ print("\\n", *getattr(seen, "loaded", ["nothing"]), sep="\\n")
     ("words", "first"),
     [
         (["plan", "algorithm=sft"], "checking the settings"),
-        (["train", "algorithm=sft"], "checking the settings"),
         (["plan", "algorithm=sft", "--json"], "nothing"),  # what follows is an answer for a program
-        (["plan", "--help"], "nothing"),
         (["runs"], "nothing"),
     ],
 )

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("where", "code", "shown"),
     [
-        ("", 0, LINE + "\n"), (">&-", 0, ""), ("2>&-", 0, LINE + "\n"), ("<&- >&- 2>&-", 0, ""),
+        (">&-", 0, ""), ("2>&-", 0, LINE + "\n"), ("<&- >&- 2>&-", 0, ""),
         (">/dev/full", 2, FULL), ("2>/dev/full", 0, LINE + "\n"), (">/dev/full 2>/dev/full", 2, ""),
     ],
 )  # fmt: skip
