@@ -12,7 +12,7 @@ import pytest
 from launcher.preflight.plan import plan
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4"}
-DRAWS = 12
+DRAWS = 6
 
 
 @dataclass(frozen=True)

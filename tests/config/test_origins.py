@@ -88,7 +88,15 @@ def test_origin(words, setting, kind, where):
     assert (found.kind, found.where) == (kind, where)
 
 
-@pytest.mark.parametrize("name", [name for name in known() if name not in ("quickstart", "email-agent")])  # of two runs
+WIDE = ("dapo-gsm8k", "dpo", "verl-ppo-gsm8k")
+RECIPES = [
+    pytest.param(name, marks=[] if name in WIDE else pytest.mark.long)
+    for name in known()
+    if name not in ("quickstart", "email-agent")
+]  # of two runs
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_line_that_is_named_speaks_of_its_setting(name):
     """Of a whole recipe: the file exists, and the line holds the setting's last name."""
     typed = ["data.train_files=a.jsonl"] if name in ("sft", "dpo") else []

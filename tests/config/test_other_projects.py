@@ -145,7 +145,7 @@ def needed(words: list[str], algorithm: str) -> list[str]:
 SUM_NORM = "seq-mean-token-sum-norm"
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_what_is_said_to_type_is_taken(every: int) -> None:
     """Each answer's values stand in a run of an algorithm that has the setting."""
     wrong, seen = [], set()
@@ -161,7 +161,7 @@ def test_what_is_said_to_type_is_taken(every: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])
 def test_every_name_is_answered(every: int) -> None:
     fallbacks = []
     for name in [*table().named][::every]:
@@ -185,18 +185,16 @@ EXACT = [
     ("num_generations=8", "num_generations: is TRL's name; use sampler.n=8"),
     ("trainer.num_train_epochs=3.0", "trainer.num_train_epochs: num_train_epochs is Hugging Face's name;"
                                      " use trainer.total_epochs=3"),
-    ("learning_rate=5e-6", "learning_rate: is Hugging Face's name; use optim.lr=5e-6"),
     ("max_steps=-1", "max_steps: is Hugging Face's name; leave it out"),
-    ("cutoff_len=2048", "cutoff_len: is LLaMA-Factory's name; use data.max_length=2048"),
     ("bf16=True", "bf16: is Hugging Face's name; use engine.mixed_precision=true"
                   " (bfloat16 weights are model.dtype=bfloat16)"),
     ("torch_dtype=torch.bfloat16", "torch_dtype: is Hugging Face's name; use model.dtype=bfloat16"),
     ("torch_dtype=float16", "torch_dtype: is Hugging Face's name; there is no such number format;"
                             " use model.dtype=float32 or bfloat16"),
+    ("top_k=0", "top_k: is Hugging Face's name; use sampler.top_k=-1"),
+    ("dataset=alpaca_en_demo", "dataset: is LLaMA-Factory's name; use data=files data.train_files=FILE"),
     ("epsilon=0.1", "epsilon: is TRL's name; use algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"
                     " (both sides of the range)"),
-    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use 'optim.betas=[0.9,0.95]'"),
-    ("top_k=0", "top_k: is Hugging Face's name; use sampler.top_k=-1"),
     ("model_name_or_path=~/x", "model_name_or_path: is TRL's name; use model=hf 'model.path=\"~/x\"'"),
     ("dataset=a/b.jsonl", "dataset: is LLaMA-Factory's name; use data=files data.train_files=a/b.jsonl"),
     ("disable_gradient_checkpointing=true", "disable_gradient_checkpointing: is LLaMA-Factory's name;"
@@ -218,7 +216,6 @@ EXACT = [
                                   " (trainer.experiment_name), and nothing is overwritten; leave it out"),
     ("lr_scheduler_kwargs={min_lr_rate:0.1}", "lr_scheduler_kwargs: is Hugging Face's name;"
                                               " use optim.min_lr_ratio=0.1"),
-    ("dataset=alpaca_en_demo", "dataset: is LLaMA-Factory's name; use data=files data.train_files=FILE"),
     ("reward_funcs=my.rewards.score", "reward_funcs: is TRL's name; use reward=python reward.path=my/rewards.py"
      " reward.name=score (a function of your own has verl's signature:"
      " compute_score(data_source, solution_str, ground_truth))"),
@@ -249,19 +246,8 @@ def test_a_batch_of_one_process_is_a_step_with_the_formula_in_words() -> None:
 
 
 def test_options_are_settings_with_dashes() -> None:
-    words = [
-        "--learning_rate",
-        "5e-6",
-        "--bf16",
-        "--top-k",
-        "-1",
-        "-lr",
-        "2",
-        "--sampler.n=8",
-        "--dryrun",
-        "--config_dir",
-    ]
-    assert [str(answer.problem) for answer in answers(words)] == [
+    words = "--learning_rate 5e-6 --bf16 --top-k -1 -lr 2 --sampler.n=8 --dryrun --config_dir"
+    assert [str(answer.problem) for answer in answers(words.split())] == [
         "--learning_rate: is Hugging Face's name; use optim.lr=5e-6",
         "--bf16: is Hugging Face's name; use engine.mixed_precision=true (bfloat16 weights are model.dtype=bfloat16)",
         "--top-k: is Hugging Face's name; use sampler.top_k=-1",
@@ -278,9 +264,8 @@ def test_the_options_are_those_of_train_and_plan() -> None:
     assert names | {"--help"} == set(OPTIONS)
 
 
-@pytest.mark.parametrize("command", ["plan", "train"])
-def test_options_of_other_projects_come_to_the_answer(command: str) -> None:
-    ran = CliRunner().invoke(app, [command, "--learning_rate", "5e-6", "algorithm=sft", "model=tiny", "data=reverse"])
+def test_options_of_other_projects_come_to_the_answer() -> None:
+    ran = CliRunner().invoke(app, ["plan", "--learning_rate", "5e-6", "algorithm=sft", "model=tiny", "data=reverse"])
     assert ran.exit_code == 2
     assert "--learning_rate" in ran.output and "optim.lr=5e-6" in " ".join(ran.output.split())
 

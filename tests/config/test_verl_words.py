@@ -115,8 +115,10 @@ def test_an_alpha_without_adapters_is_left_out(words: list[str]) -> None:
     assert next(one for one in found.taken if "alpha" in one.typed.text).words == ()
 
 
-@pytest.mark.parametrize("value", ["0", "-1"])
-@pytest.mark.parametrize("chosen", [["algorithm=dapo"], ["algorithm.adv_estimator=grpo", f"{GROUPS}.enable=True"]])
+@pytest.mark.parametrize(
+    ("chosen", "value"),
+    [(["algorithm=dapo"], "0"), (["algorithm.adv_estimator=grpo", f"{GROUPS}.enable=True"], "-1")],
+)
 def test_sampling_without_a_limit_is_verls(chosen: list[str], value: str) -> None:
     found = try_resolve([*VERL, *chosen, f"{MOST}={value}"])
     assert not found.problems and found.run
@@ -139,21 +141,19 @@ def test_the_parts_of_a_length_penalty_stay_together() -> None:
     assert not found.problems and found.run and found.run.algorithm.overlong_buffer_len == 64  # type: ignore[attr-defined]
 
 
-def test_a_limit_of_sampling_is_passed_on() -> None:
-    assert extra(f"{GROUPS}.enable=true", f"{MOST}=5") == [f"{MOST}=5"]
-
-
-def test_more_than_all_steps_is_no_share() -> None:
+def test_a_limit_of_sampling_is_passed_on_and_more_than_all_steps_is_no_share() -> None:
     """Neither 10 steps nor ten times all of them are known to be meant."""
-    name = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio"
-    assert extra(f"{name}=10") == [f"{name}=10"]
+    warmup = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=10"
+    assert extra(f"{GROUPS}.enable=true", f"{MOST}=5", warmup) == [f"{MOST}=5", warmup]
 
 
-def test_answers_to_train_on_are_not_greedy() -> None:
-    (problem,) = try_resolve([*VERL, "algorithm=grpo", "actor_rollout_ref.rollout.temperature=0"]).problems
-    assert (problem.where, problem.fix) == ("sampler.temperature", "use a number > 0.0")
-
-
-def test_advice_is_not_the_value_that_is_refused() -> None:
-    (problem,) = try_resolve([*VERL, "algorithm=grpo", "optim.lr_scheduler_type=linear"]).problems
-    assert (problem.where, problem.fix) == ("optim.lr_scheduler_type", "use constant or cosine")
+@pytest.mark.parametrize(
+    ("word", "where", "fix"),
+    [
+        ("actor_rollout_ref.rollout.temperature=0", "sampler.temperature", "use a number > 0.0"),
+        ("optim.lr_scheduler_type=linear", "optim.lr_scheduler_type", "use constant or cosine"),  # not what is refused
+    ],
+)
+def test_what_cannot_be_is_answered_with_what_can(word: str, where: str, fix: str) -> None:
+    (problem,) = try_resolve([*VERL, "algorithm=grpo", word]).problems
+    assert (problem.where, problem.fix) == (where, fix)
