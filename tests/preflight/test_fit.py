@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.hubs.manifest import Manifest
-from launcher.preflight.checks import learning
+from launcher.preflight.checks import hardware, learning
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import plan, run_of
 from launcher.spec.hardware import computes_bfloat16
@@ -60,7 +60,7 @@ def test_what_nobody_gave_fits_algorithm_and_model(words: list[str], expected: d
 
 @pytest.mark.parametrize(
     ("rows", "words", "batch"),
-    [(40, [], 8), (3, [], 3), (3000, [], 256), (1000, [], 64), (40, ["data.train_batch_size=40"], 40),
+    [(40, [], 8), (3, [], 3), (3000, [], 256), (40, ["data.train_batch_size=40"], 40),
      (40, ["hardware.nproc_per_node=3"], 6)],
 )  # fmt: skip
 def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_path: Path) -> None:
@@ -78,7 +78,6 @@ def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_pa
         (["trainer.total_training_steps=9"], "trainer.total_training_steps: 9 updates in 9 steps: "),
         (["trainer.total_epochs=2"], "trainer.total_epochs: "),
         (["trainer.total_training_steps=3"], ""),
-        (["trainer.total_training_steps=400"], ""),
         ([], ""),
     ],
 )  # fmt: skip
@@ -182,15 +181,17 @@ def test_the_name_of_the_gpu_that_is_here_decides(name: str, mixed: bool, monkey
     assert run.engine.mixed_precision == mixed
     if mixed:
         assert page.origins["engine.mixed_precision"].where == "faster on GPUs, in less memory"
+    words = [*SFT, "hardware=gpu", "hardware.n_gpus_per_node=1"]
     for word in ("model.dtype=bfloat16", "engine.mixed_precision=true"):
-        given = plan(["algorithm=sft", *SFT[1:], "hardware=gpu", "hardware.n_gpus_per_node=1", word])
-        assert mixed != any("only by emulation" in result.message for result in given.results)
+        given = hardware.check(Context(resolve([*words, word]), here=False))
+        assert mixed != any("only by emulation" in each.message for each in given)
 
 
 @pytest.mark.parametrize(
     ("recipe", "words"),
-    [("grpo-gsm8k", ["hardware.memory_gb=80"]), ("dapo-gsm8k", []), ("sft", ["hardware.memory_gb=24"]),
-     ("dpo", ["hardware.memory_gb=24"])],
+    [("dapo-gsm8k", []), ("dpo", ["hardware.memory_gb=24"]),
+     pytest.param("grpo-gsm8k", ["hardware.memory_gb=80"], marks=pytest.mark.long),
+     pytest.param("sft", ["hardware.memory_gb=24"], marks=pytest.mark.long)],
 )  # fmt: skip
 def test_a_recipe_plans_ok_on_the_hardware_that_it_names(
     recipe: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
