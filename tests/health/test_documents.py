@@ -1,8 +1,10 @@
-"""The examples of the guides themselves, documents.yaml, as `rlrun diagnose --profile` judges a log with them."""
+"""The examples of the guides themselves, documents.yaml, as `rlrun diagnose --profile` judges a log with them, and
+excerpts of logs with a broken number, excerpts.yaml: nearly all are named, by the right metric."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,17 @@ import pytest
 import yaml
 from curves import series_of
 
+from launcher.core.events import Alert
+from launcher.health.judge import Judge
 from launcher.health.profiles import profile_names, read_profile
+from launcher.logs.sources import open_log
 from launcher.views.findings import find_problems
 from launcher.views.read import find
 
 LARGE = {"reward": [1e308, -1e308] * 20, "loss": [-1e308, 1e308] * 20, "grad_norm": [1e308] * 40, "kl": [1e308] * 40}
-ROWS = yaml.safe_load((Path(__file__).parent / "documents.yaml").read_text("utf-8"))
+ROWS, EXCERPTS = (
+    yaml.safe_load((Path(__file__).parent / f"{name}.yaml").read_text("utf-8")) for name in ("documents", "excerpts")
+)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["item"] for row in ROWS])
@@ -31,6 +38,7 @@ def test_an_example_of_a_guide(row: dict[str, Any], tmp_path: Path) -> None:
     )
     alerts = find_problems(find(str(log), tmp_path), read_profile(row["profile"])).alerts
     rules = [alert.rule for alert in alerts]
+    assert rules == row.get("only", rules)
     assert set(row.get("found", ())) <= set(rules) and not set(row.get("silent", ())) & set(rules), rules
     if "says" in row:
         assert next(alert.fix for alert in alerts if alert.rule == row["found"][0]).startswith(row["says"])
@@ -44,3 +52,72 @@ def test_numbers_of_any_size_are_judged(profile: str, tmp_path: Path) -> None:
     )
     found = find_problems(find(str(log), tmp_path), read_profile(profile)).alerts
     assert "gradient-exploded" in [alert.rule for alert in found]
+
+
+RUINED = """loss: 171551552.0000
+policy_loss: 171531792.0000
+kl_penalty: 197562.5312
+mean_ratio: 485165216.0000
+mean_advantage: 0.0000
+mean_log_prob_current: -833610.3125
+mean_log_prob_ref: -1031172.8750
+mean_reward: 0.4971
+std_reward: 0.1766
+"""
+
+
+def ruined(folder: Path, program: str = "any") -> list[Alert]:
+    (log := folder / "train.log").write_text(RUINED)
+    judge = Judge(read_profile("grpo_continuous"), program)
+    return [alert for event in open_log(log).events() for alert in judge.see(event)]
+
+
+def test_the_ruined_example_is_critical_and_each_number_is_called_what_it_is(tmp_path: Path) -> None:
+    found = {alert.rule: alert for alert in ruined(tmp_path)}
+    assert {name: alert.level for name, alert in found.items()} == {
+        "loss-band": "warn", "policy-loss-band": "critical", "kl-penalty-band": "warn", "ratio-on-clamp": "critical",
+        "log-ratio-20": "critical",
+    }  # fmt: skip
+    assert found["loss-band"].value == 171551552.0
+    assert found["log-ratio-20"].value == 197562.5625, "the difference of the log-probabilities"
+    assert found["log-ratio-20"].fix.startswith("--learning_rate 1e-07 --kl_penalty 2.0")
+    assert "this is no ratio" in found["ratio-on-clamp"].text
+    assert not found.keys() & {"advantage-band", "rewards-equal"}, "a mean advantage of 0 is true by construction"
+
+
+def test_the_fixes_are_in_the_spelling_of_the_program(tmp_path: Path) -> None:
+    ours, theirs = ({alert.rule: alert.fix for alert in ruined(tmp_path, program)} for program in ("rlrun", "verl"))
+    assert ours["policy-loss-band"] == "optim.lr=1e-06 algorithm.kl_loss_coef=1 algorithm.clip_ratio_c=3"
+    assert "actor_rollout_ref.actor.clip_ratio_c=3" in theirs["policy-loss-band"]
+
+
+# ---- excerpts of a few records, as people post them
+
+FORMS: Mapping[str, Callable[[int, dict[str, float]], str]] = {
+    "dicts": lambda step, values: str(values | {"epoch": step / 10}),
+    "verl": lambda step, values: f"step:{step} - " + " - ".join(f"{name}:{value}" for name, value in values.items()),
+    "lines": lambda step, values: (
+        f"Step {step}/50 | " + " | ".join(f"{name}: {value}" for name, value in values.items())
+    ),
+}
+
+
+def found_in(row: dict[str, Any], folder: Path) -> list[Alert]:
+    series = {name: series_of(parts) for name, parts in row["steps"].items()}
+    lines = [
+        FORMS[row["form"]](i, dict(zip(series, values, strict=True)))
+        for i, values in enumerate(zip(*series.values(), strict=True), 1)
+    ]
+    (log := folder / "a.log").write_text("\n".join(lines) + "\n")
+    return [alert for alert in find_problems(find(str(log), folder), None).alerts if alert.level != "info"]
+
+
+@pytest.mark.parametrize("row", EXCERPTS["broken"], ids=lambda row: row["item"])
+def test_a_broken_number_is_named(row: dict[str, Any], tmp_path: Path) -> None:
+    found = found_in(row, tmp_path)
+    assert {alert.metric for alert in found} & set(row["metric"]), found
+
+
+@pytest.mark.parametrize("row", EXCERPTS["healthy"], ids=lambda row: row["item"])
+def test_a_healthy_excerpt_has_nothing_critical(row: dict[str, Any], tmp_path: Path) -> None:
+    assert not [alert for alert in found_in(row, tmp_path) if alert.level == "critical"]
