@@ -60,7 +60,8 @@ def listen(host: str, ports: Sequence[int]) -> list[socket.socket]:
         except OSError as error:
             got = f"port {port} of {host} cannot be taken: {error_message(error)}"
             raise Problems(Problem("--port", got, "use another, or --port 0 for a free one", "in-use")) from error
-        # a connection that it takes holds little for a client that does not read, and not for long
+        # a connection that it takes sends at once, and holds little for a client that does not read, and not for long
+        found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
             found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
