@@ -341,10 +341,11 @@ def test_a_connection_too_many_is_closed(server, monkeypatch):
     assert server(asked) == b""
 
 
-def test_what_a_client_does_not_read_is_held_for_a_bounded_time_and_size():
-    """Else one that never reads keeps its connection, and what waits for it, for ever."""
+def test_a_connection_sends_at_once_and_holds_what_is_not_read_for_a_bounded_time_and_size():
+    """Else each answer waits for the client's word on the one before, and one that never reads keeps its connection."""
     with listen("127.0.0.1", [0])[0] as listener, socket.create_connection(listener.getsockname()):
         taken, _ = listener.accept()
         with taken:
+            assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert 0 < taken.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * UNREAD_BYTES
             assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_S * 1e3
