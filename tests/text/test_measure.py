@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,10 +111,3 @@ def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> No
 ])  # fmt: skip
 def test_most_words_of_a_text_are_written(text: str, content: str, holds: bool) -> None:
     assert measure._holds(text, content) is holds
-
-
-@pytest.mark.parametrize(("ids", "named"), [
-    (1, [1]), ([1, 6], [1, 6]), ([1, "a", None, True], [1]), (None, []), ("1", []), (True, []),
-])  # fmt: skip
-def test_the_numbers_that_a_configuration_names(ids: Any, named: list[int]) -> None:
-    assert measure._end_ids(json.loads(json.dumps({"eos_token_id": ids}))) == named
