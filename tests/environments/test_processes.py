@@ -37,8 +37,14 @@ class Wild:
     async def wait(self, code: str) -> str:
         exec(code, globals(), there := {"self": self})
         return await there["given"]
-    def reward(self, episode): return getattr(self, "score", 0.25)
+    def reward(self, episode): return 0.25
     def close(self): Wild.closed += 1
+
+class Own(Wild):  # whose row says what its step and its reward do
+    async def step(self, episode, answer): return await self._step(episode, answer)
+    async def _step(self, episode, answer): return Observation(ended="finished")
+    def _reward(self, episode): return 0.25
+    def reward(self, episode): return self._reward(episode)
 """
 ROW = Row("wild:1", "pass")
 Start = Callable[..., Processes]
@@ -61,14 +67,20 @@ def started(tmp_path: Path) -> Iterator[Start]:
         each.close()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+@pytest.fixture(scope="module", params=["Wild"])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One for what does not depend on the settings: whatever was done to it before, the next episode goes on."""
-    path = tmp_path_factory.mktemp("wild") / "mine.py"
+    path, limit = tmp_path_factory.mktemp("wild") / "mine.py", 5.0 if request.param == "Wild" else 2.0
     path.write_text(WILD)
-    made = Processes(PythonEnvironment(path=str(path), name="Wild", workers=1, tool_timeout_s=5.0, memory_gb=4.0))
+    of = PythonEnvironment(
+        path=str(path), name=request.param, workers=1, tool_timeout_s=limit, timeout_s=limit, memory_gb=4.0
+    )
+    made = Processes(of)
     yield made
     made.close()
+
+
+own = pytest.mark.parametrize("shared", ["Own"], indirect=True)
 
 
 def spoken(tool: str, **arguments: Any) -> Spoken:
@@ -146,20 +158,17 @@ STEPS = [  # what a `step` of one's own gives, how the episode ends, and what is
     ("raise ValueError('no')", "environment-fault", "ValueError: no"),
     ("raise OSError('no')", "environment-fault", "OSError: no"),
     ("await asyncio.sleep(600)", "timeout", "step took longer than 2 s"),
-    (
-        "try: await asyncio.sleep(600)\n        finally: await asyncio.sleep(600)",
-        "timeout",
-        "longer than 2 s",
-    ),
+    ("try: await asyncio.sleep(600)\n    finally: await asyncio.sleep(600)", "timeout", "longer than 2 s"),
 ]
 
 
+@own
 @pytest.mark.parametrize(("code", "ended", "expected"), STEPS, ids=[code[:60] for code, *_ in STEPS])
 def test_whatever_a_step_gives_has_a_type_and_a_reason(
-    started: Start, code: str, ended: str | None, expected: str
+    shared: Processes, code: str, ended: str | None, expected: str
 ) -> None:
-    own = f"{WILD}\nclass Own(Wild):\n    async def step(self, episode, answer):\n        {code}\n"
-    seen, final = episode(started(own, "Own", timeout_s=2.0), spoken("run"))
+    row = Row("wild:1", f"async def step(episode, answer):\n    {code}\nself._step = step")
+    seen, final = episode(shared, spoken("run"), row=row)
     assert seen[-1].ended == ended, seen[-1]
     assert expected in " ".join([seen[-1].reason, *(message.content for message in seen[-1].messages)])
     assert len(seen[-1].messages) <= 64
@@ -174,17 +183,18 @@ JUDGED = [  # what `reward` gives, the score, and the fault
     ("return Final(0.5, {'good': 1, 'a b': 2}, {'searches': 3, 'nan': float('nan')})", 0.5, ""),
     ("return 'much'", None, "the reward gave 'much'; expected a number"),
     ("return float('inf')", None, "the reward gave inf; expected a finite number"),
-    ("raise ValueError('no')", None, "ValueError: no (mine.py:26: def reward(self, episode): raise"),
-    ("raise asyncio.CancelledError", None, "CancelledError (mine.py:26:"),
+    ("raise ValueError('no')", None, "ValueError: no (mine.py:29: def reward(self, episode): return"),
+    ("raise asyncio.CancelledError", None, "CancelledError (mine.py:29:"),
     ("time.sleep(600)", None, "reward took longer than 2 s"),
     ("os._exit(0)", None, "the environment's process ended with exit code 0"),
 ]
 
 
+@own
 @pytest.mark.parametrize(("code", "score", "fault"), JUDGED, ids=[code[:40] for code, *_ in JUDGED])
-def test_a_reward_that_fails_is_no_score(started: Start, code: str, score: float | None, fault: str) -> None:
-    own = f"{WILD}\nclass Own(Wild):\n    def reward(self, episode): {code}\n"
-    _, final = episode(started(own, "Own", tool_timeout_s=2.0), spoken("run", code="pass"))
+def test_a_reward_that_fails_is_no_score(shared: Processes, code: str, score: float | None, fault: str) -> None:
+    row = Row("wild:1", f"def reward(episode): {code}\nself._reward = reward")
+    _, final = episode(shared, spoken("run"), row=row)
     assert final.reward == score and fault in final.fault and bool(fault) == bool(final.fault)
     if "Final" in code:
         assert final.parts == {"good": 1.0} and final.facts == {"searches": 3.0}
@@ -194,10 +204,7 @@ def test_a_reward_that_fails_is_no_score(started: Start, code: str, score: float
     ("text", "expected"),
     [
         ("class Wild: def", "SyntaxError"),
-        (
-            "import nothing_of_this_name",
-            "No module named 'nothing_of_this_name' (mine.py:1: import",
-        ),
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name' (mine.py:1: import"),
         ("class Wild:\n    def reset(self, row): raise OSError('full')", "OSError: full (mine.py:2:"),
         ("class Wild:\n    def __init__(self): raise OSError('full')", "OSError: full (mine.py:2:"),
         ("import os; os._exit(1)", "cannot be loaded: its process ended"),
@@ -234,11 +241,8 @@ def test_any_method_may_be_async_and_close_comes_after_reset(started: Start) -> 
 
 
 def test_a_class_needs_nothing_but_its_tools(started: Start) -> None:
-    sessions = started("class Wild:\n    def look(self) -> str: return 'a shop'")
-    assert sessions.begin(0, ROW).result(60).ended is None
-    seen = sessions.step(0, spoken("look")).result(60)
-    assert [message.content for message in seen.messages] == ["a shop"]
-    assert sessions.end(0, "turn-limit").result(60).fault == ""
+    (_, seen), final = episode(started("class Wild:\n    def look(self) -> str: return 'a shop'"), spoken("look"))
+    assert ([message.content for message in seen.messages], final.fault) == (["a shop"], "")
 
 
 def test_a_process_that_dies_takes_its_episodes_alone_and_is_started_again(started: Start) -> None:
