@@ -6,18 +6,19 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.core.events import Step, events_of
 from launcher.runs.folder import Folder, holder
-from tests.conftest import wait_until
+from tests.conftest import DATA, MODEL, wait_until
 from tests.server.conftest import lose_database, record_in
 
 ROWS = [{"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{n}+1="}], "ability": "math",
@@ -63,7 +64,7 @@ def test_the_documents_requests_train_a_job_to_its_end(root, client, document):
     assert (again.status_code, again.json()["problems"][0]["code"]) == (409, "changed")
 
 
-TINY = ["algorithm=sft", "model=tiny", "data=reverse", "data.train_batch_size=8", "data.n_demos=64", "data.n_val=8"]
+TINY = ["algorithm=sft", *MODEL, *DATA, "engine.num_threads=1"]
 
 
 def test_a_run_is_paused_resumed_and_outlives_its_server(root, serve):
@@ -111,18 +112,18 @@ def test_one_key_makes_one_job_also_at_the_same_moment_and_after_a_restart(root,
     assert (other.status_code, other.json()["problems"][0]["where"]) == (409, "Idempotency-Key")
 
 
-def test_all_that_is_wrong_is_named_at_once(client):
+def test_all_that_is_wrong_is_named_at_once(idle):
     body = {"algorithm": "grpo", "model_path": "tiny", "learning_rat": 1, "batch_size": 0, "num_gpus": "8"}
-    found = {each["where"]: each for each in client.post("/api/jobs", json=body).json()["problems"]}
+    found = {each["where"]: each for each in idle.post("/api/jobs", json=body).json()["problems"]}
     assert found.keys() == {"learning_rat", "batch_size", "num_gpus"}
     assert found["learning_rat"]["fix"] == "did you mean learning_rate?"
     body = {"arguments": ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.m=2"], "settings": {"optim.lr": -1}}
-    refused = client.post("/api/jobs", json=body)
+    refused = idle.post("/api/jobs", json=body)
     assert (refused.status_code, refused.headers["content-type"]) == (422, "application/problem+json")
     assert {each["where"] for each in refused.json()["problems"]} >= {"sampler.m", "optim.lr"}
-    plan = client.post("/api/jobs", params={"dry_run": 1}, json=body)
+    plan = idle.post("/api/jobs", params={"dry_run": 1}, json=body)
     assert (plan.status_code, plan.json()["ok"]) == (200, False)
-    assert client.get("/api/jobs").json()["total"] == 0
+    assert idle.get("/api/jobs").json()["total"] == 0
 
 
 def drawn_launch(seed):
@@ -138,23 +139,22 @@ def drawn_launch(seed):
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("LAUNCHES", "3"))))
-def test_the_plan_of_a_drawn_launch_is_what_the_command_line_prints(client, seed):
+def test_the_plan_of_a_drawn_launch_is_what_the_command_line_prints(idle, seed):
     """`make test-plans` draws 100."""
-    found = client.post("/api/plan", json=drawn_launch(seed)).json()
+    found = idle.post("/api/plan", json=drawn_launch(seed)).json()
     assert isinstance(found.pop("rows"), list)
     words = shlex.split(found.pop("command"))
     assert words[:2] == ["rlrun", "train"]
-    done = subprocess.run([sys.executable, "-m", "launcher", "plan", "--json", *words[2:]], capture_output=True)
-    assert json.loads(done.stdout) == found
+    assert json.loads(CliRunner().invoke(app, ["plan", "--json", *words[2:]]).stdout) == found
 
 
-def test_a_plan_shows_its_first_rows_as_tokens(client, tmp_path):
+def test_a_plan_shows_its_first_rows_as_tokens(idle, tmp_path):
     """Of an answer the loss is on its tokens and its end; of a pair both sides are shown; a prompt has none."""
 
     def planned(algorithm, *rows):
         (tmp_path / f"{algorithm}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         words = [f"algorithm={algorithm}", "model=tiny", f"data={tmp_path / algorithm}.jsonl", "data.val_share=0"]
-        found = client.post("/api/plan", json={"arguments": [*words, "data.max_response_length=999"]}).json()
+        found = idle.post("/api/plan", json={"arguments": [*words, "data.max_response_length=999"]}).json()
         return found["results"], [
             tuple("".join(each["text"] for each in row if each["loss"] == loss) for loss in (False, True))
             for row in found["rows"]
@@ -168,23 +168,16 @@ def test_a_plan_shows_its_first_rows_as_tokens(client, tmp_path):
     assert rows == 3 * [("ab=", "ba<eos>"), ("ab=", "b<eos>")], results
     results, rows = planned("grpo", *[{"prompt": "ab=", "ground_truth": "ba"}] * 8)
     assert rows == 3 * [("ab=", "")], results
-    refused = client.post("/api/plan", json={"arguments": ["algorithm=sft", "model=none-such", "data=reverse"]}).json()
+    refused = idle.post("/api/plan", json={"arguments": ["algorithm=sft", "model=none-such", "data=reverse"]}).json()
     assert (refused["ok"], refused["rows"]) == (False, [])
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "--resume=x",
-        "-d",
-        "trainer.run_root=/tmp/elsewhere",
-        "+trainer.run_root=/tmp/elsewhere",
-        "trainer={run_root:/tmp/elsewhere}",
-        "${oc.env:HOME}",
-    ],
-)
-def test_arguments_are_no_options_and_runs_stay_below_the_root(client, word):
-    refused = client.post("/api/jobs", json={"arguments": [*TINY, word]})
+ROOTS = ["trainer.run_root=/tmp/elsewhere", "+trainer.run_root=/tmp/elsewhere", "trainer={run_root:/tmp/elsewhere}"]
+
+
+@pytest.mark.parametrize("word", ["--resume=x", "-d", *ROOTS, "${oc.env:HOME}"])
+def test_arguments_are_no_options_and_runs_stay_below_the_root(idle, word):
+    refused = idle.post("/api/jobs", json={"arguments": [*TINY, word]})
     assert refused.status_code in (403, 422), refused.json()
 
 
@@ -205,8 +198,8 @@ def test_a_name_that_is_taken_gets_a_number(client):
     assert names == ["My-run-..-x", "My-run-..-x-2"]
 
 
-def test_the_schema_has_every_setting_of_a_plan(client):
-    schema = client.get("/api/schema").json()
+def test_the_schema_has_every_setting_of_a_plan(idle):
+    schema = idle.get("/api/schema").json()
     assert {"algorithm", "model", "data", "reward", "hardware"} <= {group["name"] for group in schema["groups"]}
     known = {each["name"]: each for each in schema["settings"]}
     assert known["optim.lr"]["default"] == 1e-6
@@ -219,23 +212,23 @@ def rerun_alike(root, client, uuid):
     made = client.post(f"/api/jobs/{uuid}/rerun", json={"settings": {"trainer.total_training_steps": 2}})
     assert made.status_code == 202, made.json()
     done = ended(client, made.json()["uuid"])
-    assert (done["run"], done["step"], done["steps"]) == ("rlrun/one-rerun-1", 2, 2)
+    assert (done["run"], done["step"], done["steps"]) == ("rlrun/done-rerun-1", 2, 2)
 
     def steps(run):
         events = events_of(root / "rlrun" / run / "events.jsonl")
         return {event.step: event.metrics.get("train/loss") for event in events if isinstance(event, Step)}
 
-    again = steps("one-rerun-1")
-    assert [*again] == [0, 1, 2] and again.items() <= steps("one").items()
+    again = steps("done-rerun-1")
+    assert [*again] == [0, 1, 2] and again.items() <= steps("done").items()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reruns", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_trained_run_is_exported_merged_and_run_again(root, client, reruns):
-    words = [*TINY, "trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.experiment_name=one"]
-    uuid = client.post("/api/jobs", json={"arguments": words}).json()["uuid"]
-    client.post(f"/api/jobs/{uuid}/start")
-    ended(client, uuid)
+def test_a_trained_run_is_exported_merged_and_run_again(root, trained, client, reruns):
+    shutil.copytree(trained[1], root / "rlrun" / "done")
+    client.app.state.services.jobs.scan()
+    [job] = client.get("/api/jobs").json()["items"]
+    uuid = job["uuid"]
     made = client.post(f"/api/jobs/{uuid}/checkpoints/2/export", json={"to": "early"})
     assert made.status_code == 201, made.json()
     assert made.json()["path"] == "exports/early" and made.json()["step"] == 2
@@ -244,7 +237,7 @@ def test_a_trained_run_is_exported_merged_and_run_again(root, client, reruns):
     merged = client.post("/api/merge", json={"models": ["early", f"{uuid}@4"], "method": "linear", "to": "both"})
     assert merged.status_code == 201, merged.json()
     both, last = (load_file(root / place / "model.safetensors")
-                  for place in ("exports/both", "rlrun/one/checkpoints/step_000004/policy"))  # fmt: skip
+                  for place in ("exports/both", "rlrun/done/checkpoints/step_000004/policy"))  # fmt: skip
     assert both.keys() == early.keys() == last.keys()
     for name, mean in both.items():
         assert torch.allclose(mean, (early[name] + last[name]) / 2, atol=1e-6), name
