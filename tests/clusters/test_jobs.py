@@ -23,13 +23,8 @@ from launcher.preflight.plan import Ready
 from launcher.runs.folder import Folder, holder
 
 ON_RAY = ["cluster=ray", "cluster.address=auto"]
-LONG = [
-    "algorithm=sft",
-    *ON_RAY,
-    "trainer.test_freq=-1",
-    "trainer.total_training_steps=100000",
-    "trainer.save_freq=1000",
-]
+ENDLESS = ["trainer.test_freq=-1", "trainer.total_training_steps=100000", "trainer.save_freq=1000"]
+LONG = ["algorithm=sft", *ON_RAY, *ENDLESS]
 takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
 
 
@@ -116,9 +111,8 @@ def test_a_head_takes_jobs_where_it_can(tmp_path: Path, monkeypatch: pytest.Monk
     node = Node("127.0.0.1:7", "127.0.0.1", True, "mark", str(tmp_path))
     for can in (True, False):
         monkeypatch.setattr(processes, "serves_jobs", lambda can=can: can)
-        assert {f"--include-dashboard={str(can).lower()}", "--dashboard-host=127.0.0.1"} <= set(
-            processes.start_argv(node)
-        )
+        words = {f"--include-dashboard={str(can).lower()}", "--dashboard-host=127.0.0.1"}
+        assert words <= {*processes.start_argv(node)}
 
 
 def test_where_no_job_can_be_submitted_that_is_said(
