@@ -205,6 +205,7 @@ assert os.environ == before, os.environ
 
 
 @pytest.mark.slow
+@pytest.mark.long  # tests/server/test_ingest.py cuts a job's log after any byte
 def test_rows_are_stored_once_over_kills_of_the_server(tmp_path: Path) -> None:
     """`make logger-chaos` kills it 20 times."""
     platform = Platform(tmp_path)
