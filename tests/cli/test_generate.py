@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import subprocess
 import sys
 import termios
@@ -49,17 +50,24 @@ def save(folder: Path, seed: int, template: str | None = TEMPLATE, positions: in
     tokenizer.save_pretrained(folder)
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run `r`, of two checkpoints, and the model folder `m`."""
-    monkeypatch.chdir(tmp_path)
-    run = Folder(tmp_path / "runs" / "p" / "r")
+    folder = tmp_path_factory.mktemp("models")
+    run = Folder(folder / "runs" / "p" / "r")
     run.path.mkdir(parents=True)
     run.spec.write_text("data: {chat_template: auto}\n")
     for step in (1, 2):
-        checkpoints.write(run.checkpoints, step, lambda folder, seed=step: save(folder / "policy", seed))  # type: ignore[misc]
-    save(tmp_path / "m", 2)
-    return tmp_path
+        checkpoints.write(run.checkpoints, step, lambda place, seed=step: save(place / "policy", seed))  # type: ignore[misc]
+    save(folder / "m", 2)
+    return folder
+
+
+@pytest.fixture
+def home(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of `models`."""
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(models, tmp_path, dirs_exist_ok=True))
 
 
 def ask(*words: str, command: str = "generate", typed: str | None = None) -> Result:
