@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHONE = 390  # pixels
@@ -53,16 +56,18 @@ def measure(page: Path, folder: Path, width: int, *more: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_page_asks_for_nothing_and_fits_a_phone_in_light_and_dark(trained: Any, tmp_path: Path) -> None:
-    for name, words in (("one", ["report", "one", "--goal", "0.5"]), ("both", ["compare", "one", "two"])):
-        assert trained(*words, "--out", f"{name}.html").returncode == 0
-        page = trained.folder / f"{name}.html"
-        light = measure(page, tmp_path, PHONE)
-        assert light["asked"] == [] and light["scroll"] <= PHONE and light["wide"] == []
-        assert light["plots"] >= 8 and light["words"] > 1000
-        assert brightness(light["back"]) > 200 > 60 > brightness(light["ink"])
-    dark = measure(page, tmp_path, PHONE, "--blink-settings=preferredColorScheme=0")  # both have one style sheet
-    assert brightness(dark["back"]) < 60 < 200 < brightness(dark["ink"])
+def test_a_page_asks_for_nothing_and_fits_a_phone_in_light_and_dark(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained.folder)
+    dark = "--blink-settings=preferredColorScheme=0"  # both pages have one style sheet
+    for words, scheme in ((["report", "one", "--goal", "0.5"], []), (["compare", "one", "two"], [dark])):
+        assert CliRunner().invoke(app, [*words, "--out", f"{words[0]}.html"]).exit_code == 0
+        found = measure(trained.folder / f"{words[0]}.html", tmp_path, PHONE, *scheme)
+        assert found["asked"] == [] and found["scroll"] <= PHONE and found["wide"] == []
+        assert found["plots"] >= 8 and found["words"] > 1000
+        low, high = sorted((found["back"], found["ink"]), key=brightness)
+        assert brightness(low) < 60 < 200 < brightness(high) and (low == found["back"]) == bool(scheme)
 
 
 def brightness(colour: str) -> float:
