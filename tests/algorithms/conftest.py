@@ -27,13 +27,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     "sft": SFT(),
     "sft, answers alike": SFT(loss_agg_mode="seq-mean-token-mean"),
     "dpo": DPO(),
-    "dpo, smoothed": DPO(label_smoothing=0.1),
-    "dpo, hinge": DPO(loss_type="hinge", beta=1.0),
-    "dpo, ipo": DPO(loss_type="ipo"),
     "dpo, ipo by length": DPO(loss_type="ipo", length_normalised=True),
     "ppo": PPO(kl_coef=0.0),
     "ppo, adaptive": PPO(kl_coef=0.3, kl_ctrl="adaptive", horizon=50, gamma=0.9, lam=0.8, entropy_coeff=0.1),
-    "ppo, answers alike": PPO(kl_penalty="k3", loss_agg_mode="seq-mean-token-mean"),
     "grpo": GRPO(),
     "grpo, everything": GRPO(
         clip_ratio_high=0.3, clip_ratio_c=1.5, kl_loss_coef=0.3, entropy_coeff=0.1, min_group_std=0.7
@@ -41,8 +37,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "grpo, k1, sums": GRPO(kl_loss_coef=0.3, kl_loss_type="k1", loss_agg_mode="seq-mean-token-sum"),
     "dr_grpo": DrGRPO(loss_scale_factor=40.0),
     "dapo": DAPO(max_response_length=7, overlong_buffer_len=4, kl_loss_coef=0.1, kl_loss_type="k2"),
-    "gspo": GSPO(kl_loss_coef=0.1),
-    "gspo, far": GSPO(clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.1),
+    "gspo": GSPO(clip_ratio_low=0.2, clip_ratio_high=0.2, entropy_coeff=0.1),
     "gspo_selfplay": GSPOSelfPlay(pair_weight=0.3, label_smoothing=0.1, kl_loss_coef=0.2),
 }
 Pulled = tuple[Tensor, Tensor, dict[str, tuple[float, float]]]

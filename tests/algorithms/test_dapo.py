@@ -8,8 +8,6 @@ import torch
 from launcher.algorithms.dapo import DAPO
 from launcher.spec.algorithm import Batch
 
-torch.set_num_threads(1)
-
 
 def batch_of(reward: list[float], group: list[int], lengths: list[int] | None = None) -> Batch:
     lengths = [1] * len(reward) if lengths is None else lengths

@@ -12,8 +12,6 @@ from torch import Tensor
 from launcher.algorithms.dpo import DPO
 from launcher.spec.algorithm import Batch, Output
 
-torch.set_num_threads(1)
-
 LN2 = math.log(2)
 
 

@@ -14,8 +14,6 @@ from launcher.algorithms.dr_grpo import DrGRPO
 from launcher.algorithms.grpo import GRPO
 from launcher.spec.algorithm import Batch, Output
 
-torch.set_num_threads(1)
-
 B, T, G = 8, 7, 4
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from launcher.algorithms.gspo import GSPO
 from launcher.spec.algorithm import Batch, Output
 
-torch.set_num_threads(1)
-
 
 def batch_of(mask: Tensor, old: Tensor, advantage: Tensor) -> Batch:
     return Batch(mask, mask.sum(1), mask, old=old, advantage=advantage[:, None] * mask)

@@ -13,8 +13,6 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.spec.algorithm import Algorithm, Batch, Output
 
-torch.set_num_threads(1)
-
 SETTINGS = {"kl_loss_coef": 0.2, "clip_ratio_c": 3.0, "entropy_coeff": 0.1}
 PAIRS, SAMPLED, G, T = 5, 3, 4, 6
 

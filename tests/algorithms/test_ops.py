@@ -12,8 +12,6 @@ from torch import Tensor
 from launcher.algorithms import ops
 from launcher.spec.algorithm import Batch
 
-torch.set_num_threads(1)
-
 
 def f64(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)

@@ -12,8 +12,6 @@ from torch import Tensor
 from launcher.algorithms import ops
 from launcher.spec.algorithm import Batch
 
-torch.set_num_threads(1)
-
 
 def f64(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
@@ -106,6 +104,3 @@ def test_gae_jumps_over_masked_tokens(seed: int, gamma: float, lam: float) -> No
 def test_whiten(values: list[float], mask: list[float], expected: list[float]) -> None:
     found = ops.whiten(f64(*values)[None], f64(*mask)[None])
     assert found[0].tolist() == pytest.approx(expected, abs=1e-8)  # 1e-8 stands beside the variance
-
-
-# ---- preference

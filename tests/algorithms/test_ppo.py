@@ -12,8 +12,6 @@ from torch import Tensor
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
 from launcher.spec.algorithm import AlgorithmState, Batch, Output
 
-torch.set_num_threads(1)
-
 
 def f64(rows: list[list[float]]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
@@ -44,8 +42,7 @@ def test_prepare_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "place"),
-    [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)],
+    ("mask", "place"), [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)]
 )
 def test_the_reward_comes_with_the_last_token(mask: list[int], place: int) -> None:
     """lam = 0 and no values: a token's return is its own reward."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from launcher.algorithms.grpo import GRPO
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch, Largest, Mean, Output
 
-torch.set_num_threads(1)
-
 CLOSE = 1e-12
 Pulled = tuple[Tensor, Tensor, dict[str, tuple[float, float]]]
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from launcher.algorithms.sft import SFT
 from launcher.spec.algorithm import Batch, Output
 
-torch.set_num_threads(1)
-
 
 def batch_of(mask: Tensor, tokens: Tensor | None = None) -> Batch:
     rows, columns = mask.shape
