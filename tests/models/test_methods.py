@@ -69,7 +69,7 @@ def ties_with_sort(models: Sequence[Numbers], base: Numbers, density: float, sca
     return base + scale * (np.where(agree, trimmed, 0.0).sum(0) / np.maximum(agree.sum(0), 1))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(draw_tensors(4), st.floats(0.01, 1), st.floats(-2, 2).filter(bool))
 def test_ties_equals_the_papers_formula(tensors: list[Numbers], density: float, scale: float) -> None:
     base, *models = tensors
@@ -77,7 +77,7 @@ def test_ties_equals_the_papers_formula(tensors: list[Numbers], density: float, 
     assert np.array_equal(mix(Ties(density=density, scale=scale), models, base), expected)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(draw_tensors(2), st.floats(0, 1), st.floats(0.1, 1))
 def test_equal_models_stay_and_the_ends_are_the_models_to_the_last_bit(
     tensors: list[Numbers], t: float, density: float

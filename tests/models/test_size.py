@@ -39,18 +39,17 @@ def weights(module: Any) -> int:
 
 
 def test_the_catalogue_is_whole() -> None:
-    assert CHOICES.keys() == PUBLISHED.keys()
-    assert all(model.architecture for model in CHOICES.values())
+    assert {name: size.parameters(model.architecture) for name, model in CHOICES.items()} == PUBLISHED  # type: ignore[arg-type]
     assert [name for name, model in CHOICES.items() if model.gated] == ["llama3-8b-instruct", "llama3-70b-instruct"]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b-instruct", "deepseek-llm-7b-chat", "qwen3-235b-a22b"])
 def test_a_choice_has_as_many_weights_as_the_library_builds(name: str) -> None:
     shape = CHOICES[name].architecture
     assert shape
     node = {key: value for key, value in asdict(shape).items()
             if key not in ("attention_bias", "qk_norm", "mlp_bias") and value != 0}  # fmt: skip
-    assert size.parameters(shape) == weights(built(node)) == PUBLISHED[name]
+    assert weights(built(node)) == PUBLISHED[name]
 
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -75,8 +74,7 @@ def test_a_config_is_read_as_the_library_reads_it(node: dict[str, Any]) -> None:
     assert shape.max_position_embeddings == 64
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("family", "tied"), [("llama", False), ("qwen3", True)])
 def test_a_model_from_scratch(family: Any, tied: bool) -> None:
     model = Scratch(architecture=family, tie_word_embeddings=tied, num_key_value_heads=2)
     assert size.parameters(model.shape) == weights(load_model(model, 0, torch.device("cpu")).base)

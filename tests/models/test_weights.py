@@ -87,11 +87,20 @@ def write_header(folder: Path, entries: Any) -> None:
     (folder / weights.SINGLE).write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
 
 
-@pytest.mark.parametrize("entry", [{"shape": [2**62]}, {"dtype": "X9"}, {"data_offsets": [4, 8]}, {"shape": "x"}])
-def test_a_header_that_is_none_of_safetensors_is_named(tmp_path: Path, entry: dict[str, Any]) -> None:
-    write_header(tmp_path, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], **entry}})
+ENTRY = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize("header", [
+    {"a": ENTRY | {"shape": [2**62]}}, {"a": ENTRY | {"dtype": "X9"}}, {"a": ENTRY | {"data_offsets": [4, 8]}},
+    {"a": ENTRY | {"shape": "x"}}, {"a": ENTRY | {"data_offsets": [0, 10**400]}}, {"a": {"dtype": "F32"}}, {"a": 5},
+])  # fmt: skip
+def test_a_header_that_is_none_of_safetensors_is_named(tmp_path: Path, header: Any) -> None:
+    write_header(tmp_path, header)
     (line,) = map(str, weights.cut_faults(tmp_path))
     assert weights.SINGLE in line
+
+
+def test_a_file_without_a_header_is_named(tmp_path: Path) -> None:
     for data in (b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0[]"):
         (tmp_path / weights.SINGLE).write_bytes(data)
         assert weights.shapes(tmp_path) is None and len(weights.cut_faults(tmp_path)) == 1
@@ -146,9 +155,6 @@ def test_entries_as_publishers_have_them_are_none() -> None:
     healthy = {"model_type": "llama", "dtype": "bfloat16", "rope_theta": 10000, "rope_scaling": None,
                "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}}  # fmt: skip
     assert config.content_faults(healthy) == []
-    stretched = {**healthy, "rope_scaling": {"rope_type": "linear", "factor": 1e300}}
-    (line,) = map(str, config.content_faults(stretched))
-    assert line.startswith("rope_scaling.factor is 1e+300 in config.json; use factor above 0")
 
 
 @pytest.mark.parametrize(
@@ -199,3 +205,27 @@ def test_what_peft_could_not_use_is_named(tmp_path: Path, entry: dict[str, Any],
 def test_an_entry_that_no_model_has_is_named(name: str, value: Any) -> None:
     (line,) = map(str, config.content_faults({"model_type": "llama", name: value}))
     assert line.startswith(name) and "in config.json; use" in line and len(line) < 300
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 0}},
+            "rope_scaling.factor is 0 in config.json; use factor above 0",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": 1e300}},
+            "rope_scaling.factor is 1e+300 in config.json; use",
+        ),
+        (
+            {"num_experts": 4, "num_experts_per_tok": 9},
+            "num_experts_per_tok is 9 in config.json, and num_experts 4; use",
+        ),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0 in config.json; use a whole number of at most"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps is nan in config.json; use rms_norm_eps of about 1e-6"),
+    ],
+)
+def test_numbers_with_which_nothing_could_be_computed(more: dict[str, Any], named: str) -> None:
+    (line,) = map(str, config.content_faults({"model_type": "llama", **more}))
+    assert line.startswith(named)
