@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -70,15 +69,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"fill": {r".*1\.mlp\.up_proj\.weight": float("nan")}}, r"layers\.1\.mlp\.up_proj.*NaN"),
     ({"fill": {r".*norm\.weight": float("-inf")}, "dtype": "float16"}, "and 4 other tensors hold NaN or infinite"),
     ({"config_without": ["model_type"]}, "names no model_type.*publisher"),
-    ({"config": {"rope_scaling": {"rope_type": "linear", "factor": 0}}}, "factor is 0.*above 0"),
-    ({"config": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 9}}, "per_tok is 9.*at most 4"),
     ({"config": {"model_type": "qwen9"}}, "no model_type 'qwen9'.*install a transformers"),
     ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
     ({"config": {"model_type": "qwen2_5_vl"}}, "qwen2_5_vl.*vision.*ForCausalLM"),
-    ({"config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
     ({"config": {"num_attention_heads": 5, "num_key_value_heads": 5}, "config_without": ["head_dim"]},
      r"\(32\).*\(5\).*config\.json"),
-    ({"config": {"rms_norm_eps": float("nan")}}, "rms_norm_eps is nan.*about 1e-6"),
     ({"config": {"model_type": "mistral", "sliding_window": 0}}, "sliding_window is 0.*use null"),
     ({"config": {"pad_token_id": 50257}}, "pad_token_id is 50257.*vocab_size 92"),
 ]  # fmt: skip
@@ -182,9 +177,8 @@ def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
     for text, expected in (('{"max_new_tokens": -5}', 1), ('{"temperature": 0.6, "eos_token_id": [1]}', 0)):
         (tmp_path / "m" / "generation_config.json").write_text(text)
         found = lines(planned(tmp_path / "m"))
-        assert len(found) == expected and all(
-            "generation_config.json cannot be used: `max_new" in line for line in found
-        )
+        assert len(found) == expected
+        assert all("generation_config.json cannot be used: `max_new" in line for line in found)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -192,22 +186,8 @@ def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -
     Model().save(tmp_path / "m")
     (tmp_path / "m" / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "m" / name)
-    assert any(
-        f"{name}: cannot be read, is a pipe, not a file; use the file" in line
-        for line in lines(planned(tmp_path / "m"))
-    )
-
-
-@pytest.mark.parametrize(
-    "header",
-    [[], {"a": 5}, {"a": {"dtype": "F32"}}, {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**400]}}],
-    ids=["list", "number", "no shape", "no end"],
-)
-def test_a_header_that_is_none_is_refused(header: Any, tmp_path: Path) -> None:
-    Model().save(tmp_path / "m")
-    text = json.dumps(header).encode()
-    (tmp_path / "m" / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"1234")
-    assert any(line.startswith("FAIL model.path: ") for line in lines(planned(tmp_path / "m")))
+    wrong = f"{name}: cannot be read, is a pipe, not a file; use the file"
+    assert any(wrong in line for line in lines(planned(tmp_path / "m")))
 
 
 def test_the_engine_trains_no_random_weights(tmp_path: Path) -> None:
@@ -233,10 +213,8 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
 def test_adapters_of_layers_that_are_stored_the_other_way_round(tmp_path: Path) -> None:
     """GPT-2's matrices are [in, out]."""
     base = saved(tmp_path / "base", "gpt2")
-    network = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
-    )
-    network.save_pretrained(tmp_path / "m")
+    adapters = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), adapters).save_pretrained(tmp_path / "m")
     assert lines(planned(tmp_path / "m")) == []
 
 
@@ -266,11 +244,7 @@ def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path:
 @pytest.mark.parametrize(
     ("rename", "given", "expected"),
     [
-        (
-            (r"\.weight$", ".default.weight"),
-            {},
-            "lora_A.default.weight is not one of peft's names.*left out.*save",
-        ),
+        ((r"\.weight$", ".default.weight"), {}, "lora_A.default.weight is not one of peft's names.*left out.*save"),
         (("^base_model.model.", ""), {}, "is not one of peft's names"),
         (("^base_model.model.", "base_model.model._orig_mod."), {}, "_orig_mod.*layer that its base.*inner module"),
         ((r"layers\.1", "layers.7"), {}, r"layers\.7\..*is of a layer that its base .* does not have"),
@@ -294,9 +268,8 @@ def test_adapters_that_peft_would_leave_out(
 def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second look at the same config and headers starts no process; another config is looked at again."""
     started: list[Any] = []
-    monkeypatch.setattr(
-        dry_load, "_in_a_process", lambda asked: started.append(asked) or {"step": "done", "expected": 21}
-    )
+    answer = {"step": "done", "expected": 21}
+    monkeypatch.setattr(dry_load, "_in_a_process", lambda asked: started.append(asked) or answer)
     Model().save(tmp_path / "m")
     first = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
     assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 1
@@ -312,14 +285,12 @@ def test_what_depends_on_the_machine_is_not_remembered(tmp_path: Path, monkeypat
     """A package that is missing is named, and looked for again; so is a file that could not be read."""
     Model().save(tmp_path / "m")
     text = "FalconMamba requires the mamba_ssm library but it was not found. `pip install mamba-ssm`"
-    raised: list[Exception] = [
-        ModuleNotFoundError("No module named 'kernels.cuda'"),
-        ImportError(text),
-        OSError("busy"),
-    ]
-    for error, expected in zip(
-        raised, ("No module named 'kernels.cuda'", "mamba-ssm.*; install it", "busy"), strict=True
-    ):
+    raised = {
+        ModuleNotFoundError("No module named 'kernels.cuda'"): "No module named 'kernels.cuda'",
+        ImportError(text): "mamba-ssm.*; install it",
+        OSError("busy"): "busy",
+    }
+    for error, expected in raised.items():
         with monkeypatch.context() as patch:
             patch.setattr(program.AutoConfig, "from_pretrained", raising(error))
             assert re.search(expected, lines(planned(tmp_path / "m"))[0])
