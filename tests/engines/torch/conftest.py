@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -47,6 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 3},
     "gemma2": {"sliding_window": 3, "query_pre_attn_scalar": 8},
     "gpt2": {**GPT2, "attn_pdrop": 0.0},
+    "granite": {"attention_multiplier": 0.7},
     "nemotron": {},
     "mixtral": {**MOE, "num_local_experts": 4},
     "llama4_text": {**MOE, "num_local_experts": 4, "intermediate_size_mlp": 48, "attention_chunk_size": 6},
@@ -190,29 +190,23 @@ def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 @pytest.fixture(scope="session")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
-    """What each of `size` real processes finds that train and validate together; run once for each size, whichever
-    of pytest's own processes asks first.
-    """
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+def together(made_once: Callable[..., Path]) -> Callable[[int], list[dict[str, Any]]]:
+    """What each of `size` real processes finds that train and validate together; run once for each size."""
+
+    def make(folder: Path, size: int) -> None:
+        found = [jobs.everything()] if size == 1 else _run(size, folder)
+        (folder / "found.json").write_text(json.dumps(found))
 
     @cache
     def run(size: int) -> list[dict[str, Any]]:
-        known = root / f"together-{size}.json"
-        with (root / f"together-{size}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not known.exists():
-                found = [jobs.everything()] if size == 1 else _run(size, root / f"together-{size}")
-                known.write_text(json.dumps(found))
-        return json.loads(known.read_text())
+        folder = made_once(f"together-{size}", lambda folder: make(folder, size))
+        return json.loads((folder / "found.json").read_text())
 
     return run
 
 
 def _run(size: int, folder: Path) -> list[dict[str, Any]]:
     """What each process prints last."""
-    folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}

@@ -104,6 +104,15 @@ def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[
     return found
 
 
+def prompts(count: int) -> Rows:
+    """Rows to be answered; the truth of each is its place."""
+    rows = Rows()
+    for place, (ids, mask) in enumerate(sequences_of(7, count)):
+        rows.rows.append(Row(f"f:{place}", "", ground_truth=str(place)))
+        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
+    return rows
+
+
 def my_numbers() -> range:
     """This process's share of the prompts or pairs of a step."""
     return range(PROMPTS)[world.RANK :: world.SIZE]
@@ -142,6 +151,12 @@ def batch_for(algorithm: Algorithm, model: CausalLM, step: int) -> Batch:
         return rollouts_of(model, step)
     prompts = answered(step, [number for number in my_numbers() if number % 2])
     return collate(prompts + compared_pairs(step, [number for number in my_numbers() if number % 2 == 0]), model)
+
+
+def prepared(policy: Policy, step: int = 1, *, on_policy: bool = False) -> Batch:
+    """A step's batch with all that its loss needs."""
+    batch = batch_for(policy.algorithm, policy.model, step)
+    return policy.algorithm.prepare(policy.annotate(batch, Clock(), on_policy=on_policy), {}, world.all_reduce_sum)[0]
 
 
 # ---- models and policies
@@ -256,11 +271,7 @@ def validated(
 
 def filled(step: int, parallel: Parallel | None = None) -> dict[str, Any]:
     """This process's rows of a step that samples until it is full, by group."""
-    rows = Rows()
-    for place, (ids, mask) in enumerate(sequences_of(7, 16)):
-        rows.rows.append(Row(f"f:{place}", ""))
-        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
-    return _sampled(DAPO(), rows, Order(16, PROMPTS, 0, True), step, parallel)
+    return _sampled(DAPO(), prompts(16), Order(16, PROMPTS, 0, True), step, parallel)
 
 
 def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
@@ -286,16 +297,19 @@ def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel
 # ---- everything, for several processes to do together
 
 
+COMPARED = ("ppo float64", "grpo float32", "gspo_selfplay float64")
+"""With a critic, where prompts are shared, and with groups that stay whole."""
+
+
 def everything() -> dict[str, Any]:
     """Equal for every number of processes, and for every way to lay the weights on them."""
     found: dict[str, Any] = {}
     ways: dict[str, Parallel | None] = {"": None, " fsdp2": fsdp2()} if world.SIZE > 1 else {"": None}
     for way, parallel in ways.items():
-        for kind in SHARDED if parallel else ALGORITHMS:
-            for name in compared_runs(kind):  # unlike numbers of parts on the processes
-                limits = Limits(3, 13 if parallel else None)
-                found[name + way] = trained(kind, name.split()[1], limits, 2, parallel=parallel)
-        for kind in ("dpo",) if parallel else ("sft", "dpo", "grpo"):
+        for name in COMPARED:
+            limits = Limits(3, 13 if parallel else None)  # unlike numbers of parts on the processes
+            found[name + way] = trained(*name.split(), limits, 2, parallel=parallel)
+        for kind in ("dpo",) if parallel else ("sft", "dpo"):
             found[f"validation {kind}{way}"] = validated(kind, parallel=parallel)
         found[f"filled{way}"] = [filled(step, parallel) for step in (1, 2, 3)]
         found[f"mixed{way}"] = mixed(parallel)
@@ -304,17 +318,10 @@ def everything() -> dict[str, Any]:
     return found
 
 
-def compared_runs(kind: str) -> list[str]:
-    """Every algorithm in float64; in float32, where prompts are shared, one of them."""
-    return [f"{kind} float64", *(["grpo float32"] if kind == "grpo" else [])]
-
-
 def measured(parallel: Parallel | None = None) -> dict[str, Any]:
     """The metrics of a step's data with a critic, and how its rewards and the gradients of its weights are spread."""
     policy = policy_for("ppo", "float64", Limits(3), parallel)
-    raw = batch_for(policy.algorithm, policy.model, 1)
-    batch = policy.annotate(raw, Clock(), on_policy=False)
-    batch, _ = policy.algorithm.prepare(batch, {}, world.all_reduce_sum)
+    raw, batch = batch_for(policy.algorithm, policy.model, 1), prepared(policy)
     norms = policy.update(batch, measure.DISTRIBUTION_STEPS).weight_norms
     assert norms is not None
     rewards = measure.distribution(1, "rewards", batch.reward, shared=False)
@@ -332,10 +339,6 @@ def experts() -> list[float | None]:
         (weights[0] * number + (weights[1] if number == 0 else 0)).sum().backward()
     Parallel().reduce_gradients(weights)
     return [None if weight.grad is None else weight.grad.item() for weight in weights]
-
-
-SHARDED = ("ppo", "grpo", "gspo_selfplay")
-"""With a critic, in both number formats, and with groups that stay whole."""
 
 
 def fsdp2() -> Parallel:

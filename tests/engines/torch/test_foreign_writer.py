@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import Known
 from peft import PeftModel
 from safetensors.torch import load_file
 
@@ -29,7 +30,6 @@ from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
 from launcher.spec.data import Row
 from launcher.spec.episode import Turn
-from launcher.spec.reward import Answer, Reward
 from launcher.spec.sampler import Sampler
 from launcher.text.encoder import Pair, Tokens
 
@@ -60,13 +60,6 @@ class Fake(Generator):
             Turn(tokens, stop=stop, logp=[-token / 8 for token in tokens])
             for tokens, stop in zip(answers, ends, strict=True)
         ]
-
-
-class Known(Reward):
-    """Fake: longer texts are better."""
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(len(answer.response)) for answer in answers]
 
 
 def rolled(model: CausalLM) -> tuple[Batch, dict[str, float], Fake]:

@@ -19,14 +19,14 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.clock import Clock
-from launcher.engines.torch.train.sources import Order, Rollouts, Rows, read_rows
+from launcher.engines.torch.train.sources import Order, Rollouts, read_rows
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.reward import Answer, Reward
-from launcher.text.encoder import Encoder, Tokens
+from launcher.text.encoder import Encoder
 from launcher.text.tokenizer import character_tokenizer
 
 ROWS, BATCH, N = 16, 6, 2
@@ -47,17 +47,8 @@ class Scored(Reward):
 @pytest.fixture
 def rolled(jobs: ModuleType) -> Callable[..., tuple[Batch, dict[str, float]]]:
     def roll(reward: Reward, algorithm: Algorithm, step: int = 1) -> tuple[Batch, dict[str, float]]:
-        rows, model = Rows(), jobs.small("float64")
-        for place, (ids, mask) in enumerate(jobs.sequences_of(7, ROWS)):
-            rows.rows.append(Row(f"f:{place}", "", ground_truth=str(place)))
-            rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
-        source = Rollouts(
-            rows,
-            Order(ROWS, BATCH, 0, True),
-            PromptAnswerer(Decoder(model, TorchSampler(n=N), 5), reward),
-            algorithm,
-            3,
-        )
+        answerer = PromptAnswerer(Decoder(jobs.small("float64"), TorchSampler(n=N), 5), reward)
+        source = Rollouts(jobs.prompts(ROWS), Order(ROWS, BATCH, 0, True), answerer, algorithm, 3)
         return source.batch(step, Clock())
 
     return roll

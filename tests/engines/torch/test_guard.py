@@ -45,15 +45,10 @@ def check_untouched(policy: Policy, before: dict[str, Tensor]) -> None:
         assert trained is None or all(weight.grad is None for weight in trained.weights)
 
 
-def prepared(policy: Policy, jobs: ModuleType, step: int = 1) -> Batch:
-    batch = policy.annotate(jobs.batch_for(policy.algorithm, policy.model, step), Clock(), on_policy=False)
-    return policy.algorithm.prepare(batch, {})[0]
-
-
 def after_a_good_step(kind: str, jobs: ModuleType) -> Policy:
     """So that the optimizer has something to lose."""
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5))
-    assert policy.update(prepared(policy, jobs), 1).nonfinite_source == ""
+    assert policy.update(jobs.prepared(policy), 1).nonfinite_source == ""
     return policy
 
 
@@ -69,7 +64,7 @@ def spoil(x: Tensor, mask: Tensor, value: float) -> Tensor:
 )
 def test_what_stands_before_the_update_is_named(kind: str, field: str, name: str, jobs: ModuleType) -> None:
     policy = after_a_good_step(kind, jobs)
-    batch, before = prepared(policy, jobs, 2), state(policy)
+    batch, before = jobs.prepared(policy, 2), state(policy)
     bad = replace(batch, **{field: spoil(getattr(batch, field), batch.mask > 0, math.nan)})
     found = policy.update(bad, 2)
     assert found.nonfinite_source == (name or field)
@@ -83,7 +78,7 @@ def test_what_stands_before_the_update_is_named(kind: str, field: str, name: str
 
 def check_the_next_is_taken(policy: Policy, jobs: ModuleType) -> None:
     before = state(policy)
-    assert policy.update(prepared(policy, jobs, 3), 3).nonfinite_source == ""
+    assert policy.update(jobs.prepared(policy, 3), 3).nonfinite_source == ""
     assert any(not torch.equal(value, state(policy)[name]) for name, value in before.items())
     assert all(value.isfinite().all() for value in state(policy).values())
 
@@ -93,7 +88,7 @@ def test_weights_that_are_not_finite_are_found_in_the_log_probabilities(
     kind: str, value: float, jobs: ModuleType
 ) -> None:
     policy = after_a_good_step(kind, jobs)
-    batch = prepared(policy, jobs, 2)
+    batch = jobs.prepared(policy, 2)
     policy.model.base.get_output_embeddings().weight.data[7, 3] = value
     before = state(policy)
     assert policy.update(batch, 2).nonfinite_source == "log-probability"
@@ -103,7 +98,7 @@ def test_weights_that_are_not_finite_are_found_in_the_log_probabilities(
 
 def test_a_critic_that_is_not_finite_is_named(jobs: ModuleType) -> None:
     policy = after_a_good_step("ppo", jobs)
-    batch = prepared(policy, jobs, 2)
+    batch = jobs.prepared(policy, 2)
     policy.critic.network.head.bias.data[0] = math.inf
     found = policy.update(batch, 2)
     assert found.nonfinite_source.startswith("critic's ")

@@ -20,13 +20,7 @@ from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.movement import SAMPLED, distances, elements, part_of, sample
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import (
-    LastValidation,
-    Saver,
-    TrainingPosition,
-    load_optimizers,
-    read_position,
-)
+from launcher.engines.torch.train.save import LastValidation, Saver, TrainingPosition, load_optimizers, read_position
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 

@@ -23,28 +23,25 @@ from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")
-KINDS = ("dpo", "ppo")
 TINY = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64", lora_rank=4)
 
 
-def adapted(policy: Policy) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters() if "lora_" in name}
+def held(policy: Policy, *, adapters: bool = True) -> dict[str, torch.Tensor]:
+    """Copies of the adapters, or of the weights under them."""
+    named = policy.model.named_parameters()
+    return {name: weight.detach().clone() for name, weight in named if ("lora_" in name) is adapters}
 
 
-def frozen(policy: Policy) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters() if "lora_" not in name}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["dpo", "ppo"])
 def test_every_algorithm_trains_adapters_and_nothing_else(kind: str, jobs: ModuleType) -> None:
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5), lora_rank=4)
-    before, weights = adapted(policy), frozen(policy)
+    before, weights = held(policy), held(policy, adapters=False)
     assert len(before) == 2 * 7  # two matrices beside each of a layer's seven
     metrics, _ = jobs.train_until(policy, 1, {})
     assert all(update[f"{policy.prefix}/skipped_nonfinite"] == 0.0 for update in metrics)
-    after = adapted(policy)
+    after = held(policy)
     assert all(not torch.equal(after[name], value) for name, value in before.items())
-    assert all(torch.equal(frozen(policy)[name], value) for name, value in weights.items())
+    assert all(torch.equal(held(policy, adapters=False)[name], value) for name, value in weights.items())
     assert {id(weight) for weight in policy.actor.weights} == {
         id(weight) for name, weight in policy.model.named_parameters() if "lora_" in name
     }
@@ -117,7 +114,7 @@ def test_training_goes_on_to_the_last_bit(trained: Callable[..., Policy], tmp_pa
     found = [[dict(each.update(jobs.rollouts_of(each.model, step), step).metrics) for step in (3, 4)]
              for each in (policy, again)]  # fmt: skip
     assert found[0] == found[1]
-    assert all(torch.equal(value, adapted(again)[name]) for name, value in adapted(policy).items())
+    assert all(torch.equal(value, held(again)[name]) for name, value in held(policy).items())
 
 
 def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., Policy], tmp_path: Path) -> None:

@@ -23,14 +23,12 @@ from launcher.engines.torch.train.answering import PromptAnswerer
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.clock import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.sources import Order, Rollouts, Rows
+from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.engines.torch.train.sums import Sums
 from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Mean
-from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward, Scores
-from launcher.text.encoder import Tokens
 
 
 def nonfinite_source(batch: Batch, *rows: int) -> Batch:
@@ -46,9 +44,7 @@ def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor
     return jobs.weights(policy), dict(update.metrics)
 
 
-@pytest.mark.parametrize(
-    ("kind", "limits"), [("ppo", Limits(3)), ("dr_grpo", Limits(3)), ("gspo_selfplay", Limits(16, 40))], ids=str
-)
+@pytest.mark.parametrize(("kind", "limits"), [("ppo", Limits(3)), ("gspo_selfplay", Limits(16, 40))], ids=str)
 def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
     weights = []
     for excluded in (True, False):
@@ -108,12 +104,8 @@ class Fails(Reward):
 
 
 def rollouts(jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1) -> tuple[Batch, Any, Rollouts]:
-    rows = Rows()
-    for place, (ids, mask) in enumerate(jobs.sequences_of(7, 16)):
-        rows.rows.append(Row(f"data.jsonl:{place + 1}", "", ground_truth=str(place)))
-        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
     decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
-    source = Rollouts(rows, Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3)
+    source = Rollouts(jobs.prompts(16), Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3)
     return *source.batch(step, Clock()), source
 
 
@@ -126,7 +118,7 @@ def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
     assert unscored_rows(batch).tolist() == [True] * 8 + [False] * 16
     assert torch.equal(batch.reward[8:], whole.reward[8:])
     assert [line.partition(" (")[0] for line in source.alerts] == [
-        f"data.jsonl:{int(row) + 1}: ValueError: cannot score {row}" for row in (first, second)
+        f"f:{row}: ValueError: cannot score {row}" for row in (first, second)
     ]
     assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
     assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
@@ -174,12 +166,8 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
 def test_held_out_answers_without_a_score_are_left_out_and_told(
     tiny: Callable[..., CausalLM], jobs: ModuleType
 ) -> None:
-    rows = Rows()
-    for place, (ids, mask) in enumerate(jobs.sequences_of(7, 6)):
-        source = "b" if place == 5 else "a"
-        rows.rows.append(Row(f"val.jsonl:{place + 1}", "", ground_truth=str(place), data_source=source))
-        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
-    model = tiny()
+    rows, model = jobs.prompts(6), tiny()
+    rows.rows[:] = [replace(row, data_source="b" if row.ground_truth == "5" else "a") for row in rows.rows]
 
     def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
         policy = jobs.policy_of(model, GRPO())
@@ -194,7 +182,7 @@ def test_held_out_answers_without_a_score_are_left_out_and_told(
     found, alerts = measured(Fails(["1", "5"]))
     assert found["val-aux/a/reward/scored@1"] == 0.8 and found["val-aux/b/reward/scored@1"] == 0.0
     assert "val-core/b/reward/mean@1" not in found  # a mean over nothing is not 0
-    assert len(alerts) == 2 and alerts[0].startswith("val.jsonl:2: ValueError: cannot score 1")
+    assert len(alerts) == 2 and alerts[0].startswith("f:1: ValueError: cannot score 1")
     scores = [whole["val-core/a/reward/mean@1"] * 5, found["val-core/a/reward/mean@1"] * 4]
     assert scores[0] - scores[1] in (0.0, pytest.approx(1.0))
 
@@ -206,8 +194,7 @@ f64 = torch.float64
 def step(jobs: ModuleType) -> tuple[Batch, Batch]:
     """A step of PPO, as it was sampled and with its advantages."""
     policy = jobs.policy_for("ppo", "float64", Limits(5))
-    raw = jobs.rollouts_of(policy.model, 1)
-    return raw, policy.algorithm.prepare(policy.annotate(raw, Clock(), on_policy=False), {})[0]
+    return jobs.rollouts_of(policy.model, 1), jobs.prepared(policy)
 
 
 def test_spreads_are_torchs(step: tuple[Batch, Batch]) -> None:
@@ -282,8 +269,7 @@ def test_distributions_come_seldom() -> None:
 def test_gradient_norms_are_those_before_clipping(jobs: ModuleType) -> None:
     policy = jobs.policy_for("grpo", "float64", Limits(5))
     policy.actor.optim = replace(policy.actor.optim, clip_grad=1e-9)
-    batch = policy.annotate(jobs.rollouts_of(policy.model, 1), Clock(), on_policy=False)
-    batch = policy.algorithm.prepare(batch, {})[0]
+    batch = jobs.prepared(policy)
     assert policy.update(batch, 2).weight_norms is None
     update = policy.update(batch, 10)
     assert update.weight_norms is not None and len(update.weight_norms) == len(policy.actor.weights)

@@ -24,7 +24,6 @@ from launcher.spec.run import Optim
 from launcher.text.tokenizer import character_tokenizer
 
 Tiny = Callable[..., CausalLM]
-Metrics = list[dict[str, float]]
 DISTANCES = {
     *(f"actor/{name}" for name in ("ratio_mean", "ratio_max", "log_ratio_mean", "log_ratio_max", "seq_log_ratio_max")),
     *(f"{model}/{name}" for model in ("actor", "ref") for name in ("log_prob_mean", "seq_log_prob_mean")),
@@ -32,24 +31,10 @@ DISTANCES = {
 }  # fmt: skip
 
 
-def prepared(policy: Policy, batch: Batch, on_policy: bool = True) -> Batch:
-    return policy.algorithm.prepare(policy.annotate(batch, Clock(), on_policy=on_policy), {})[0]
-
-
 def updated(policy: Policy, batch: Batch, step: int) -> dict[str, float]:
     update = policy.update(batch, step)
     assert isinstance(update, Update) and not update.nonfinite_source
     return {**update.metrics, **update.largest}
-
-
-def weights(model: CausalLM) -> torch.Tensor:
-    return torch.cat([weight.detach().flatten() for weight in model.module.parameters()])
-
-
-def check_equal(found: Metrics, expected: Metrics, near: float) -> None:
-    assert len(found) == len(expected) > 0
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours == pytest.approx(theirs, rel=near, abs=near)
 
 
 # ---- what it does
@@ -91,7 +76,7 @@ def test_names_and_denominators_of_what_it_reports(tiny: Tiny, jobs: ModuleType)
     """Two updates with the same old log-probabilities, so that the second is off-policy and something is clipped."""
     model = tiny()
     policy = jobs.policy_of(model, GRPO(kl_loss_coef=0.5), reference=tiny(seed=1), optim=Optim(lr=3e-2))
-    batch = prepared(policy, jobs.rollouts_of(model, 1), on_policy=False)
+    batch = jobs.prepared(policy)
     first = updated(policy, batch, 1)
     with torch.no_grad():
         logp, entropy = model(model.pack(batch), entropy=True)
@@ -143,7 +128,7 @@ def test_far_from_the_sampling_policy_the_guard_clamps_and_counts(tiny: Tiny, jo
     for most in (None, 10.0):
         model = tiny()
         policy = jobs.policy_of(model, GRPO(max_log_ratio=most, clip_ratio_c=None))
-        batch = prepared(policy, jobs.rollouts_of(model, 1), on_policy=False)
+        batch = jobs.prepared(policy)
         batch.old[0] -= 12 * batch.mask[0]  # its probability is e^12 times what it was
         batch.advantage[0] = -1.0 * batch.mask[0]  # the open side of the clip
         far[most] = updated(policy, batch, 1)
@@ -167,9 +152,9 @@ def test_on_policy_old_is_what_annotate_would_find(tiny: Tiny, jobs: ModuleType)
             batch = policy.annotate(jobs.rollouts_of(model, step), Clock(), on_policy=on_policy)
             assert (batch.old is None) == on_policy
             metrics.append(updated(policy, policy.algorithm.prepare(batch, {})[0], step))
-        found.append((metrics, weights(model)))
+        found.append((metrics, jobs.weights(policy)))
     (direct, ours), (annotated, theirs) = found
-    check_equal(direct, annotated, 1e-12)
+    assert direct == [pytest.approx(each, rel=1e-12, abs=1e-12) for each in annotated]
     assert (ours - theirs).abs().max() < 1e-10
 
 

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import COMPARED
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.clock import Clock
 from launcher.spec.algorithm import Algorithm
 from launcher.text.tokenizer import character_tokenizer
 
 KINDS = ("sft", "dpo", "ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay")
+SHORT = ("dpo", "ppo", "gspo_selfplay")  # of pairs, with a critic, and of both kinds of rows
 Metrics = list[dict[str, float]]
 
 
@@ -38,10 +39,11 @@ def check_equal(found: Metrics, expected: Metrics, near: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "limits"), [(kind, (Limits(3), Limits(1, 11))[place % 2]) for place, kind in enumerate(KINDS)], ids=str
+    "kind", [pytest.param(kind, marks=() if kind in SHORT else pytest.mark.long) for kind in KINDS]
 )
-def test_micro_batches_do_not_change_the_result(kind: str, limits: Limits, jobs: ModuleType) -> None:
+def test_micro_batches_do_not_change_the_result(kind: str, jobs: ModuleType) -> None:
     """By rows and by tokens; groups that must stay whole are larger than the smallest limits. And weights do move."""
+    limits = (Limits(3), Limits(1, 11))[KINDS.index(kind) % 2]
     before = jobs.weights(jobs.policy_for(kind, "float64", limits))
     found, expected = (jobs.trained(kind, "float64", given, 2) for given in (limits, Limits(2)))
     assert (torch.tensor(found["weights"]) != before).double().mean() > 0.5
@@ -51,26 +53,23 @@ def test_micro_batches_do_not_change_the_result(kind: str, limits: Limits, jobs:
 
 def test_micro_batches_do_not_change_the_result_in_float32_either(jobs: ModuleType) -> None:
     """Here prompts are shared, and how they are depends on the split."""
-    one, other = (jobs.trained("grpo", "float32", limits, 3) for limits in (Limits(2), Limits(1, 30)))
+    one, other = (jobs.trained("grpo", "float32", limits, 2) for limits in (Limits(2), Limits(1, 30)))
     check_equal(one["metrics"], other["metrics"], 1e-5)
     assert one["weights"] == pytest.approx(other["weights"], rel=0, abs=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "way"),
-    [*((kind, "") for kind in KINDS), *((kind, " fsdp2") for kind in ("ppo", "grpo", "gspo_selfplay"))],
-)
+@pytest.mark.parametrize("way", ["", " fsdp2"])
+@pytest.mark.parametrize("name", COMPARED)
 def test_processes_do_not_change_the_result(
-    way: str, kind: str, together: Callable[[int], list[dict[str, Any]]], jobs: ModuleType
+    way: str, name: str, together: Callable[[int], list[dict[str, Any]]]
 ) -> None:
     (single,), found = together(1), together(2)
-    for name in jobs.compared_runs(kind):
-        mine = [output[name + way] for output in found]
-        assert mine[1] == mine[0]  # each process holds the same weights, to the last bit
-        near = 1e-6 if "float32" in name else 1e-12
-        check_equal(mine[0]["metrics"], single[name]["metrics"], near)
-        assert mine[0]["weights"] == pytest.approx(single[name]["weights"], rel=0, abs=near)
+    mine = [output[name + way] for output in found]
+    assert mine[1] == mine[0]  # each process holds the same weights, to the last bit
+    near = 1e-6 if "float32" in name else 1e-12
+    check_equal(mine[0]["metrics"], single[name]["metrics"], near)
+    assert mine[0]["weights"] == pytest.approx(single[name]["weights"], rel=0, abs=near)
 
 
 @pytest.mark.slow
@@ -92,7 +91,7 @@ def test_a_gpu_finds_the_same(kind: str, jobs: ModuleType) -> None:
 @pytest.mark.parametrize(("kind", "rank"), [("ppo", 0), ("grpo", 4)])
 def test_computing_layers_a_second_time_changes_nothing(kind: str, rank: int, jobs: ModuleType) -> None:
     found = [
-        jobs.trained(kind, "float64", Limits(5), 2, lora_rank=rank, enable_gradient_checkpointing=again)
+        jobs.trained(kind, "float64", Limits(5), 1, lora_rank=rank, enable_gradient_checkpointing=again)
         for again in (False, True)
     ]
     assert found[0] == found[1]
@@ -135,8 +134,7 @@ def first(algorithm: Algorithm, model: CausalLM, jobs: ModuleType, **more: Any) 
     """What the first update reports."""
     reference = deepcopy(model) if "reference" in algorithm.needs else None
     policy = jobs.policy_of(model, algorithm, reference=reference, **more)
-    batch = policy.annotate(jobs.batch_for(algorithm, model, 1), Clock(), on_policy=False)
-    return dict(policy.update(algorithm.prepare(batch, {})[0], 1).metrics)
+    return dict(policy.update(jobs.prepared(policy), 1).metrics)
 
 
 @pytest.mark.parametrize(("family", "checkpointing"), [("gpt2", False), ("falcon", True)])

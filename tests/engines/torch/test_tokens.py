@@ -85,9 +85,8 @@ def test_nothing_is_written_where_no_groups_are_logged_and_what_cannot_be_writte
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_the_log_probabilities_are_those_of_before_the_update(epochs: int, jobs: ModuleType) -> None:
     policy = jobs.policy_for("grpo", "float64", jobs.Limits(3))
-    batch = jobs.batch_for(policy.algorithm, policy.model, 1)
-    old = policy.annotate(batch, jobs.Clock(), on_policy=False).old
-    made, _ = policy.algorithm.prepare(policy.annotate(batch, jobs.Clock(), on_policy=epochs == 1), {})
+    old = policy.annotate(jobs.batch_for(policy.algorithm, policy.model, 1), jobs.Clock(), on_policy=False).old
+    made = jobs.prepared(policy, on_policy=epochs == 1)
     found = policy.update(made, 1).log_probs
     assert (found is None) == (epochs == 2)
     torch.testing.assert_close(found if epochs == 1 else made.old, old)
