@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,14 +99,14 @@ def test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(
 
     process = rlrun.begin("train", "-m", *words)
     until(lambda: holder(sweep))
-    refused = rlrun("train", "--resume", SWEEP)  # while torch is being loaded
+    refused = rlrun.here("train", "--resume", SWEEP)  # while torch is being loaded
     assert refused.returncode == 2 and "is being written by process" in refused.stderr, "one writer for a sweep"
     until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
     of_first = children(holder_of(runs[0]))
     (trainer,) = [pid for pid in of_first if b"torch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(trainer, signal.SIGKILL)  # the training process of one point
     until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
-    ran: subprocess.CompletedProcess[str] = rlrun("stop", SWEEP)
+    ran = rlrun.here("stop", SWEEP)
     assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
     assert process.wait(timeout=60) == 143
     assert statuses(rlrun) == ["failed", "stopped", "stopped"]
@@ -115,7 +114,7 @@ def test_a_sweep_goes_on_without_a_point_that_failed_until_it_is_stopped(
     for run in runs[1:]:
         state = state_of(run)
         assert state.checkpoint == f"checkpoints/step_{state.step:06d}" and not faults(run / state.checkpoint)
-    other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
+    other = rlrun.here("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
     assert other.returncode == 2 and "was started with other arguments" in other.stderr
 
 
@@ -130,7 +129,7 @@ def test_a_sweep_that_was_stopped_goes_on_until_it_is_killed(
     # the same words again will do
     ran = rlrun("train", "-d", "-m", *words[:-2], "--resume", SWEEP, "--parallel", "1")
     assert (ran.returncode, ran.stdout.splitlines()[0]) == (0, f"rlrun/{SWEEP} runs in the background"), ran.stderr
-    watched = rlrun("watch", SWEEP)
+    watched = rlrun.here("watch", SWEEP)
     assert watched.returncode == 2 and "is a sweep; use rlrun status" in watched.stderr
     until(lambda: steps_told(runs[0]) >= before + 3)
     driver = holder_of(sweep.path)
