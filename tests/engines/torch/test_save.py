@@ -165,14 +165,13 @@ def test_a_model_that_brings_its_own_code_is_taken_up_again(
 UNSAVED = {"temperature": 0.9, "top_p": 0.6, "max_length": 4096}
 
 
-@pytest.mark.parametrize("more", [
-    {"generation_config.json": {"eos_token_id": 1, "pad_token_id": 0, **UNSAVED}},  # transformers will not save it
-    {"config.json": UNSAVED},
-    {"generation_config.json": None, "tokenizer_config.json": {"note": "kept", "tokenizer_class": "GPT2Tokenizer"}},
+@pytest.mark.parametrize(("rank", "more"), [
+    *((rank, {"generation_config.json": {"eos_token_id": 1, "pad_token_id": 0, **UNSAVED}}) for rank in (0, 2)),
+    (0, {"config.json": UNSAVED}),  # which transformers will not save
+    (2, {"generation_config.json": None, "tokenizer_config.json": {"note": "x", "tokenizer_class": "GPT2Tokenizer"}}),
 ])  # fmt: skip
-@pytest.mark.parametrize("rank", [0, 2])
 def test_what_came_with_a_model_is_saved_as_it_came(
-    more: dict[str, dict[str, Any] | None], rank: int, tmp_path: Path, policy_of: PolicyOf
+    rank: int, more: dict[str, dict[str, Any] | None], tmp_path: Path, policy_of: PolicyOf
 ) -> None:
     first, origin = load_model(LLAMA, 0, CPU), tmp_path / "origin"
     first.module.save_pretrained(origin)
