@@ -217,6 +217,25 @@ def test_the_gradient_is_that_of_a_plain_reference_and_tools_get_none(
     assert max((seen[name] - named[name]).abs().max().item() for name in named) <= 1e-12 * scale
 
 
+def test_an_episode_as_one_sequence_is_the_sum_of_its_turns_as_copies(
+    chat: tuple[CausalLM, Bridge], jobs: ModuleType
+) -> None:
+    """Each turn alone behind all that stands before it, as T sequences: the gradients add up to those of one."""
+    model, _ = chat
+    (episode,), _, _ = run(chat, Now(several), {1: [call(a=number) for number in range(5)] + ["7"]})
+    copies = []
+    for place, turn in enumerate(episode.turns):
+        if turn.writer == "policy":
+            before = [replace(each, mask=[0] * len(each.tokens)) for each in episode.turns[:place]]
+            copies.append(replace(episode, turns=(*before, turn)))
+    assert len(copies) == 6
+    ones = [collate([one], model) for one in (episode, *copies)]
+    found = [reference_gradients(model, [one], batch.mask) for one, batch in zip([episode, *copies], ones, strict=True)]
+    summed = [torch.stack(parts).sum(0) for parts in zip(*found[1:], strict=True)]
+    scale = max(each.abs().max().item() for each in found[0])
+    assert max((one - other).abs().max().item() for one, other in zip(found[0], summed, strict=True)) <= 1e-12 * scale
+
+
 # ---- ends
 
 
