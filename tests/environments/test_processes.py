@@ -46,6 +46,7 @@ class Own(Wild):  # whose row says what its step and its reward do
     def _reward(self, episode): return 0.25
     def reward(self, episode): return self._reward(episode)
 """
+LIMITS = {"Wild": (5.0, 60.0), "Own": (2.0, 2.0)}  # seconds of a tool and of a step
 ROW = Row("wild:1", "pass")
 Start = Callable[..., Processes]
 
@@ -70,10 +71,10 @@ def started(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture(scope="module", params=["Wild"])
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """One for what does not depend on the settings: whatever was done to it before, the next episode goes on."""
-    path, limit = tmp_path_factory.mktemp("wild") / "mine.py", 5.0 if request.param == "Wild" else 2.0
+    path, tool_s, step_s = tmp_path_factory.mktemp("wild") / "mine.py", *LIMITS[request.param]
     path.write_text(WILD)
     of = PythonEnvironment(
-        path=str(path), name=request.param, workers=1, tool_timeout_s=limit, timeout_s=limit, memory_gb=4.0
+        path=str(path), name=request.param, workers=1, tool_timeout_s=tool_s, timeout_s=step_s, memory_gb=4.0
     )
     made = Processes(of)
     yield made
