@@ -57,7 +57,7 @@ RUINED: Mapping[str, tuple[str, str]] = {
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=turns_to_0",
         "score of its own answers fell",
     ),
-    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", "harmed: held-out loss"),
+    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", "harmed: held-out score"),
     "grpo: three of four answers have no score": (
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=missing",
         "could be scored",
@@ -96,7 +96,7 @@ HEALTHY: Mapping[str, str] = {
     "sft": f"{SFT} trainer.total_training_steps=200",
     "sft with adapters": f"{SFT} model.lora_rank=8 trainer.total_training_steps=200",
     "sft, cosine": f"{SFT} optim.lr_scheduler_type=cosine trainer.total_training_steps=200",
-    "dpo": f"algorithm=dpo {RL} optim.lr=2e-4 sampler.n=",
+    "dpo": f"algorithm=dpo {RL} optim.lr=2e-5 sampler.n=",
     "grpo": f"algorithm=grpo {RL}",
     "grpo, kl, four updates": (
         f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01 trainer.ppo_epochs=2 trainer.ppo_mini_batch_size=8"
