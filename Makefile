@@ -18,7 +18,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes of the tests load the same files
 
 .DEFAULT_GOAL := help
-.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm test-jobs test-trackers ends weight-sync docs site picture settings \
+.PHONY: help test-plans test-api test-postgres serve-load equality verdicts mutants setup demo test test-long test-device lint chaos agent-chaos bench oracles templates first-line peers trajectory compare data test-verl verl-rules verl-runs verl-snapshot test-vllm vllm-chaos vllm-workers test-jobs test-trackers ends weight-sync docs site picture settings \
 	clean downloads secrets launches hostile ruined logger-chaos logger-calls newcomer faults ends-right seed-noise first-week memory node-runs node-chaos test-slurm logs import-scripts labelled dist model-folders web-vendor web-types test-page
 
 help:  ## list the targets
@@ -202,13 +202,13 @@ labelled: $(VENV)/ready-dev  ## health rules on the logs in LOGS=folder, whose L
 hostile: $(VENV)/ready-dev  ## plan models whose chat template, configuration, tokenizer or weights are hostile: time, memory, what is named
 	$(VENV)/bin/python benchmarks/hostile.py
 
-ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways, with 3 seeds, and 12 healthy ones: what each says of itself
+ruined: $(VENV)/ready-dev  ## train runs that are ruined in 12 ways and 13 healthy ones, with 3 seeds: what each says of itself
 	$(VENV)/bin/python benchmarks/ruined.py --seeds 3
 
 newcomer: $(VENV)/ready-dev  ## train a first model from 300 rows of one's own, with 3 seeds: commands, seconds, right answers
 	$(VENV)/bin/python benchmarks/newcomer.py
 
-faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 10 healthy ones: steps until a critical alert
+faults: $(VENV)/ready-dev  ## train runs of our own engine with 12 faults put in at known steps, and 13 healthy ones: steps until a critical alert
 	$(VENV)/bin/python benchmarks/ruined.py --faults
 
 ends-right: $(VENV)/ready-dev  ## train runs that cannot learn and runs that do, 3 seeds each: the line at the end of each
@@ -298,6 +298,12 @@ $(VLLM)/ready: Makefile pyproject.toml
 
 test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole runs
 	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore -m pytest tests/vllm --no-header -p no:cacheprovider
+
+vllm-chaos: $(VLLM)/ready  ## kill a run of agents beside vLLM KILLS times; each must end as an undisturbed run does
+	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore benchmarks/chaos.py $(KILLS) $(SEED) agent sampler=vllm sampler.n_gpus=1 sampler.kv_cache_gb=0.06
+
+vllm-workers: $(VLLM)/ready  ## how much faster two vLLM workers sample 64 episodes than one
+	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore benchmarks/episodes.py vllm
 
 ends: $(VLLM)/ready $(PEERS)/axolotl  ## SFT with every chat template of TRL and axolotl: our sampler, transformers and vLLM end answers alike
 	PYTHONPATH=$(CURDIR) $(VLLM)/bin/python -W ignore benchmarks/ends_of_answers.py $(PEERS)/lib/python3*/site-packages/trl/chat_templates \

@@ -1,5 +1,5 @@
-"""Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED [plain | agent]]`;
-with `agent` one of episodes of several turns, with tools and credit by turn.
+"""Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED [plain | agent [WORD...]]]`;
+with `agent` one of episodes of several turns, with tools and credit by turn. Words are added to its settings.
 
 Every run must end with the events and the final weights of a run that was never touched, byte for byte, except for
 times, for what became of its processes, and for what vLLM rounds differently (`VARYING`). The victim is the launcher,
@@ -156,11 +156,11 @@ def steps_of(folder: Path) -> dict[int, float]:
     return {event.step: event.at for event in events_of(folder / "events.jsonl") if isinstance(event, Step)}
 
 
-def main(kills: int, seed: int, kind: str) -> int:
+def main(kills: int, seed: int, kind: str, more: list[str]) -> int:
     rng, (steps, sft, words) = random.Random(seed), KINDS[kind]
-    words = [*words, *BEGIN, *PROJECT, f"trainer.total_training_steps={steps}"]
+    words = [*words, *BEGIN, *PROJECT, f"trainer.total_training_steps={steps}", *more]
     columns = ("kill", "moment", "victim", "at step", "went on", "result", "lost s", "s")
-    table = Table(*columns, title=f"kill -9 at random moments, {kind}, seed {seed}")
+    table = Table(*columns, title=f"kill -9 at random moments, {' '.join([kind, *more])}, seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         learnt = [*RLRUN, "train", *sft, *PROJECT, "optim.lr=3e-3", "trainer.experiment_name=learnt"]
@@ -185,5 +185,5 @@ def main(kills: int, seed: int, kind: str) -> int:
 
 
 if __name__ == "__main__":
-    kills, seed, kind = [*sys.argv[1:], *["20", "0", "plain"][len(sys.argv) - 1 :]]
-    sys.exit(main(int(kills), int(seed), kind))
+    kills, seed, kind, *more = [*sys.argv[1:], *["20", "0", "plain"][len(sys.argv) - 1 :]]
+    sys.exit(main(int(kills), int(seed), kind, more))

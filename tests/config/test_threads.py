@@ -6,6 +6,7 @@ import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice, product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from launcher.cli.main import app
 from launcher.preflight.plan import plan
 from launcher.spec.stored import to_node
 
-THREADS, PLANS = 8, int(os.environ.get("PLANS", "12"))
+THREADS, DIFFERENT, PLANS = 16, 10, int(os.environ.get("PLANS", "32"))
 
 
 def asked(config_dir: Path) -> list[tuple[list[str], Path | None]]:
@@ -23,14 +24,9 @@ def asked(config_dir: Path) -> list[tuple[list[str], Path | None]]:
     own = config_dir / "algorithm" / "mine.yaml"
     own.parent.mkdir(parents=True)
     own.write_text("_target_: launcher.algorithms.grpo.GRPO\nkl_loss_coef: 0.25\n")
-    more = {
-        "grpo": ["optim.lr=3e-5"],
-        "sft": ["seed=7", "trainer.save_freq=4"],
-        "gropo": ["optim.lrr=1", "learning_rate=2"],
-    }
-    found = [
-        ([f"algorithm={algorithm}", "model=tiny", "data=reverse", *words], None) for algorithm, words in more.items()
-    ]
+    more = [["optim.lr=3e-5"], ["optim.lrr=1", "learning_rate=2"], ["seed=7", "trainer.save_freq=4"], ["model=tinny"]]
+    combined = islice(product(["grpo", "sft", "gropo"], more), DIFFERENT - 1)
+    found = [([f"algorithm={algorithm}", "model=tiny", "data=reverse", *words], None) for algorithm, words in combined]
     return [*found, (["algorithm=mine", "model=tiny", "data=reverse"], config_dir)]
 
 
@@ -43,8 +39,8 @@ def test_plans_of_threads_are_those_of_the_command_line(tmp_path: Path, monkeypa
         json.loads(CliRunner().invoke(app, ["plan", "--json", *option, *words]).stdout)
         for option, (words, _) in zip(own, every, strict=True)
     ]
-    assert len({str(node["run"]) for node in nodes}) == len(every) == 4  # three that can run, and none
-    order = [number % len(every) for number in range(PLANS)]
+    assert len({str(node["run"]) for node in nodes}) == 6  # five that can run, and none for the others
+    order = [number % DIFFERENT for number in range(PLANS)]
     random.Random(0).shuffle(order)
     with ThreadPoolExecutor(THREADS) as threads:
         pages = list(threads.map(lambda number: plan(*every[number]), order))

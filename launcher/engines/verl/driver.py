@@ -164,7 +164,7 @@ class VerlRun:
                     self._validated[event.step] = dict(measured)
                     yield from self.reader.scores(event.step)
                 yield event
-            yield from self._new_checkpoints(False)  # before the next step: a run that goes back undoes what follows
+            yield from self._new_checkpoints(False)  # before the next step, else going back to this one undoes it
         yield from self._new_groups(last)
         yield from self._new_checkpoints(last)
 

@@ -69,7 +69,7 @@ class StepFacts(BaseModel):
     metrics: dict[str, Number]
     groups: list[GroupSummary]
     nearest: int | None
-    """The nearest step whose groups were kept."""
+    """The nearest step whose groups were kept; null where no step has any."""
     phases: dict[str, Number]
 
 

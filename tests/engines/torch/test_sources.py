@@ -166,8 +166,8 @@ def test_demonstrations_are_the_rows_of_the_step(tiny: Callable[..., CausalLM], 
     order = Order(6, 4, 0, True)
     for rank in range(2):
         share(rank, 2)
-        found, told = Demonstrations(rows, order, model).batch(1, Clock())
-        assert told == {}
+        found, metrics = Demonstrations(rows, order, model).batch(1, Clock())
+        assert metrics == {}
         assert found.tokens[:, 0].tolist() == [10 + row for row in order.step_rows(1)]
         assert torch.equal(
             found.tokens, collate(read_episodes([rows.tokens[row] for row in order.step_rows(1)]), model).tokens
@@ -193,8 +193,8 @@ def rolled(model: CausalLM, sequences: Sequence[list[int]], step: int) -> Any:
     decoder = Decoder(model, TorchSampler(n=3), 5)
     clock = Clock()
     order = Order(len(rows.rows), 4, 0, True)
-    found, told = Rollouts(rows, order, PromptAnswerer(decoder, Known()), GRPO(), 7).batch(step, clock)
-    assert set(clock.seconds) == {"gen", "reward"} and told == {}
+    found, metrics = Rollouts(rows, order, PromptAnswerer(decoder, Known()), GRPO(), 7).batch(step, clock)
+    assert set(clock.seconds) == {"gen", "reward"} and metrics == {}
     return found
 
 

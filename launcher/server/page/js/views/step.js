@@ -31,7 +31,7 @@ export function Step({ job, step }) {
         <span class="dim num">${number(secondsOf(answer.data.phases))} s</span></h3>
         <${PhaseBar} phases=${answer.data.phases} /></section>` : null}
       <section aria-labelledby="groups"><h3 id="groups">Groups <span class="count num">${groups.length}</span></h3>
-        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}${answer.data.nearest == null ? "" : html`; the nearest that were are those of <a href=${to(answer.data.nearest)}>step ${number(answer.data.nearest)}</a>`}.</p>`}
+        ${groups.length ? html`<${GroupTable} job=${job} groups=${groups} />` : html`<p class="dim">The answers of this step were not kept${isLive(job) && now >= job.step ? ", or not yet" : ""}${answer.data.nearest == null ? "" : html`. The nearest step with answers is <a href=${to(answer.data.nearest)}>step ${number(answer.data.nearest)}</a>`}.</p>`}
       </section>
       <section aria-labelledby="numbers"><h3 id="numbers">Metrics</h3>
         <input data-search type="search" aria-label="filter metrics" placeholder="Filter  ( / )" value=${filter} onInput=${(/** @type {any} */ event) => setFilter(event.target.value)} />
