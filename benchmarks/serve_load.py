@@ -27,8 +27,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import orjson
 from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.uri import parse_uri
 
 from launcher.core.events import Ended, Loaded, Started, Step, events_of, to_line
 from launcher.core.metrics import described
@@ -110,22 +113,43 @@ def processor(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def follow(address: str, lines: int, late: list[float], got: list[list[int]]) -> None:
-    """One client that reads, and comes back where it was let go."""
-    mine = list[int]()
-    got.append(mine)
-    while len(mine) < lines:
-        with suppress(ConnectionClosed):
-            async with connect(
-                f"{address}?after={mine[-1] if mine else -1}", compression=None, open_timeout=60
-            ) as socket_:
-                async for text in socket_:
-                    node = json.loads(text)
-                    if node["kind"] != "Ping":
-                        late.append(time.time() - node["at"])
-                        mine.append(node["seq"])
-                    if len(mine) == lines:
-                        return
+class Follower(asyncio.Protocol):
+    """A client that reads. It computes little, so that 200 of them do not wait for each other in one process."""
+
+    def __init__(self, address: str, lines: int, late: list[float]) -> None:
+        self.address, self.lines, self._late = address, lines, late
+        self.got = list[int]()
+        self.done = asyncio.get_running_loop().create_future()
+
+    async def begin(self) -> None:
+        """Connect, at first or again, and ask for what is still to come."""
+        after = self.got[-1] if self.got else -1
+        uri = parse_uri(f"{self.address}?after={after}")
+        self._frames = ClientProtocol(uri)
+        await asyncio.get_running_loop().create_connection(lambda: self, uri.host, uri.port)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport: asyncio.Transport = transport
+        self._frames.send_request(self._frames.connect())
+        transport.writelines(self._frames.data_to_send())
+
+    def data_received(self, data: bytes) -> None:
+        self._frames.receive_data(data)
+        for frame in self._frames.events_received():
+            if isinstance(frame, Frame) and frame.opcode is Opcode.TEXT:
+                node = orjson.loads(frame.data)
+                if node["kind"] != "Ping":
+                    self._late.append(time.time() - node["at"])
+                    self.got.append(node["seq"])
+        self._transport.writelines(self._frames.data_to_send())
+        if len(self.got) >= self.lines:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if len(self.got) < self.lines:
+            self._again = asyncio.create_task(self.begin())
+        else:
+            self.done.set_result(self.got)
 
 
 async def freeze(address: str) -> None:
@@ -140,9 +164,11 @@ async def freeze(address: str) -> None:
 async def watch(port: int, uuid: str, log: Path, pid: int, clients: int, seconds: float) -> dict[str, Any]:
     """20 events a second for so long, to all clients."""
     address, lines = f"ws://127.0.0.1:{port}/api/jobs/{uuid}/stream", int(seconds * 20)
-    late, got, sizes = list[float](), list[list[int]](), list[float]()
+    late, sizes = list[float](), list[float]()
     frozen = asyncio.create_task(freeze(address))
-    followers = [asyncio.create_task(follow(address, lines, late, got)) for _ in range(clients - 1)]
+    followers = [Follower(address, lines, late) for _ in range(clients - 1)]
+    for follower in followers:
+        await follower.begin()
     await asyncio.sleep(2)
     computed = processor(pid)
     metrics = {f"metric/{number}": number / 7 for number in range(40)}
@@ -155,7 +181,7 @@ async def watch(port: int, uuid: str, log: Path, pid: int, clients: int, seconds
                 sizes.append(memory(pid))
             await asyncio.sleep(max(0.05 - (time.perf_counter() - begin), 0))
     async with asyncio.timeout(60):
-        await asyncio.gather(*followers)
+        got = await asyncio.gather(*(follower.done for follower in followers))
     computed = processor(pid) - computed
     frozen.cancel()
     whole = list(range(lines))

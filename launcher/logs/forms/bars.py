@@ -11,27 +11,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from launcher.core.events import Event
-from launcher.logs.forms.numbering import NAMED
-from launcher.logs.forms.reading import Form
+from launcher.logs.forms.numbering import NAMED, Epochs
+from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import is_measurement, leading_number, unscaled
 
 MARK = "%|"
 _LONGEST = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
-_EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})/([0-9]{1,9})", re.IGNORECASE)
+_EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})(?:/([0-9]{1,9}))?", re.IGNORECASE)
 _IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What one drawing of a bar says. It counts to `total`; `step` and `steps` are of all epochs in its title."""
+    """What one drawing of a bar says. It counts to `total`, in an epoch where its title names one."""
 
     title: str
+    count: int
     total: int
-    step: int
-    steps: int
+    epoch: int | None
+    epochs: int
     elapsed_s: float | None
     left_s: float | None
     per_step_s: float | None
@@ -76,10 +77,10 @@ def _bar(text: str, begin: int, mark: int) -> Bar | None:
     named = _IN_TITLE.search(title)
     if named and is_measurement(named[1]) and (number := leading_number(named[2])):
         metrics.setdefault(named[1], number[0])
-    done, total = int(count[1]), int(count[2])
-    epoch, epochs = map(int, found.groups()) if (found := _EPOCH.search(title)) else (1, 1)
+    found = _EPOCH.search(title)
+    epoch, epochs = (int(found[1]), int(found[2] or 1)) if found else (None, 1)
     return Bar(
-        title.strip(), total, done + max(epoch - 1, 0) * total, total * epochs,
+        title.strip(), int(count[1]), int(count[2]), epoch, epochs,
         _seconds(elapsed), _seconds(left), _pace(rate), metrics, mark + 1 + count.end() + len(inside) + len(closed),
     )  # fmt: skip
 
@@ -108,6 +109,10 @@ def _pace(rate: re.Match[str] | None) -> float | None:
 class ProgressBars(Form):
     """Steps and progress of the bars on a line; what stands behind the last is left."""
 
+    def __init__(self, reading: LineReading) -> None:
+        super().__init__(reading)
+        self._epochs = Epochs()
+
     _untitled = 0  # total of the first bar without a title
     _drawn: tuple[int, dict[str, float]] | None = None
 
@@ -120,12 +125,15 @@ class ProgressBars(Form):
             end = bar.end
             if not bar.title and not self._untitled:
                 self._untitled = bar.total
-            if (bar.step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
-                self._drawn = bar.step, bar.metrics
-                if self.reading.numbers.admits("bars", NAMED, bar.step):
+            step = self._epochs.step(bar.count, bar.total, bar.epoch, anew=True)
+            if (step, bar.metrics) != self._drawn and any(map(is_measurement, bar.metrics)):
+                self._drawn = step, bar.metrics
+                if self.reading.numbers.admits("bars", NAMED, step):
                     pace = {} if bar.per_step_s is None else {"s/it": bar.per_step_s}
-                    yield from self.reading.step(bar.step, pace | bar.metrics)
+                    yield from self.reading.step(step, pace | bar.metrics)
             if bar.of_training and (bar.title or bar.total == self._untitled):
-                self.reading.bar = bar.step
-                yield from self.reading.progress(bar.step, bar.steps, bar.elapsed_s, bar.left_s, bar.per_step_s)
+                self.reading.bar = step
+                yield from self.reading.progress(
+                    step, bar.total * bar.epochs, bar.elapsed_s, bar.left_s, bar.per_step_s
+                )
         self.rest = line[end:].strip()

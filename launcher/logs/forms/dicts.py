@@ -25,7 +25,7 @@ _PAIR = re.compile(
 _MARK = re.compile(r"""[{}]|'(?:[^'\\]|\\.){0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""")
 """A brace, or a text, in which braces do not count."""
 BESIDE = dict.fromkeys(
-    ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step")
+    ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step", "num_updates")
 ).keys()
 """Names of a step beside metrics, the surest first."""
 _OF = ("global_step/max_steps", "step/max_steps")
@@ -47,7 +47,12 @@ def pieces(line: str) -> Iterator[tuple[str, str]]:
 
 
 def records(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The dict, or those in its lists: `{"log_history": [{"loss": 0.5}, {"loss": 0.4}]}`."""
+    """The dict, or those in its lists: `{"log_history": [{"loss": 0.5}, {"loss": 0.4}]}`, `{"step": [1, 2], "loss":
+    [0.5, 0.4]}`."""
+    columns = [name for name, value in node.items() if isinstance(value, list)]
+    if not BESIDE.isdisjoint(columns) and len({len(node[name]) for name in columns}) == 1:
+        yield from (dict(zip(columns, row, strict=True)) for row in zip(*(node[name] for name in columns), strict=True))
+        return
     inner = [each for value in node.values() if isinstance(value, list) for each in value if isinstance(each, dict)]
     yield from inner or [node]
 

@@ -2,6 +2,8 @@
 
 Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7
 iter 100: loss 3.2145, time 125.30ms, mfu 12.3%
+epoch 002:    100 / 1000 loss=10.211, ppl=935.55
+1875/1875 [==============================] - 5s 2ms/step - loss: 0.2948
 
 They are read where one of their names is that of a measurement (`values.is_measurement`). Of a list the first number
 counts: `lr=[1e-05, 1e-06]`.
@@ -11,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import takewhile
 
 from launcher.core.events import Event
 from launcher.core.metric_aliases import known
-from launcher.logs.forms.numbering import NAMED
-from launcher.logs.forms.reading import Form
-from launcher.logs.forms.values import is_beside_step, is_measurement, leading_number
+from launcher.logs.forms.numbering import LOOSE, NAMED, Epochs
+from launcher.logs.forms.reading import Form, LineReading
+from launcher.logs.forms.values import evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
 
 _BEHIND_STEP = ("time (ms) |", "Average reward score: ")
 """What DeepSpeed and Megatron begin a line with that belongs to the step before it."""
@@ -29,6 +32,16 @@ _STEP = re.compile(
     rf"(?:\(train\))?[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
+_POSITION = re.compile(
+    r"[\s|]{0,8}(?:(?!epoch)[\w.]{1,40}(?: \||:) )?(?:[\[(]?(?:[a-z]{1,12} )?epoch(?:\(train\))?[ :=#|]{0,10}\[?\s{0,4}"
+    r"([0-9]{1,9})(?![.]?[0-9])(?:\s?/\s?([0-9]{1,9}))?\]?[\s:|,-]{0,10})?"
+    rf"(?:\[?(?:batch[ =:]{{1,2}})?\s{{0,8}}{_COUNT}\s{{0,4}}/\s{{0,4}}{_COUNT}(?:\s?\([0-9. ]{{1,6}}%\))?\]?"
+    r"(?![\w/.:-]|\s[0-9]{1,2}:))?",
+    re.IGNORECASE,
+)
+"""What a line without the word begins with: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
+_EVALUATED = re.compile(r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:ation)?)?|test)\s?[\]|:]", re.IGNORECASE)
+"""How a line begins whose metrics are of an evaluation: `[Val]`, `valid |`, `Test:`."""
 _ENTRY = re.compile(  # a name of several words behind a divider, or a word
     r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
@@ -51,6 +64,8 @@ _SPACED = re.compile(
     r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}) {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
     r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
 )
+_EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
+_WORDS = re.compile(r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?[.0-9][-+.\w]{0,40})%?(?:\s?\([^()]{0,40}\))?(?:\s{1,8}|$)")
 _ALONE = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
 _BESIDE_STEP = re.compile(r"\b(?:epoch [0-9]{1,9}/[0-9]{1,9}|train(?:ing)?|done)\b", re.IGNORECASE)
@@ -59,8 +74,11 @@ _BESIDE_STEP = re.compile(r"\b(?:epoch [0-9]{1,9}/[0-9]{1,9}|train(?:ing)?|done)
 
 def step_header(text: str) -> tuple[int, int] | None:
     """The step, and of how many (0 where unknown), that a heading of its own names: `===== Step 5/100 =====`."""
-    if len(text) > _HEADING_LINE or not (all_found := [*_STEP.finditer(text)]):
+    if len(text) > _HEADING_LINE:
         return None
+    if not (all_found := [*_STEP.finditer(text)]):
+        place = _POSITION.fullmatch(text.strip(" :"))
+        return (_whole(place[3]), _whole(place[4])) if place and place[3] else None
     around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
     return _counts(all_found[-1]) if _ALONE.fullmatch(around) else None
 
@@ -72,19 +90,50 @@ def step_before(text: str) -> tuple[int, int] | None:
 
 
 def _counts(found: re.Match[str]) -> tuple[int, int]:
-    return int(found[1].replace(",", "")), int((found[2] or "0").replace(",", ""))
+    return _whole(found[1]), _whole(found[2])
 
 
-def step_line(text: str) -> tuple[int, int, dict[str, float]] | None:
-    """Step, of how many (0 where unknown), and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
+def _whole(digits: str | None) -> int:
+    return int((digits or "0").replace(",", ""))
+
+
+@dataclass(frozen=True)
+class NamedStep:
+    """What a line says of its step. `total` is of the epoch or of all steps, 0 where unknown; where only an epoch is
+    named, that is its `count`."""
+
+    count: int
+    total: int
+    epoch: int | None
+    metrics: dict[str, float]
+    rank: int
+    evaluated: bool
+
+
+def step_line(text: str) -> NamedStep | None:
+    """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
+    place = _POSITION.match(text)
     found = _STEP.search(text[:_LONGEST])
     if found is None:
-        return None
+        return _position_line(text, place) if place and any(place.groups()) else None
     before, rest = text[max(found.start() - _HEADING_LINE, 0) : found.start()], text[found.end() : _LONGEST]
     begins = _PAIRS.fullmatch(before) is not None
-    metrics = (_entries(rest) | (_entries(f"|{before}") if begins else {})) or _spaced(rest)
-    measured = any(map(is_measurement, metrics)) or (begins and any(map(is_beside_step, metrics)))
-    return (*_counts(found), metrics) if measured else None
+    metrics = (_entries(rest) | (_entries(f"|{before}") if begins else {})) or _without_marks(rest)
+    if not any(map(is_measurement, metrics)) and not (begins and any(map(is_beside_step, metrics))):
+        return None
+    epoch = _whole(place[1]) if place and place[1] else None
+    return NamedStep(*_counts(found), epoch, metrics, NAMED, _EVALUATED.match(text) is not None)
+
+
+def _position_line(text: str, place: re.Match[str]) -> NamedStep | None:
+    """That of a line which begins with its place in an epoch or in all steps; where it names an epoch alone, that."""
+    rest = text[place.end() : _LONGEST]
+    metrics = _entries(rest) or _without_marks(rest)
+    count, total = _whole(place[3] or place[1]), _whole(place[4] or place[2])
+    if (total and count > total) or not any(map(is_measurement, metrics)):
+        return None
+    epoch, rank = (_whole(place[1]) if place[1] else None, NAMED) if place[3] else (None, LOOSE)
+    return NamedStep(count, total, epoch, metrics, rank, _EVALUATED.match(text) is not None)
 
 
 def _entries(text: str) -> dict[str, float]:
@@ -113,6 +162,15 @@ def _name_behind_blanks(text: str, behind: int, entry: re.Match[str]) -> str:
     is_unit = len(texts) < 2 and (behind > 0 or len(texts) < len(words))
     is_metric = not words or (is_unit and (known(entry[2]) or is_measurement(entry[2])))
     return entry[2] if is_metric or entry[3] == "=" else ""
+
+
+def _without_marks(text: str) -> dict[str, float]:
+    """`loss 0.5 lr 1e-5`, names and numbers with blanks alone between them, or with commas or bars (`_spaced`)."""
+    plain = text.lstrip(" :-])\t").rstrip()
+    words = [*_WORDS.finditer(plain)]
+    if sum(len(each[0]) for each in words) != len(plain):
+        return _spaced(text)
+    return {each[1]: number[0] for each in words if (number := leading_number(each[2]))}
 
 
 def _spaced(text: str) -> dict[str, float]:
@@ -149,15 +207,30 @@ class NamedSteps(Form):
 
     ends_block = True
 
+    def __init__(self, reading: LineReading) -> None:
+        super().__init__(reading)
+        self._epochs = Epochs()
+
     def claims(self, line: str) -> bool:
-        self._found = step_line(line) if _names_step(line) else None
+        may = _names_step(line) or "poch" in line or "/" in line[:40]
+        self._found = step_line(line) if may else None
+        if may and self._found is None and (heading := _EPOCH_HEADING.fullmatch(line)):
+            self._epochs.begin(int(heading[1]))
         return self._found is not None
 
     def take(self, line: str) -> Iterator[Event]:
-        if self._found and self.reading.numbers.admits("lines", NAMED, self._found[0]):
-            step, steps, metrics = self._found
-            yield from self.reading.progress(step, steps)
-            yield from self.reading.step(step, metrics)
+        found, reading = self._found, self.reading
+        assert found is not None
+        step = self._epochs.step(found.count, found.total, found.epoch)
+        if found.evaluated:
+            yield from reading.evaluation(
+                evaluated(found.metrics, labelled=True), step if found.rank == NAMED else None
+            )
+        elif reading.numbers.admits("lines", found.rank, step):
+            yield from reading.progress(found.count, found.total)
+            yield from reading.step(step, found.metrics)
+        elif reading.kind == "lines" and (of := {k: v for k, v in found.metrics.items() if of_evaluation(k)}):
+            yield from reading.evaluation(of)
 
 
 class Headings(Form):

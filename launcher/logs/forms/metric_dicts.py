@@ -14,7 +14,7 @@ from launcher.logs.forms.loose_lines import step_before
 from launcher.logs.forms.numbering import DICTS, LOOSE, NAMED, SUREST
 from launcher.logs.forms.prefixes import without_prefix
 from launcher.logs.forms.reading import Form
-from launcher.logs.forms.values import after_training, is_measurement, of_evaluation
+from launcher.logs.forms.values import after_training, evaluated, is_measurement, of_evaluation
 
 _TRAINED = {"train/loss", "actor/loss", "actor/pg_loss", "critic/vf_loss", "actor/grad_norm"}
 """What only a training step has."""
@@ -88,7 +88,7 @@ class MetricDicts(Form):
             else:
                 step = reading.numbers.again() if self._again(metrics) else reading.numbers.next(reading.bar)
             yield from reading.step(step, metrics)
-        elif found := metrics if rank >= reading.numbers.basis.rank else named is None and _evaluated(metrics):
+        elif found := metrics if rank >= reading.numbers.basis.rank else named is None and evaluated(metrics):
             yield from reading.evaluation(found)
 
     def _again(self, metrics: dict[str, float]) -> bool:
@@ -116,13 +116,6 @@ class MetricDicts(Form):
             self.reading.numbers.admits("rlrun", SUREST, event.step)
             self.reading.last = event.step
         return iter([event]) if event else None
-
-
-def _evaluated(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics of an evaluation, in which names without its prefix are of it, too; none of another dict."""
-    if not any(map(of_evaluation, metrics)):
-        return {}
-    return {name if after_training(name) else f"eval_{name}": value for name, value in metrics.items()}
 
 
 def _measured(node: dict[str, Any], before: str) -> dict[str, Any]:

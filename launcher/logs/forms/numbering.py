@@ -69,6 +69,34 @@ class _Rising:
         return self.rose >= 8 * self.fell
 
 
+class Epochs:
+    """The steps of a log whose count begins anew with each epoch."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._first: int | None = None
+        self._last: tuple[int, int] | None = None  # epoch and count
+        self._longest = 0  # count
+        self._anew = False
+
+    def begin(self, epoch: int) -> None:
+        """A heading names the epoch of the lines below it."""
+        self._epoch = epoch
+
+    def step(self, count: int, total: int, epoch: int | None, anew: bool = False) -> int:
+        """The step of a count in an epoch of so many (0 where unknown); the count itself where it goes on over all
+        epochs. `anew` says that it surely does not."""
+        epoch = self._epoch if epoch is None else epoch
+        if epoch is None:
+            return count
+        if self._first is None:
+            self._first = min(epoch, 1)
+        if anew or (self._last is not None and epoch > self._last[0] and count <= self._last[1]):
+            self._anew = True
+        self._last, self._longest = (epoch, count), max(self._longest, count)
+        return count + (epoch - self._first) * (total or self._longest) if self._anew else count
+
+
 class Numbering:
     """Decides step by step. `changed` says that steps which were given before would now have other numbers, or none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from launcher.core.metric_aliases import canonical
@@ -88,3 +89,11 @@ def of_evaluation(name: str) -> bool:
 def after_training(name: str) -> bool:
     """Whether a metric is of an evaluation, or of the whole training: a dict with these alone is no further step."""
     return of_evaluation(name) or name.startswith("train_") or name in ("epoch", "total_flos")
+
+
+def evaluated(metrics: Mapping[str, float], labelled: bool = False) -> dict[str, float]:
+    """The metrics of an evaluation, in which names without its prefix are of it, too; none of others, but for those
+    that are labelled so."""
+    if not labelled and not any(map(of_evaluation, metrics)):
+        return {}
+    return {name if after_training(name) else f"eval_{name}": value for name, value in metrics.items()}

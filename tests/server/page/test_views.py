@@ -83,7 +83,7 @@ def test_keys_lead_to_rows_and_views(visit):
     page.keyboard.press("r")
     page.wait_for_url("**/runs")
     page.keyboard.press("?")
-    assert page.get_by_role("dialog", name="Keys").is_visible()
+    page.get_by_role("dialog", name="Keys").wait_for()
 
 
 def test_marked_runs_are_compared(visit):
@@ -121,11 +121,11 @@ def test_an_episode_is_shown_turn_by_turn(visit, uuids):
     assert [turns.nth(n).get_attribute("open") is not None for n in (0, 48, 49)] == [False, False, True]
     assert page.locator("article.answer").first.bounding_box()["height"] < 2_500
     turns.first.locator("summary").first.click()
-    assert turns.first.get_by_text("no such mail").is_visible()
+    turns.first.get_by_text("no such mail").wait_for()
     assert "<b>from</b>" in turns.first.locator(".observation pre").first.inner_text()
     assert not turns.first.get_by_text("mail 399: <b>from</b> Ann").is_visible()
     turns.first.get_by_text("more characters").click()
-    assert turns.first.get_by_text("mail 399: <b>from</b> Ann").is_visible()
+    turns.first.get_by_text("mail 399: <b>from</b> Ann").wait_for()
 
 
 def test_answers_of_one_turn_are_texts(visit, uuids):
