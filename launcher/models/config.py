@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -74,7 +75,7 @@ def _text(path: Path) -> bytes:
 
 def faults(folder: Path) -> list[Problem]:
     """Which of the folder's small texts no loader could, or should, read, and what lies there that is no file."""
-    texts = {path for path in (folder / name for name in TEXTS) if path.exists()}
+    texts = {path for path in (folder / name for name in TEXTS) if os.path.lexists(path)}  # a link may lead nowhere
     wrong = {path: fault for path in sorted(texts | _no_files(folder)) if (fault := _fault(path))}
     wrong |= {path: fault for path, fault in _template_faults(folder) if path not in wrong}
     fix = "use the file as its publisher saved it"

@@ -140,6 +140,9 @@ class _Reader:
         self._steps, self._at, self._seq = array("q"), array("d"), array("q")
         self._tables: dict[tuple[str, ...], tuple[array[int], bytearray]] = {}
         """Of steps that have the same metrics: the row of each, and its values one after the other."""
+        self._names: tuple[str, ...] | None = None  # of the step before, as most have the same ones
+        self._pack: Callable[..., bytes]
+        self._first_row = found.steps.size
         self._places: dict[str, array[int]] = {}
 
     def read(self) -> Columns:
@@ -179,19 +182,20 @@ class _Reader:
     def _take_step(self, seq: int, node: Mapping[str, Any]) -> None:
         """Raises `INVALID` or `struct.error` where the node is no step, before anything is kept."""
         metrics, at = node["metrics"], node.get("at", 0.0)
-        packed = struct.pack(f"{len(metrics)}d", *metrics.values())
+        as_before = (names := tuple(metrics)) == self._names
+        pack = self._pack if as_before else struct.Struct(f"{len(names)}d").pack
+        packed = pack(*metrics.values())
         if node["kind"] != "Step" or not 0 <= at < YEAR_9999:
             raise ValueError("it has no time, or is no step")
-        row = self.found.steps.size + len(self._steps)
+        row = self._first_row + len(self._steps)
         self._steps.append(node["step"])
         self._at.append(at)
         self._seq.append(seq)
-        names = tuple(metrics)
-        if names not in self._tables:
-            self._tables[names] = array("i"), bytearray()
-        rows, values = self._tables[names]
-        rows.append(row)
-        values += packed
+        if not as_before:
+            self._names, self._pack = names, pack
+            self._rows, self._values = self._tables.setdefault(names, (array("i"), bytearray()))
+        self._rows.append(row)
+        self._values += packed
 
     def _go_back(self, line: bytes, seq: int) -> None:
         """Leave out what is undone: rows after the checkpoint's step, and what else was reported since; as

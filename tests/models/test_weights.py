@@ -171,6 +171,13 @@ def test_a_file_that_is_no_template_or_no_tokens_is_named(tmp_path: Path, name: 
     assert line.startswith(f"{tmp_path / name}: ")
 
 
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    """As in a hub's cache that was copied without its blobs."""
+    (tmp_path / "tokenizer_config.json").symlink_to("../blobs/5f3c")
+    (line,) = map(str, config.faults(tmp_path))
+    assert line.startswith(f"{tmp_path / 'tokenizer_config.json'}: cannot be read")
+
+
 def test_named_templates_are_in_order(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "{{ messages }}"}, {"name": "tools", "template": ""}]
     for given in (named, "{{ messages }}", None, {"default": "x"}):
