@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,6 +117,10 @@ class LazyGroup(TyperGroup):
         }
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = re.compile(rf"\b{re.escape(args[0])}\b", re.IGNORECASE)
+        about = [entry.name for entry in COMMANDS if word.search(" ".join((entry.help, *entry.examples)))]
+        if about and args[0] not in self.commands and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{args[0]}'; see " + " or ".join(f"rlrun {name} --help" for name in about[:3]))
         name, command, rest = super().resolve_command(ctx, args)
         return name, load(next(entry for entry in COMMANDS if entry.name == name)) if name else command, rest
 
