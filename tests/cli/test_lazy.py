@@ -43,13 +43,13 @@ def test_the_groups_help_names_all_and_loads_none() -> None:
 
 
 def test_a_slip_is_named_and_a_word_leads_to_the_command_that_has_it() -> None:
-    for word, says in (
+    for word, hint in (
         ("trian", "Did you mean 'train'"),
         ("resume", "see rlrun train --help"),
         ("merge", "rlrun model"),
     ):
         ran = CliRunner().invoke(app, [word])
-        assert ran.exit_code == 2 and says in ran.output
+        assert ran.exit_code == 2 and hint in ran.output
 
 
 def test_a_shell_completes_names_and_options() -> None:
