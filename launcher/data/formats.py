@@ -37,11 +37,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, refuse_unlearned
-from launcher.data.rows import UnfitRow, parse_object, type_name
+from launcher.data.keys import ReadKeys, is_of_template, is_off, meaning_of, objects_of, refuse_unlearned
+from launcher.data.rows import UnfitRow, expect, json_value, truth_of, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import NO_SOURCE, ROLES, Message, Row, Text, template_args_of
-from launcher.spec.reward import truth_text
 
 Values = Mapping[str, Any]
 
@@ -63,7 +62,7 @@ _FORM_KEYS = ("conversations", "instruction")
 PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _CONVERSATIONS = ("messages", "conversations")
 _SYSTEM = ("system", "system_prompt")
-_THOUGHT_END = "</think>"
+_THOUGHT_END, _TAGS = "</think>", re.compile(r"\A\s*<think>\s*|\s*</think>\s*\Z")
 _TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
 TEMPLATE_FIELDS = "template_fields"
 """Column of prepared rows: JSON of what the chat template reads of a row, apart from roles and contents."""
@@ -77,6 +76,7 @@ _WRITTEN = re.compile(
     rf"""(?=.*["'](?:content|value|parts)["']\s*:)\s*(?:\[\s*)?\{{.*"""
     rf"""["'](?:role|from)["']\s*:\s*["'](?:{"|".join(SPEAKERS)})["'].*[\]}}]\s*""", re.DOTALL)  # fmt: skip
 """Turns that are written as text: as JSON, or as pandas writes a list."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
 _OWN_TURN_KEYS = frozenset(("role", "content", "from", "value"))
 """Of a turn, the keys that are read here; the chat template may read the others."""
 
@@ -152,7 +152,7 @@ def _prompt_row(where: str, values: ReadKeys, prompt_key: str | None, response_k
         prompt, truth = _prompt_of(values, name, prompt_key), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _reply(answer, required(values, answer, response_key=response_key))[0])
+        truth = truth_of(answer, _reply(answer, required(values, answer, response_key=response_key))[0])
     return _row(where, values, prompt, None, truth)
 
 
@@ -165,17 +165,25 @@ def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:
     prompt = _prompt_of(values, name, prompt_key) if name else None
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
-    if before and prompt is not None:
-        turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-        if before not in (turns, _with_system(dict(values), turns)):
-            raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
-    opening = prompt if prompt is not None else before
-    if not opening:
-        raise UnfitRow("prompt is missing, and chosen is no conversation that holds it; add a prompt")
     if (chosen, with_chosen) == (rejected, with_rejected):
         raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
-    row = _row(where, values, opening, chosen, None)
+    row = _row(where, values, _opening(values, name, prompt, before), chosen, None)
     return replace(row, rejected=rejected, response_extra=with_chosen, rejected_extra=with_rejected)
+
+
+def _opening(values: ReadKeys, name: str | None, prompt: Text | None, before: tuple[Message, ...]) -> Text:
+    """What both answers of a pair follow: the prompt, or the turns before them, which may hold more than it."""
+    if prompt is None and not before:
+        fix = _other_names(values, {"prompt_key": None}) or "add a prompt"
+        raise UnfitRow(f"prompt is missing, and chosen is no conversation that holds it; {fix}")
+    if prompt is None or not before:
+        return prompt or before
+    turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    if before in (turns, _with_system(dict(values), turns)):
+        return prompt
+    if str(prompt).strip() not in [turn.content.strip() for turn in before]:
+        raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
+    return before
 
 
 def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[str, Any]]:
@@ -220,7 +228,7 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
     if name == "instruction" and not prompt_key:
-        return _with_passages(values, name, _expect(name, values[name], str, "text"), holds_them=False)
+        return _with_passages(values, name, expect(name, values[name], str, "text"), holds_them=False)
     prompt = _prompt(name, required(values, name, prompt_key=prompt_key))
     return _with_passages(values, name, prompt, holds_them=True) if isinstance(prompt, str) else prompt
 
@@ -229,7 +237,7 @@ def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -
     """A prompt of text with what it is about and with earlier turns; it may have been made of these and hold them."""
     if values.keys().isdisjoint(("input", "context", "history")) and prompt.strip():
         return prompt
-    passages = [_expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
+    passages = [expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
     more = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
     text = "\n".join([prompt] * bool(prompt.strip()) + more)
     if not text:
@@ -241,7 +249,7 @@ def _after_history(values: ReadKeys, text: str) -> Text:
     """The prompt after earlier turns, which stand beside it as pairs of texts or as messages."""
     expected = "a list of pairs of texts, or of messages"
     turns = list[Message]()
-    for place, each in enumerate(_json_value("history", values.get("history"), list, expected) or ()):
+    for place, each in enumerate(json_value("history", values.get("history"), list, expected) or ()):
         path = f"history[{place}]"
         if isinstance(each, dict):
             turns.append(_message(path, each))
@@ -262,6 +270,7 @@ def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
             if not isinstance(thought, str) or is_off(thought, "learned") is not None or _THOUGHT_END in response:
                 continue
             values.read.add(key)
+            thought = _TAGS.sub("", thought)
             return {} if thought.strip() in response else {"reasoning_content": thought}
     return {}
 
@@ -269,7 +278,7 @@ def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
 def _with_system(values: Values, prompt: Text) -> Text:
     """The prompt after the row's text for the model, where that stands outside the turns."""
     key = _first(values, _SYSTEM)
-    system = _expect(key, values[key], str, "text") if key else ""
+    system = expect(key, values[key], str, "text") if key else ""
     if not system.strip():
         return prompt
     turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
@@ -290,11 +299,11 @@ def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, answe
         where=where,
         prompt=prompt,
         response=response,
-        ground_truth=answer or None if given is None and rule is None else _truth(f"{of}ground_truth", given),
+        ground_truth=answer or None if given is None and rule is None else truth_of(f"{of}ground_truth", given),
         data_source=_label("data_source", values) or NO_SOURCE,
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
-        style=_label("style", rule or {}, "reward_model."),
+        style=_label("style", ReadKeys(rule or {})),
         typed_truth=None if isinstance(given, str) else given,
     )
 
@@ -315,9 +324,9 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
         return row
     others = ReadKeys({key: value for key, value in values.items() if key not in values.read})
     args = dict(row.template_args)
-    if tools := _json_value("tools", others.get("tools"), list, "a list of objects"):
+    if tools := objects_of("tools", others.get("tools")):
         args["tools"] = tools
-    own = _json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
+    own = json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
     try:
         args |= template_args_of(own)
     except ValueError as error:
@@ -325,16 +334,6 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
     prompt = _with_system(others, row.prompt)
     values.read |= others.read
     return replace(row, prompt=prompt, template_args=args)
-
-
-def _json_value(key: str, value: Any, kind: type, expected: str) -> Any:
-    """A value that may also be written as JSON, as in columns that hold text; None where there is none."""
-    if isinstance(value, str):
-        try:
-            value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"))["it"]
-        except UnfitRow as unfit:
-            raise UnfitRow(f"{key} is text that is no JSON; it must be {expected}") from unfit
-    return None if value is None else _expect(key, value, kind, expected)
 
 
 def template_fields(row: Row) -> str | None:
@@ -349,7 +348,7 @@ def template_fields(row: Row) -> str | None:
 
 def _with_template_fields(values: Values) -> Values:
     """The row as it was before `template_fields` wrote a part of it as JSON."""
-    fields = _json_value(TEMPLATE_FIELDS, values[TEMPLATE_FIELDS], dict, "an object")
+    fields = json_value(TEMPLATE_FIELDS, values[TEMPLATE_FIELDS], dict, "an object")
     if not fields:
         return values
     name = "messages" if "messages" in values else "prompt"
@@ -390,7 +389,7 @@ def _other_names(values: Values, settings: Mapping[str, str | None]) -> str:
         of, use = meaning_of(key)
         if key in READ_KEYS:
             continue
-        if of in ("instead", "verdict"):
+        if of in ("instead", "verdict", "refused"):
             return f"{key}: {use}"
         rows = isinstance(value, list) and value and isinstance(value[0], dict) and len(values) < 4
         if rows and value[0].keys().isdisjoint(("role", "from")):
@@ -401,14 +400,8 @@ def _other_names(values: Values, settings: Mapping[str, str | None]) -> str:
 # ---- values
 
 
-def _expect(path: str, value: Any, kind: type, expected: str) -> Any:
-    if not isinstance(value, kind):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be {expected}")
-    return value
-
-
 def _text(path: str, value: Any, extra: Mapping[str, Any] | None = None) -> str:
-    text: str = _expect(path, value, str, "text")
+    text: str = expect(path, value, str, "text")
     if text.lstrip()[:1] in ("[", "{"):
         _refuse_written_turns(path, text)
     if not text.strip() and not (extra and extra.get("tool_calls")):
@@ -434,14 +427,14 @@ def _prompt(path: str, value: Any) -> Text:
 def _messages(path: str, value: Any, expected: str = "a list of messages") -> tuple[Message, ...]:
     if isinstance(value, str):
         _refuse_written_turns(path, value)
-    if not _expect(path, value, list, expected):
+    if not expect(path, value, list, expected):
         raise UnfitRow(f"{path} is empty; expected a list of messages")
     return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
 
 
 def _message(path: str, value: Any) -> Message:
-    _expect(path, value, dict, "an object with role and content")
-    extra = {key: each for key, each in value.items() if key not in _OWN_TURN_KEYS and is_of_template(path, key, each)}
+    expect(path, value, dict, "an object with role and content")
+    extra = _extra(path, value) if len(value) > 2 or "tool_calls" in value else {}
     role_key, text_key, roles = "role", "content", _ROLES
     if value.get("role") is None and value.get("from") is not None:
         role_key, text_key, roles = "from", "value", SPEAKERS
@@ -459,37 +452,42 @@ def _message(path: str, value: Any) -> Message:
     return Message(roles[speaker], _content(f"{path}.{text_key}", value[text_key]), extra)
 
 
+def _extra(path: str, turn: Mapping[str, Any]) -> dict[str, Any]:
+    """What becomes `Message.extra`."""
+    answers = SPEAKERS.get(str(turn.get("role") or turn.get("from"))) == "assistant"
+    others = ((key, value) for key, value in turn.items() if key not in _OWN_TURN_KEYS)
+    extra = {key: value for key, value in others if is_of_template(path, key, value, answers)}
+    if calls := objects_of(f"{path}.tool_calls", extra.pop("tool_calls", None)):
+        extra["tool_calls"] = calls
+    return extra
+
+
 def _content(path: str, value: Any) -> str:
     """A turn's text; parts of text, as OpenAI's API has them, stand behind one another as in chat templates."""
     if not (isinstance(value, list) and value):
-        return str(_expect(path, value, str, "text"))
+        return str(expect(path, value, str, "text"))
     for index, part in enumerate(value):
-        if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
-            kind = part.get("type") if isinstance(part, dict) else type_name(part)
+        kind = part.get("type", "text") if isinstance(part, dict) else type_name(part)
+        if not (isinstance(part, dict) and isinstance(part.get("text"), str) and kind in _TEXT_PARTS):
             raise UnfitRow(f"{path}[{index}] is of type {short_repr(kind)}; parts must be of type text")
     return "".join(part["text"] for part in value)
 
 
-def _truth(path: str, value: Any) -> str | None:
-    """As a text, JSON where it is another value."""
-    try:
-        return truth_text(value)
-    except TypeError:
-        raise UnfitRow(f"{path} is {type_name(value)}, or holds one; use what JSON has") from None
-    except ValueError:
-        raise UnfitRow(f"{path} is {value}; expected finite numbers") from None
-
-
 def _object(name: str, values: ReadKeys) -> dict[str, Any] | None:
-    """An object, or its JSON; another text, as the name of a model that scored the row, is left unread."""
+    """An object, or its JSON; another value, as the name of a model that scored the row, is left unread."""
     value = values.get(name)
-    if isinstance(value, str) and value.lstrip()[:1] != "{":
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        value = json_value(name, value, dict, "an object")
+    if not isinstance(value, dict):
         values.read.discard(name)
-        return None
-    found: dict[str, Any] | None = _json_value(name, value, dict, "an object")
-    return found
+    return value if isinstance(value, dict) else None
 
 
-def _label(name: str, values: Values, of: str = "") -> str:
+def _label(name: str, values: ReadKeys) -> str:
+    """A text, or a list of one; another value is left unread."""
     value = values.get(name)
-    return "" if value is None else _expect(f"{of}{name}", value, str, "text")
+    text = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if isinstance(text, str):
+        return text
+    values.read.discard(name)
+    return ""

@@ -17,7 +17,7 @@ from launcher.core.bounded_parse import LOADER
 from launcher.core.check_result import CheckResult
 from launcher.core.files import conf_dir
 from launcher.core.problems import short_repr
-from launcher.data.rows import UnfitRow
+from launcher.data.rows import UnfitRow, json_value
 from launcher.spec.data import Row
 
 OF_TURNS = "turns[]."
@@ -26,8 +26,9 @@ _LISTED = 8  # keys that have no line of their own
 _HUMPS, _SEPARATORS = re.compile(r"(?<=[a-z])(?=[A-Z])"), re.compile(r"[\s-]+")
 _YES, _NO = ("true", "1", "1.0", "yes", "on"), ("false", "0", "0.0", "no", "off")
 _EMPTY = ("", "[]", "{}", "null", "none", "nan", "n/a")
+_HOLD_LISTS = ("tools", "chat_template_kwargs", "history")
 _HOLD_NO_NUMBER = (
-    *("system", "system_prompt", "tools", "chat_template_kwargs", "input", "context", "history"),
+    *(*_HOLD_LISTS, "system", "system_prompt", "input", "context"),
     *("reward_model", "extra_info", "ability", "data_source"),
 )
 """Keys that are read where they hold texts, lists or objects: a number or a flag of that name is data."""
@@ -49,7 +50,8 @@ class ReadKeys(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         value = super().get(key, default)
-        if isinstance(value, (int, float)) and key in _HOLD_NO_NUMBER:
+        listed = key in _HOLD_LISTS or (key in _HOLD_NO_NUMBER and not isinstance(value, (str, dict)))
+        if listed and (is_number(value) or not is_given(value)):
             return default
         if value is not None:
             self.read.add(key)
@@ -82,7 +84,7 @@ class ReadKeys(dict[str, Any]):
         if kind not in ("refused", "verdict", "learned", "unlearned"):
             return False
         if kind == "refused":
-            if isinstance(value, (int, float)):  # how many, or whether
+            if is_number(value):  # how many, or whether
                 return False
             raise UnfitRow(f"{key} cannot be read yet; {use}")
         off = is_off(value, kind)
@@ -97,9 +99,16 @@ class ReadKeys(dict[str, Any]):
 
 
 def is_given(value: Any) -> bool:
-    return (
-        value is not None and str(value).strip().lower() not in _EMPTY if not value or isinstance(value, str) else True
-    )
+    """Whether something is in it: a list or an object of nothing is nothing."""
+    if isinstance(value, (list, dict)):
+        return any(map(is_given, value.values() if isinstance(value, dict) else value))
+    return value is not None and value == value and not (isinstance(value, str) and value.strip().lower() in _EMPTY)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number or a flag; CSV has them as texts."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    return isinstance(value, (int, float)) or text.isdecimal() or text in (*_YES, *_NO)
 
 
 @cache
@@ -133,11 +142,23 @@ def is_off(value: Any, kind: str) -> bool | None:
     return True if text in no else False if text in yes or not is_given(value) else None
 
 
-def is_of_template(path: str, key: str, value: Any) -> bool:
-    """Whether something of a turn is given to the chat template. Raises `UnfitRow` for what would not be read right."""
+def objects_of(path: str, value: Any) -> list[dict[str, Any]]:
+    """Those of a list that have something in them; the list, and each of them, may be written as JSON."""
+    if is_number(value) or not is_given(value):
+        return []
+    every = json_value(path, value, list, "a list of objects") or ()
+    found = (json_value(f"{path}[{place}]", each, dict, "an object") for place, each in enumerate(every))
+    return [each for each in found if is_given(each)]
+
+
+def is_of_template(path: str, key: str, value: Any, answers: bool) -> bool:
+    """Whether something of a turn is given to the chat template, or to be named: of a turn that does not answer, that
+    it is learned. Raises `UnfitRow` for what would not be read right."""
     kind, use = meaning_of(key, "turn")
-    if kind == "refused" and is_given(value) and not isinstance(value, (int, float)):
+    if kind == "refused" and is_given(value) and not is_number(value):
         raise UnfitRow(f"{path}.{key} cannot be read yet; {use}")
+    if kind == "learned" and not answers:
+        return is_given(value) and is_off(value, kind) is False
     return value is not None and kind not in ("refused", "learned", "unlearned")
 
 

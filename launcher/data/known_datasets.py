@@ -58,7 +58,7 @@ def to_standard_row(
         row = _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
     else:
         row = _auto(values, instruction, prompt_key)
-    source = data_source or row.get("data_source") or SOURCES.get(format)
+    source = data_source or (None if row.get("data_source") else SOURCES.get(format))
     return row if source is None else {**row, "data_source": source}
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher.core.problems import error_message, short_repr, shortened
 from launcher.spec.data import RefusedRow
+from launcher.spec.reward import truth_text
 
 MAX_ROW_BYTES = 4 * 2**20
 """A longer row is refused without looking into it, and stays in its file only."""
@@ -122,17 +123,29 @@ def _float(text: str) -> float:
     return number
 
 
-def _constant(text: str) -> float:
-    raise UnfitRow(f"{text} is no JSON number; use null")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_float=_float, parse_constant=_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_float=_float)
 
 # ---- values of any row
 
 
+def expect(path: str, value: Any, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be {expected}")
+    return value
+
+
+def json_value(key: str, value: Any, kind: type, expected: str) -> Any:
+    """A value that may also be written as JSON, as in columns that hold text; None where there is none."""
+    if isinstance(value, str):
+        try:
+            value = parse_object(f'{{"it":{value.strip() or "null"}}}'.encode("utf-8", "surrogatepass"))["it"]
+        except UnfitRow as unfit:
+            raise UnfitRow(f"{key} is text that is no JSON; it must be {expected}") from unfit
+    return None if value is None else expect(key, value, kind, expected)
+
+
 def check(values: dict[str, Any]) -> None:
-    """Raise `UnfitRow` for text with NUL or lone surrogates, numbers that are not finite, too much depth or text."""
+    """Raise `UnfitRow` for text with NUL or lone surrogates, too much depth or text."""
     size = _check_value("", values, 1)
     if size > MAX_ROW_BYTES:
         raise UnfitRow(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
@@ -143,8 +156,6 @@ def _check_value(path: str, value: Any, depth: int) -> int:
     if isinstance(value, str):
         _check_text(path, value)
         return len(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UnfitRow(f"{shortened(path, 200)} is {value}; expected a finite number or null")
     if isinstance(value, list | tuple):
         steps = ((f"{path}[{place}]", each) for place, each in enumerate(value))
     elif isinstance(value, dict):
@@ -168,6 +179,16 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(each) for key, each in value.items() if each is not None}
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def truth_of(path: str, value: Any) -> str | None:
+    """As a text, JSON where it is another value."""
+    try:
+        return truth_text(value)
+    except TypeError:
+        raise UnfitRow(f"{path} is {type_name(value)}, or holds one; use what JSON has") from None
+    except ValueError:
+        raise UnfitRow(f"{path} is {value}; expected finite numbers") from None
 
 
 def _check_text(path: str, text: str) -> None:

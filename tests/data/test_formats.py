@@ -156,9 +156,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"prompt": "p", "reward_model": {"ground_truth": [b"2"]}},
          "reward_model.ground_truth is list, or holds one; use what JSON has"),
         ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; expected finite numbers"),
-        ({"prompt": "p", "reward_model": ["2"]}, "reward_model is list; it must be an object"),
-        ({"prompt": "p", "extra_info": []}, "extra_info is list; it must be an object"),
-        ({"prompt": "p", "data_source": ["s"]}, "data_source is list; it must be text"),
     ],
     "pairs": [
         ({"prompt": "p", "rejected": "3"}, "chosen is missing; it has prompt, rejected"),

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -68,6 +70,23 @@ def test_keys_of_a_table_of_data_change_nothing(tmp_path: Path, values: dict[str
     row, bare = read_row(tmp_path, {**values, **TABLE["plain"]}, kind), read_row(tmp_path, values, kind)
     assert isinstance(row, Row) and isinstance(bare, Row)
     assert texts_of(row) == texts_of(bare) and not warnings_of(row)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+def test_a_number_that_is_none_refuses_a_row_only_where_it_is_read(tmp_path: Path, ending: str) -> None:
+    nan = float("nan")
+    rows = [
+        {"prompt": "q", "score": nan, "scores": [nan, 1.0], "ground_truth": 1.0},
+        {"prompt": "q", "ground_truth": nan},
+    ]
+    path = tmp_path / f"rows.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows) if ending == "json" else "\n".join(map(json.dumps, rows)))
+    first, second = Files(train_files=(str(path),)).read("train", "prompts")
+    assert isinstance(first, Row) and not warnings_of(first)
+    assert isinstance(second, RefusedRow) and "ground_truth is nan" in second.reason
 
 
 @pytest.mark.parametrize(

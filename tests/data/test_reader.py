@@ -69,7 +69,6 @@ def back(row: RawRow | RefusedRow) -> bytes:
             b'{"a": 1, "b": {"c": 1, "c": 2}}',
             "key 'c' stands twice in one object",
         ),  # json would keep one and say nothing
-        (b'{"a": NaN}', "NaN is no JSON number; use null"),
         (b'{"a": 1e999}', "the number '1e999' is too large; write it as text"),  # json makes it infinite
         (
             b'{"a": 18446744073709551616}',
@@ -438,7 +437,6 @@ def test_a_parquet_file_damaged_in_the_middle_gives_the_rows_before(tmp_path: Pa
     ("column", "reason"),
     [
         (pa.array(["a", "b\0"]), "a holds a NUL character"),
-        (pa.array([1.0, float("nan")]), "a is nan; expected a finite number or null"),
         (pa.array(["a", "x" * 5_000_000]), "the row has 5,000,000 characters; expected at most 4,194,304"),
         (
             pa.Array.from_buffers(
