@@ -5,6 +5,7 @@ import os
 import random
 import time
 from pathlib import Path
+from typing import Literal
 
 from launcher.spec.data import Message
 from launcher.spec.environment import Final, Observation
@@ -67,7 +68,60 @@ class Turns:
         return Final(0.5, parts={"short": 1.0}, facts={"words": 2.0})
 
 
+class Boxed(Base):
+    """The right answer counts in its form alone; another one costs, and an empty one does not."""
+
+    def reward(self, episode):
+        text = episode.turns[-1][0].content
+        return 1.0 if text == f"\\boxed{{{self.truth}}}" else -float(bool(text))
+
+
+class Hands(Base):
+    """The answer is handed in by a tool, and a look at something counts, too."""
+
+    def reset(self, row):
+        super().reset(row)
+        self.looked = self.right = False
+
+    def look(self, word: str) -> str:
+        self.looked = True
+        return word
+
+    def hand_in(self, answer: str) -> str:
+        self.right = answer == self.truth
+        return ""
+
+    def reward(self, episode):
+        return self.right + 0.1 * self.looked
+
+
 # ---- with a fault
+
+
+class Shares(Base):
+    """Its truth is that of the episode which began last."""
+
+    def reset(self, row):
+        type(self).truth = row.ground_truth
+
+
+class Hides(Base):
+    """Only a call with arguments that its schema takes gets there."""
+
+    def end(self, how: Literal["soon", "late"], code: int | None = None) -> str:
+        os._exit(code)
+
+
+class Half(Base):
+    def reward(self, episode):
+        if episode.turns[-1][0].content == self.truth:
+            return 1.0
+        return None
+
+
+class Begins(Base):
+    def reward(self, episode):
+        return float(self.truth.startswith(episode.turns[-1][0].content))
 
 
 class Forgets(Base):

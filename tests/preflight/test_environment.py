@@ -20,7 +20,7 @@ def results(name: str, many: int = 8) -> list[tuple[str, str]]:
     return [(one.level, one.message) for one in try_environment(made, ROWS, many)]
 
 
-@pytest.mark.parametrize("name", ["Adds", "Looks", "Waits", "Scored", "Turns"])
+@pytest.mark.parametrize("name", ["Adds", "Looks", "Waits", "Scored", "Turns", "Boxed", "Hands"])
 def test_no_good_one_is_refused(name: str) -> None:
     found = results(name, 60 if name == "Adds" else 8)
     assert [message for level, message in found if level != "OK"] == []
@@ -38,7 +38,14 @@ def test_no_good_one_is_refused(name: str) -> None:
         ("Words", "an empty answer ends with a fault: the reward gave 'good'; expected a number"),
         ("Leaks", "60 sessions leave 60 files behind"),
         ("Grows", "bytes behind"),
-        ("Swallows", "an empty answer scores 0.0 where no file and no connection can be opened"),
+        ("Swallows", "an empty answer gives another score where no file and no connection can be opened"),
+        ("Shares", "rows.jsonl:1: the ground truth gives another score while others run"),
+        (
+            "Hides",
+            'end({"how": "soon", "code": 1}) ends with a fault: the environment\'s process ended with exit code 1',
+        ),
+        ("Half", "rows.jsonl:1: an empty answer has the reward None"),
+        ("Begins", "rows.jsonl:1: an empty answer scores 1, the ground truth 1"),
         ("Upside", "an empty answer scores 1, the ground truth 0"),
     ],
 )

@@ -8,28 +8,42 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateResult
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial, reduce
 from itertools import count
+from operator import getitem
 from typing import Any, TypeVar
 
 from launcher.core import activity
 from launcher.core.check_result import CheckResult
 from launcher.core.numbers import compact
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.data import Row
 from launcher.spec.environment import TRUSTED, Environment, Final, Observation, Outcome, Sessions, Spoken, ToolCall
 from launcher.text.process import TextProcess
 
 T = TypeVar("T")
+MEANINGLESS, NONSENSE = "a nonsensical answer", "qx zv 7q"
 ROWS, SESSIONS = 2, 40
 """What a plan tries; `rlrun env check` tries more."""
 MEMORY, FILES = 24 * 2**20, 12
 """Growth by which sessions leak, over all that were tried."""
 LEAKS_S = 20.0  # after which no further session is played to find leaks
 SLOW_S = 5.0
-VALUES: Mapping[str, Any] = {"string": "a", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-"""A value of each type that a schema may name."""
+TOGETHER = 16  # episodes
+ROWS_S = 10.0  # after which no further row is tried
+VALUES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+"""A value of each type that a schema may name; a text otherwise."""
+TRUTH = "the ground truth"
+FORMS = ("#### {}", "\\boxed{{{}}}", "<answer>{}</answer>")
+"""In which a ground truth may count, where it does not as it is."""
+NOTHING: Mapping[str, Sequence[Spoken]] = {
+    "an empty answer": [Spoken("", "")],
+    MEANINGLESS: [Spoken(NONSENSE, NONSENSE)],
+    "an unreadable call": [Spoken("<tool_call>{", "", unreadable="it has no end"), Spoken("", "")],
+}
+"""Turns of a policy that knows nothing."""
 
 
 @dataclass(frozen=True)
@@ -65,50 +79,95 @@ class Played:
         turns = {what: [vars(one)[name] for one in self.observations] for what, name in names.items()}
         return {**turns, "score": self.final.reward, "part of the score": dict(self.final.parts)}
 
+    def change(self, other: Played) -> str:
+        """What is not equal in another episode; empty where all is."""
+        return next((name for name, value in self.seen.items() if value != other.seen[name]), "")
+
+
+@dataclass(frozen=True)
+class Tried:
+    row: Row
+    what: str
+    turns: Sequence[Spoken]
+    played: Played
+
+    @property
+    def where(self) -> str:
+        return f"{self.row.where}: {self.what}"
+
 
 class Player:
     """Plays episodes of given turns in an environment's processes."""
 
-    def __init__(self, environment: Environment, sessions: Sessions) -> None:
+    def __init__(self, environment: Environment, sessions: Sessions, tried: list[Tried] | None = None) -> None:
         self.environment, self.sessions, self.numbers = environment, sessions, count(1)
+        self.tried = [] if tried is None else tried
 
     def play(self, row: Row, turns: Sequence[Spoken]) -> Played:
-        begun, number = time.monotonic(), next(self.numbers)
-        late = Observation(ended="timeout", reason=f"no answer within {self.environment.timeout_s:g} s")
-        seen = [self._of(self.sessions.begin(number, row), late)]
-        for turn in turns:
-            if seen[-1].ended:
-                break
-            seen.append(self._of(self.sessions.step(number, turn), late))
-        outcome = seen[-1].ended or "turn-limit"
-        final = self._of(self.sessions.end(number, outcome), Final(fault="its end took too long"))
-        return Played(tuple(seen), final, time.monotonic() - begun)
+        return self.play_together([(row, turns)])[0]
+
+    def play_together(self, asked: Sequence[tuple[Row, Sequence[Spoken]]]) -> list[Played]:
+        """Episodes that run at the same time, turn by turn."""
+        begun = time.monotonic()
+        late = Observation(ended="timeout", reason="no answer in time")
+        numbers = [next(self.numbers) for _ in asked]
+        begins = [self.sessions.begin(number, row) for number, (row, _) in zip(numbers, asked, strict=True)]
+        seen = [[self._of(begin, late)] for begin in begins]
+        for at in range(max(len(turns) for _, turns in asked)):
+            steps = [
+                (of, self.sessions.step(number, turns[at]))
+                for number, of, (_, turns) in zip(numbers, seen, asked, strict=True)
+                if at < len(turns) and not of[-1].ended
+            ]
+            for of, step in steps:
+                of.append(self._of(step, late))
+        ends = [
+            self.sessions.end(number, of[-1].ended or "turn-limit") for number, of in zip(numbers, seen, strict=True)
+        ]
+        finals = [self._of(end, Final(fault="its end took too long")) for end in ends]
+        seconds = time.monotonic() - begun
+        return [Played(tuple(of), final, seconds) for of, final in zip(seen, finals, strict=True)]
+
+    def again(self) -> Iterator[tuple[Tried, Played]]:
+        """All that was tried, once more: many episodes of different rows at the same time."""
+        parts = -(-len(self.tried) // TOGETHER)
+        for some in (self.tried[part::parts] for part in range(parts)):
+            yield from zip(some, self.play_together([(one.row, one.turns) for one in some]), strict=True)
 
     def _of(self, future: Future[T], late: T) -> T:
         try:
-            return future.result(self.environment.timeout_s + self.environment.tool_timeout_s)
+            return future.result(min(self.environment.timeout_s, SLOW_S) + self.environment.tool_timeout_s)
         except LateResult:
             return late
 
 
-def probes(environment: Environment, row: Row) -> dict[str, list[Spoken]]:
+def probes(environment: Environment, row: Row) -> dict[str, Sequence[Spoken]]:
     """Turns of a policy that knows nothing, that errs, and, where the row has a ground truth, of one that is right."""
-    found = {
-        "an empty answer": [Spoken("", "")],
-        "a nonsensical answer": [Spoken("qx zv 7q", "qx zv 7q")],
-        "an unreadable call": [Spoken("<tool_call>{", "", unreadable="it has no end"), Spoken("", "")],
-    }
+    found = dict(NOTHING)
     if environment.tools():
         found["an unknown tool"] = [_calling("no_such_tool", {}), Spoken("", "")]
     for schema in environment.tools():
         function = schema["function"]
-        known = function["parameters"].get("properties", {})
-        made = {name: VALUES.get(of.get("type", "string"), "a") for name, of in known.items()}
+        known = function["parameters"]
+        made = {name: _value(of, known) for name, of in known.get("properties", {}).items()}
         found[f"{function['name']}({json.dumps(made)})"] = [_calling(function["name"], made), Spoken("", "")]
         found[f"{function['name']} with wrong arguments"] = [_calling(function["name"], {"no_such": 1}), Spoken("", "")]
     if row.ground_truth is not None:
-        found["the ground truth"] = [Spoken(row.ground_truth, row.ground_truth)]
+        found[TRUTH] = [Spoken(row.ground_truth, row.ground_truth)]
     return found
+
+
+def _value(of: Mapping[str, Any], whole: Mapping[str, Any]) -> Any:
+    """One that a schema takes; `whole` has its definitions."""
+    if "$ref" in of:
+        return _value(reduce(getitem, of["$ref"].strip("#/").split("/"), whole), whole)
+    if "anyOf" in of:
+        return _value(of["anyOf"][0], whole)
+    if "properties" in of:
+        return {name: _value(of["properties"][name], whole) for name in of.get("required", ())}
+    kinds = of.get("type", "string")
+    values = [*of.get("enum", ()), of.get("const"), VALUES.get(kinds if isinstance(kinds, str) else kinds[0], "a")]
+    return next(value for value in values if value is not None)
 
 
 def _calling(name: str, arguments: Mapping[str, Any]) -> Spoken:
@@ -122,30 +181,37 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     if rows := context.train.rows[:ROWS]:
         activity.report("trying the environment")
-        yield from try_environment(run.environment, rows, SESSIONS)
+        tried = list[Tried]()
+        yield from try_environment(run.environment, rows, SESSIONS, tried)
         if not context.model_problems:
-            yield from _lengths(context, rows[0])
+            yield from _lengths(context, tried)
 
 
-def try_environment(environment: Environment, rows: Sequence[Row], many: int) -> Iterator[CheckResult]:
-    """All that was found; one result says that all is well."""
+def try_environment(
+    environment: Environment, rows: Sequence[Row], many: int, tried: list[Tried] | None = None
+) -> Iterator[CheckResult]:
+    """All that was found; one result says that all is well. What was played comes to `tried`."""
     sessions = environment.sessions()
     try:
-        player, found = Player(environment, sessions), list[CheckResult]()
+        player, found, begun = Player(environment, sessions, tried), list[CheckResult](), time.monotonic()
         for row in rows:
             found += _row(player, row)
-            if any(one.level == "FAIL" for one in found):
+            if _failed(found) or time.monotonic() - begun > ROWS_S:
                 break
-        if not found or all(one.level != "FAIL" for one in found):
-            found += _leaks(player, rows, many)
-            found += _starved(player, rows[0])
+        for look in (_again, partial(_leaks, rows=rows, many=many), _starved):
+            found += [] if _failed(found) else look(player)
         yield from _once(found)
         if all(one.level == "OK" for one in found):
-            tried = len(probes(environment, rows[0]))
-            got = f"{tried} kinds of answers on {len(rows)} rows: each has an equal score a second time"
+            kinds = len(probes(environment, rows[0]))
+            tried_rows = len({one.row.where for one in player.tried})
+            got = f"{kinds} kinds of answers on {tried_rows} rows: each has an equal score a second time"
             yield CheckResult("OK", "environment", got)
     finally:
         sessions.close()
+
+
+def _failed(found: Sequence[CheckResult]) -> bool:
+    return any(one.level == "FAIL" for one in found)
 
 
 def _once(found: Sequence[CheckResult]) -> list[CheckResult]:
@@ -153,30 +219,46 @@ def _once(found: Sequence[CheckResult]) -> list[CheckResult]:
 
 
 def _row(player: Player, row: Row) -> Iterator[CheckResult]:
-    """Each probe twice, on one row."""
-    scores, reasons = dict[str, float](), set[str]()
+    """Each probe on one row."""
+    scores, reasons, first = dict[str, float | None](), set[str](), not player.tried
     for what, turns in probes(player.environment, row).items():
         one = player.play(row, turns)
-        other = one if one.fault else player.play(row, turns)
         where = f"{row.where}: {what}"
-        if fault := other.fault:
-            if fault not in reasons:
-                yield CheckResult("FAIL", "environment", f"{where} ends with a fault: {fault}", other.remedy)
-            reasons.add(fault)
-            if other.seconds > SLOW_S:  # so may all others be
+        if one.fault:
+            if one.fault not in reasons:
+                yield CheckResult("FAIL", "environment", f"{where} ends with a fault: {one.fault}", one.remedy)
+            reasons.add(one.fault)
+            if one.seconds > SLOW_S:  # so may all others be
                 return
-        elif changed := [name for name in one.seen if one.seen[name] != other.seen[name]]:
-            fix = "let reset depend on the row alone, and draw random numbers from a seed that is the row's"
-            got = f"{where} gives another {changed[0]} in a second session"
-            yield CheckResult("FAIL", "environment", got, fix)
-            return
-        elif min(one.seconds, other.seconds) > SLOW_S:  # the first of all starts a process
-            got = f"{where} takes {min(one.seconds, other.seconds):.0f} s"
+            continue
+        if one.seconds > SLOW_S and not first:  # it starts a process
+            got = f"{where} takes {one.seconds:.0f} s"
             yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
-        if one.final.reward is not None and not one.fault:
-            scores[what] = one.final.reward
+        player.tried.append(Tried(row, what, turns, one))
+        scores[what], first = one.final.reward, False
         yield from _cut(player.environment, one)
-    yield from _ranks(row, scores)
+    yield from _ranks(player, row, {what: score for what, score in scores.items() if score is not None})
+    unscored = [what for what, score in scores.items() if score is None]
+    if unscored and len(unscored) < len(scores):
+        fix = "let reward return a number for every answer: None leaves it to the run's reward, which has another scale"
+        yield CheckResult("FAIL", "environment", f"{row.where}: {unscored[0]} has the reward None", fix)
+
+
+def _again(player: Player) -> Iterator[CheckResult]:
+    """The same again, while others run: nothing of one episode may reach another."""
+    for one, other in player.again():
+        if other.fault:
+            got = f"{one.where} ends with a fault while other episodes run: {other.fault}"
+            yield CheckResult("WARN", "environment", got, other.remedy)
+            return
+        if changed := one.played.change(other):
+            alone = player.play(one.row, one.turns)
+            when, fix = "while others run", "keep what is of one episode in self, not in the class or the module"
+            if one.played.change(alone):
+                when = "in a second session"
+                fix = "let reset depend on the row alone, and draw random numbers from a seed that is the row's"
+            yield CheckResult("FAIL", "environment", f"{one.where} gives another {changed} {when}", fix)
+            return
 
 
 def _cut(environment: Environment, played: Played) -> Iterator[CheckResult]:
@@ -187,16 +269,21 @@ def _cut(environment: Environment, played: Played) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "environment.max_result_characters", got, "let it give less at once")
 
 
-def _ranks(row: Row, scores: Mapping[str, float]) -> Iterator[CheckResult]:
-    """Whether the right answer is above what says nothing."""
-    right = scores.get("the ground truth")
-    others = {what: score for what, score in scores.items() if what != "the ground truth"}
-    if right is not None and (above := [what for what, score in others.items() if score > right]):
-        got = f"{row.where}: {above[0]} scores {compact(others[above[0]])}, the ground truth {compact(right)}"
-        yield CheckResult("FAIL", "environment", got, "let the right answer score most")
+def _ranks(player: Player, row: Row, scores: Mapping[str, float]) -> Iterator[CheckResult]:
+    """Whether the right answer, in some form, is above what says nothing."""
+    nothing = {what: scores[what] for what in NOTHING if what in scores}
+    if TRUTH not in scores or not nothing or (right := scores[TRUTH]) > (most := max(nothing.values())):
+        return
+    texts = [form.format(row.ground_truth) for form in FORMS]
+    others = [player.play(row, [Spoken(text, text)]).final.reward for text in texts]
+    if right == nothing.get(MEANINGLESS) or any(score is not None and score > most for score in others):
+        return  # nobody knows how a right answer looks, or it is one of these
+    above = next(what for what, score in nothing.items() if score >= right)
+    got = f"{row.where}: {above} scores {compact(nothing[above])}, the ground truth {compact(right)}"
+    yield CheckResult("FAIL", "environment", got, "let the right answer score most")
 
 
-def _leaks(player: Player, rows: Sequence[Row], many: int) -> Iterator[CheckResult]:
+def _leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[CheckResult]:
     """Sessions one after the other: what their processes hold must not grow."""
     turns = list(probes(player.environment, rows[0]).values())
 
@@ -218,15 +305,13 @@ def _leaks(player: Player, rows: Sequence[Row], many: int) -> Iterator[CheckResu
     yield CheckResult("OK", "environment", f"{many / max(seconds, 1e-9):,.0f} sessions a second, one after the other")
 
 
-def _starved(player: Player, row: Row) -> Iterator[CheckResult]:
+def _starved(player: Player) -> Iterator[CheckResult]:
     """The same episodes while nothing can be opened: they are the same, or they are faults."""
-    tried = probes(player.environment, row)
-    before = {what: player.play(row, turns) for what, turns in tried.items()}
     player.sessions.starve()
-    for what, turns in tried.items():
-        played = player.play(row, turns)
-        if not played.fault and not _errors(played) and played.seen != before[what].seen:
-            got = f"{what} scores {short_repr(played.final.reward)} where no file and no connection can be opened"
+    for one, played in player.again():
+        changed = one.played.change(played)
+        if changed and not played.fault and not _errors(played):
+            got = f"{one.what} gives another {changed} where no file and no connection can be opened"
             yield CheckResult("FAIL", "environment", got, "let such errors out of it: a fault must not become a score")
             return
 
@@ -235,16 +320,10 @@ def _errors(played: Played) -> bool:
     return any(use.error for one in played.observations for use in one.uses)
 
 
-def _lengths(context: Context, row: Row) -> Iterator[CheckResult]:
+def _lengths(context: Context, tried: Sequence[Tried]) -> Iterator[CheckResult]:
     """Tokens of the longest result that was seen, as often as there are turns, against the longest answer."""
     run = context.run
-    sessions = replace(run.environment, workers=1).sessions()
-    try:
-        player = Player(run.environment, sessions)
-        played = [player.play(row, turns) for turns in probes(run.environment, row).values()]
-    finally:
-        sessions.close()
-    texts = [message.content for one in played for seen in one.observations for message in seen.messages]
+    texts = [message.content for one in tried for seen in one.played.observations for message in seen.messages]
     if not texts:
         return
     try:
