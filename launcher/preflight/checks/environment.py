@@ -220,7 +220,7 @@ def _once(found: Sequence[CheckResult]) -> list[CheckResult]:
 
 def _row(player: Player, row: Row) -> Iterator[CheckResult]:
     """Each probe on one row."""
-    scores, reasons, first = dict[str, float | None](), set[str](), not player.tried
+    scores, reasons = dict[str, float | None](), set[str]()
     for what, turns in probes(player.environment, row).items():
         one = player.play(row, turns)
         where = f"{row.where}: {what}"
@@ -231,12 +231,12 @@ def _row(player: Player, row: Row) -> Iterator[CheckResult]:
             if one.seconds > SLOW_S:  # so may all others be
                 return
             continue
-        if one.seconds > SLOW_S and not first:  # it starts a process
-            got = f"{where} takes {one.seconds:.0f} s"
-            yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
         player.tried.append(Tried(row, what, turns, one))
-        scores[what], first = one.final.reward, False
+        scores[what] = one.final.reward
         yield from _cut(player.environment, one)
+    if slow := [one for one in player.tried[1:] if one.row is row and one.played.seconds > SLOW_S]:
+        got = f"{slow[0].where} takes {slow[0].played.seconds:.0f} s"  # the first of all starts a process
+        yield CheckResult("WARN", "environment", got, "use a quicker tool, or environment.tool_timeout_s=5")
     yield from _ranks(player, row, {what: score for what, score in scores.items() if score is not None})
     unscored = [what for what, score in scores.items() if score is None]
     if unscored and len(unscored) < len(scores):
@@ -252,9 +252,9 @@ def _again(player: Player) -> Iterator[CheckResult]:
             yield CheckResult("WARN", "environment", got, other.remedy)
             return
         if changed := one.played.change(other):
-            alone = player.play(one.row, one.turns)
+            single = player.play(one.row, one.turns)
             when, fix = "while others run", "keep what is of one episode in self, not in the class or the module"
-            if one.played.change(alone):
+            if one.played.change(single):
                 when = "in a second session"
                 fix = "let reset depend on the row alone, and draw random numbers from a seed that is the row's"
             yield CheckResult("FAIL", "environment", f"{one.where} gives another {changed} {when}", fix)
@@ -277,7 +277,7 @@ def _ranks(player: Player, row: Row, scores: Mapping[str, float]) -> Iterator[Ch
     texts = [form.format(row.ground_truth) for form in FORMS]
     others = [player.play(row, [Spoken(text, text)]).final.reward for text in texts]
     if right == nothing.get(MEANINGLESS) or any(score is not None and score > most for score in others):
-        return  # nobody knows how a right answer looks, or it is one of these
+        return  # it is not known how a right answer looks, or it is one of these
     above = next(what for what, score in nothing.items() if score >= right)
     got = f"{row.where}: {above} scores {compact(nothing[above])}, the ground truth {compact(right)}"
     yield CheckResult("FAIL", "environment", got, "let the right answer score most")
@@ -287,17 +287,17 @@ def _leaks(player: Player, *, rows: Sequence[Row], many: int) -> Iterator[CheckR
     """Sessions one after the other: what their processes hold must not grow."""
     turns = list(probes(player.environment, rows[0]).values())
 
-    def play(times: int) -> tuple[int, float]:
+    def play(times: int, most_s: float) -> tuple[int, float]:
         seconds = 0.0
         for at in range(times):
-            if seconds > LEAKS_S:
+            if seconds > most_s:
                 return at, seconds
             seconds += player.play(rows[at % len(rows)], turns[at % len(turns)]).seconds
         return times, seconds
 
-    play(max(many // 4, len(turns)))
+    play(many // 4, LEAKS_S / 4)
     before = player.sessions.holds()
-    (many, seconds), after = play(many), player.sessions.holds()
+    (many, seconds), after = play(many, LEAKS_S), player.sessions.holds()
     for what, most in (("bytes", MEMORY), ("files", FILES), ("threads", FILES), ("children", 0)):
         if (more := after.get(what, 0) - before.get(what, 0)) > most:
             got = f"{many:,} sessions leave {more:,} {what} behind"
