@@ -23,7 +23,7 @@ _PATTERNS = tuple(
         (r"eval/(.{1,200})/avg@([0-9]{1,9})", r"val-core/\1/reward/mean@\2"),
     )
 )
-_SECTIONS = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics")
+_SECTIONS = ("train", "policy", "generate", "ppo_actor", "grpo_actor", "metrics", "optim")
 """What trackers and trainers put before any name: `train/reward` is `reward`."""
 
 
@@ -34,13 +34,17 @@ def _ours() -> Mapping[str, str]:
     return {alias: name for name, aliases in rows.items() for alias in (name, *aliases)}
 
 
+def _plain(name: str) -> str:
+    return name.casefold().replace(" / ", "/").replace(" ", "_")
+
+
 @lru_cache(maxsize=2**14)
 def canonical(name: str) -> str:
     """Our name of a metric; `name` itself where it is unknown.
 
     `val/test_score/openai/gsm8k` is `val-core/openai/gsm8k/reward/mean@1`, `timing/gen` is `timing_s/gen`.
     """
-    if found := _ours().get(name) or _ours().get(name.casefold().replace(" ", "_")):
+    if found := _ours().get(name) or _ours().get(_plain(name)):
         return found
     section, _, rest = name.partition("/")
     if section in _SECTIONS and name not in catalogue() and (ours := canonical(rest)) in catalogue():
@@ -75,4 +79,4 @@ def _rank(ours: str, name: str) -> int:
 
 def known(name: str) -> bool:
     """Whether some project is known to have a metric of this name."""
-    return name in _ours() or name.casefold().replace(" ", "_") in _ours() or canonical(name) != name
+    return name in _ours() or _plain(name) in _ours() or canonical(name) != name

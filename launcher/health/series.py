@@ -63,6 +63,7 @@ class Series:
         self.nonfinite_value: float | None = None
         """The latest value, where it is NaN or infinite."""
         self.nonfinite_in_a_row = 0
+        self._nonfinite_step = -1
         self.min, self.max = math.inf, -math.inf
         self.lowest_pair, self.highest_pair = math.inf, -math.inf
         """Lowest and highest mean of two neighbours."""
@@ -94,8 +95,11 @@ class Series:
     def add(self, step: int, value: float) -> None:
         if not math.isfinite(value):
             self.nonfinite_value = value
-            self.nonfinite_in_a_row += 1
+            self.nonfinite_in_a_row += step != self._nonfinite_step
+            self._nonfinite_step = step
             return
+        if self.steps and self.steps[-1] == step and self.latest[-1] == value:
+            return  # printed again, by another process
         self.nonfinite_value, self.nonfinite_in_a_row = None, 0
         value = max(min(value, LARGEST), -LARGEST)
         self.size += 1

@@ -74,6 +74,29 @@ def test_an_evaluation_is_one_with_a_name_that_lacks_its_prefix(tmp_path: Path) 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("value", "found"), [("0.0", []), ("nan", [("warn", "step-not-finite")])])
+def test_a_step_that_every_rank_prints_counts_once(value: str, found: list[tuple[str, str]], tmp_path: Path) -> None:
+    text = f"step 1 | loss: 0.5 | grad_norm: 0.0 | reward: {value} | reward_std: 0.0\n" * 8
+    assert [(alert.level, alert.rule) for alert in find_problems(log_of(text, tmp_path), None).alerts] == found
+
+
+NAMES = {
+    "optim/entropy": "actor/entropy", "optim/kl_sample_train_v1": "rollout_corr/kl",
+    "Val. Reward": "val-core/eval/reward/mean@1",
+    "completions / mean_length": "response_length/mean", "Average sequence length": "response_length/mean",
+    "eval_Accuracy": "val-core/eval/reward/mean@1", "ppo_actor/update/clip_ratio/avg": "actor/pg_clipfrac",
+    "train loss": "train/loss", "train_mean_nll": "train/loss", "gpt_loss": "train/loss", "test/nll": "val/loss",
+    "train/reward_std_dev": "critic/score/std", "train/kl_div": "actor/kl_loss", "chosen_reward": "rewards/chosen",
+    "train_step_timing in s": "timing_s/step", "perf/step_time": "timing_s/step", "time/total": "timing_s/step",
+    "train_loss": "train_loss",  # that of a whole training, in logs of transformers
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_of_other_programs(name: str) -> None:
+    assert canonical(name) == NAMES[name]
+
+
 MISMATCH = {
     "rollout_corr/k3_kl": "sampler-mismatch",
     "mismatch/mismatch_k3_kl": "sampler-mismatch",

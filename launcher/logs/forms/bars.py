@@ -20,7 +20,7 @@ _LONGEST = 4_000  # characters of a bar
 _COUNT = re.compile(r"\|\s{0,8}([0-9]{1,15})/([0-9]{1,15})\s{1,4}\[")
 _RATE = re.compile(r"\s{0,8}([0-9.]{1,20}|\?)\s{0,2}(s/|)([A-Za-z]{1,20})(/s|)$")
 _EPOCH = re.compile(r"epoch\s{0,2}\[?([0-9]{1,9})(?:/([0-9]{1,9}))?", re.IGNORECASE)
-_IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})$")
+_IN_TITLE = re.compile(r"([A-Za-z][\w/]{0,40})\s{0,3}[:=]\s{0,3}([-+.\w]{1,40})\)?$")
 _TRAINING = ("train", "epoch", "step", "progress", "episode", "iter", "loss")
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from launcher.core.events import Event
 from launcher.logs.forms.numbering import LOOSE, NAMED
 from launcher.logs.forms.reading import Form, LineReading
-from launcher.logs.forms.values import MOST_STEPS, after_training, is_measurement, leading_number, to_number
+from launcher.logs.forms.values import MOST_STEPS, after_training, evaluated, is_measurement, leading_number, to_number
 
 _BLOCK = re.compile(
     r"[\s>|│]{0,40}(?:[-*•·+]\s{0,8}|[0-9]{1,3}[.)]\s{0,8})?[*`_]{0,3}([^\W\d_][\w ./@%()-]{0,80}?)[*`_]{0,3}"
@@ -23,6 +23,10 @@ _TITLE = re.compile(
     r"[^\w*#=]{0,12}(?:[A-Za-z]{1,20} ){0,2}(?:timings?|performance|metrics|memory|throughput):\s{0,8}", re.I
 )
 """Of a further part of a block: `Timing:`."""
+_OF_EVALUATION = re.compile(
+    r"[^\w*#=]{0,12}(?:validation|evaluation|eval|test) (?:results|metrics|scores):\s{0,8}", re.I
+)
+"""The title of a block whose metrics are of an evaluation."""
 _SHARE = re.compile(r" ?\([0-9.]{1,8} ?%\)$")
 _MARK = re.compile("[:=：]")
 _FIRST = frozenset("0123456789+-.nNiI")  # what a number begins with
@@ -65,7 +69,7 @@ class Blocks(Form):
     def __init__(self, reading: LineReading) -> None:
         super().__init__(reading)
         self._metrics = dict[str, float]()
-        self._boxed = False
+        self._boxed = self._evaluated = False
 
     @property
     def open(self) -> bool:
@@ -86,6 +90,7 @@ class Blocks(Form):
             yield from self.finish()
         if len(line) > _BLOCK_LINE or not self._belongs(line, entry):
             yield from self.finish()
+            self._evaluated = _OF_EVALUATION.fullmatch(line[:_BLOCK_LINE]) is not None
 
     def _belongs(self, line: str, entry: re.Match[str] | None) -> bool:
         if entry is None:
@@ -95,7 +100,7 @@ class Blocks(Form):
     def _add(self, name: str, text: str) -> bool:
         text = text.strip().lstrip("`*")
         number = leading_number(text)
-        begun = self._metrics or self._boxed or self.reading.header is not None
+        begun = self._metrics or self._boxed or self._evaluated or self.reading.header is not None
         if number is None or not (begun or is_measurement(name) or name.casefold() in _STEPS):
             return False
         unit = _SHARE.sub("", text[number[1] :].lstrip("`* ,").rstrip("`*, "))
@@ -109,6 +114,11 @@ class Blocks(Form):
         metrics, self._metrics = self._metrics, {}
         named = [name for name in metrics if name.casefold() in _STEPS]
         step = int(metrics.pop(named[0])) if named and 0 <= metrics[named[0]] < MOST_STEPS else None
+        if self._evaluated:
+            of_heading = self.reading.header if self.reading.numbers.basis.by_heading else None
+            metrics = evaluated(metrics, labelled=True)
+            yield from self.reading.evaluation(metrics, of_heading if step is None else step) if metrics else ()
+            return
         if not any(map(is_measurement, metrics)):
             return
         if step is None:

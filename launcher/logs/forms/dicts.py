@@ -25,8 +25,11 @@ _PAIR = re.compile(
 _MARK = re.compile(r"""[{}]|'(?:[^'\\]|\\.){0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""")
 """A brace, or a text, in which braces do not count."""
 BESIDE = dict.fromkeys(
-    ("current_steps", "step", "global_step", "train/global_step", "iteration", "iter", "_step", "num_updates")
-).keys()
+    (
+        "current_steps", "step", "global_step", "train/global_step", "training/global_step", "trainer/global_step",
+        "iteration", "iter", "_step", "num_updates", "system/step",
+    )
+).keys()  # fmt: skip
 """Names of a step beside metrics, the surest first."""
 _OF = ("global_step/max_steps", "step/max_steps")
 LONGEST = 2**20

@@ -28,8 +28,9 @@ _LONGEST = 4_000  # characters of a line of steps
 _HEADING_LINE = 300  # most characters of a heading, and of what is read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
-    r"(?:(?<![\w/])|(?<=/)(?=global_step=))(?:global[ _])?(?:^steps(?=[:=])|step|iteration|iter|rollout|update)"
-    rf"(?:\(train\))?[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
+    r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _])?"
+    r"(?:^steps(?=[:=])|step|iteration|iter|rollout|update)(?:\(train\))?"
+    rf"[ :=#]{{0,10}}\[?\s{{0,8}}{_COUNT}(?:\s{{0,8}}(?:/|of)\s{{0,8}}{_COUNT})?",
     re.IGNORECASE,
 )
 _POSITION = re.compile(
@@ -40,8 +41,10 @@ _POSITION = re.compile(
     re.IGNORECASE,
 )
 """What a line without the word begins with: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
-_EVALUATED = re.compile(r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:ation)?)?|test)\s?[\]|:]", re.IGNORECASE)
-"""How a line begins whose metrics are of an evaluation: `[Val]`, `valid |`, `Test:`."""
+_EVALUATED = re.compile(
+    r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
+)
+"""How a line begins whose metrics are of an evaluation: `[Val]`, `valid |`, `Test:`, `validate step: 5`."""
 _ENTRY = re.compile(  # a name of several words behind a divider, or a word
     r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
@@ -61,7 +64,7 @@ _PAIRS = re.compile(
 ends where no letter or digit follows, so that there is one way to read a line; with more, the time would grow
 exponentially with its length."""
 _SPACED = re.compile(
-    r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}) {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
+    r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}):? {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
     r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
 )
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
@@ -118,7 +121,9 @@ def step_line(text: str) -> NamedStep | None:
         return _position_line(text, place) if place and any(place.groups()) else None
     before, rest = text[max(found.start() - _HEADING_LINE, 0) : found.start()], text[found.end() : _LONGEST]
     begins = _PAIRS.fullmatch(before) is not None
-    metrics = (_entries(rest) | (_entries(f"|{before}") if begins else {})) or _without_marks(rest)
+    metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
+    if not any(map(is_measurement, metrics)):
+        metrics |= _without_marks(rest)
     if not any(map(is_measurement, metrics)) and not (begins and any(map(is_beside_step, metrics))):
         return None
     epoch = _whole(place[1]) if place and place[1] else None

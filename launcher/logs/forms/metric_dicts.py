@@ -27,8 +27,8 @@ class MetricDicts(Form):
 
     ends_block = True
     _counted: dict[str, float] | None = None
-    _steps_named = False
-    """Whether a dict has stood behind `step 5: `."""
+    _named: int | None = None
+    """The step of the last dict behind `step 5: `."""
 
     def claims(self, line: str) -> bool:
         return 0 <= line.find("{") < line.rfind("}")
@@ -62,10 +62,10 @@ class MetricDicts(Form):
         """The step before a dict; that of a rollout is the first of its steps, else the last so far."""
         if (found := _OF_ROLLOUT.search(before)) is None:
             beside = step_before(before)
-            self._steps_named = self._steps_named or beside is not None
+            self._named = beside[0] if beside else self._named
             return beside
-        number, last = int(found[2]), self.reading.last
-        if not self._steps_named or last is None:
+        number, last = int(found[2]), self._named
+        if last is None:
             return number, 0
         first = found[1] == "rollout" and number > 0 and (last + 1) % number == 0
         return last + 1 if first else max(last, number), 0

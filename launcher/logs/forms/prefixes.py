@@ -29,6 +29,7 @@ _BELOW_LABEL = ("[prompt]", "step:")
 """What no other line has behind such a number, beside a process that Ray names."""
 _BETWEEN = "[-:| ]{0,4}"
 _PREFIX = re.compile(
+    r"(?:\[(?:rank|default)[0-9]{1,5}\]:(?:\[\w{1,20}\])? {0,2})?"
     r"(?:(?!(?i:val|valid|validation|eval|evaluation|test) )[\w.-]{1,60} {1,20}\| )?"
     r"(?:[A-Z][a-z]{2} [ 0-9]{2} [0-9:]{8} \S{1,60} [\w.-]{1,60}\[[0-9]{1,9}\]: )?"
     r"(?:[0-9]{2}/[0-9]{2}/[0-9]{4} [0-9:]{8} - )?"

@@ -83,7 +83,7 @@ def is_measurement(name: str) -> bool:
 
 def of_evaluation(name: str) -> bool:
     """Whether a name is that of a trainer's evaluation."""
-    return name.startswith(("eval_", "test_", "val_", "eval/"))
+    return name.casefold().startswith(("eval_", "test_", "val_", "eval/", "val/", "validation"))
 
 
 def after_training(name: str) -> bool:
