@@ -61,7 +61,8 @@ class Suggester:
 
     def suggestion(self, one: Unknown) -> Suggestion:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
-            return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
+            fix = f"did you mean {option[0]}?" if option[0] != f"--{one.key}" else "not in this place; leave it out"
+            return Suggestion(Problem(one.shown, "no such option", fix, "unknown-setting"))
         ways = (self._of_others, self._other_group, self._nearest)
         found = next((answer for way in ways if (answer := way(one))), None)
         return found or self._answer(one, self._all(one))

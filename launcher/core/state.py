@@ -147,10 +147,11 @@ class RunState:
 
     @cached_property
     def seconds_per_step(self) -> float | None:
-        """Seconds that a step took lately; the median, so that a pause between two attempts does not count."""
+        """Seconds that a step took lately; the median, so that a pause between two attempts does not count. None of a
+        log without times."""
         pairs = zip(self.marks, self.marks[1:], strict=False)
         paces = [max(end - begin, 0.0) / max(last - first, 1) for (first, begin), (last, end) in pairs]
-        return median(paces) if paces else None
+        return (median(paces) or None) if paces else None
 
     @property
     def eta_s(self) -> float | None:

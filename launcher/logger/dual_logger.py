@@ -48,7 +48,7 @@ class DualLogger:
         *,
         token: str | None = None,
     ) -> None:
-        if not JOB.fullmatch(str(job_uuid)):
+        if job_uuid is None or not JOB.fullmatch(str(job_uuid)):
             allowed = "use 1 to 128 letters, digits, `-`, `_` and `.`, of which `-` and `.` are not the first"
             raise ValueError(f"job_uuid: got {job_uuid!r}; {allowed}")
         self.job_uuid, self.platform_url = str(job_uuid), platform_url.rstrip("/") if platform_enabled else ""
@@ -140,8 +140,11 @@ class DualLogger:
                 if self._pid != os.getpid():
                     self._wandb, self._sender = None, None
                     self._begin()
-        if self._spool:
-            self._spool.append(*rows)
+        if spool := self._spool:
+            before = spool.refused
+            spool.append(*rows)
+            if spool.refused and not before:
+                self._say(f"rows are lost: {spool.refused}")
 
     def _begin(self) -> None:
         """A session of this process, and the process that sends it."""

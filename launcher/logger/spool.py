@@ -28,8 +28,8 @@ from launcher.core.user_code import CallFailure, try_call
 JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 """Names that a job may have."""
 LONGEST_TEXT = 20_000  # characters
-LONGEST_ROW = 2**18  # bytes
-BATCH_BYTES, BATCH_ROWS = 2**19, 500
+LONGEST_ROW = 2**20  # bytes
+BATCH_BYTES, BATCH_ROWS = 2**21, 500
 _WRITER, _DELIVERER = 0, 1
 
 

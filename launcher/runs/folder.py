@@ -59,6 +59,7 @@ class Folder:
     code = PathIn("code")  # copies of the run's own Python files
     trackers = PathIn("trackers")  # what each tracker has been sent
     stop_request = PathIn(".stop")
+    stopping = PathIn(".stopping")  # its writer was sent a signal to save and end
 
     @property
     def name(self) -> str:

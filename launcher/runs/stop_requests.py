@@ -59,9 +59,9 @@ class StopRequest:
             return
         self._looked = time.monotonic()
         mode = _pop_mode(self._folder)
-        if mode:
+        if mode and not self:
             self.request(signal.SIGTERM)
-        if mode == "now" and len(self.signals) == 1:
+        if mode == "now" and len(self.signals) == 1:  # `save` again asks for nothing new
             self.request(signal.SIGTERM)
 
 

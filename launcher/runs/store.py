@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
+from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import screen_lines
@@ -190,6 +191,10 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
 
 
 def _signal(pid: int, folder: Folder, now: bool) -> None:
+    with suppress(OSError):
+        if not now and folder.stopping.lstat().st_mtime_ns >= (folder.path / ".lock").stat().st_mtime_ns:
+            return  # it saves already: a second signal would end it at once
+    write_atomic(folder.stopping, "")
     with suppress(ProcessLookupError):  # killed already; its processes end by themselves
         os.kill(pid, signal.SIGTERM)
         if now:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -70,6 +70,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Problems, _of_problems)
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(FileNotFoundError, _of_gone)
     app.add_exception_handler(500, _of_fault)
 
 
@@ -82,7 +83,7 @@ def _of_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     body = getattr(request.scope.get("route"), "body_field", None)
     model = body.field_info.annotation if body else None
-    known = list(getattr(model, "model_fields", ()))
+    known = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
     return document(422, [_of_field(each, known) for each in error.errors()])
 
 
@@ -104,9 +105,18 @@ def _of_field(found: Mapping[str, Any], known: Sequence[str]) -> Problem:
 
 def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    got = str(error.detail)
-    code: Code = "not-found" if error.status_code == 404 else "not-permitted"
-    return document(error.status_code, [Problem("request", got[:1].lower() + got[1:], "", code)], error.headers)
+    got, status = str(error.detail), error.status_code
+    fixes: Mapping[int, tuple[Code, str]] = {
+        400: ("invalid-setting", "send JSON in UTF-8"), 404: ("not-found", "/docs lists what may be asked for"),
+        405: ("not-permitted", "/docs lists what may be asked for"),
+    }  # fmt: skip
+    code, fix = fixes.get(status, ("not-permitted", ""))
+    return document(status, [Problem("request", got[:1].lower() + got[1:], fix, code)], error.headers)
+
+
+def _of_gone(_: Request, __: Exception) -> Response:
+    """Of a run whose folder was moved or deleted while it was read."""
+    return document(404, [Problem("request", "a file of it is gone", "GET /api/jobs lists all jobs", "not-found")])
 
 
 def _of_fault(_: Request, error: Exception) -> Response:

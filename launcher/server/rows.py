@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from yaml import YAMLError
@@ -27,6 +28,8 @@ from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
 MARK = "✗ "  # begins a line with a problem
+TEXT_LAYOUT = "\n\t\u200c\u200d"  # of what people write: an escape would stand in it once it is changed again
+STOPS = {"stop": ("stopping", "stopped"), "pause": ("pausing", "paused")}  # where a job stands until it ends, and then
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,14 @@ def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: b
     """From its events, what was asked for last, and whether a process of it `begins`."""
     if not record.place:
         return Standing("created", "", record.created_at)
-    if begins and (run is None or _is_earlier(run.state, record.requested_at)):
-        return Standing("waiting", "its process begins", record.requested_at)
-    if run is None:  # its process is gone, and has left no more than its output
-        return Standing("failed", _last_problem(folder), record.requested_at)
-    return _of_events(record, run.state, folder)
+    at, (stops, stopped) = record.requested_at, STOPS.get(record.request, ("waiting", ""))
+    if run and not _is_earlier(run.state, at):
+        return _of_events(record, run.state, folder)
+    if begins:
+        return Standing(stops, "its process begins", at)
+    if not stopped:  # its process is gone, and has left no more than its output
+        return Standing(status_word(run.state) if run else "failed", _last_problem(folder), at)
+    return _of_events(record, run.state, folder) if run else Standing(stopped, "before it began", at)
 
 
 def _is_earlier(state: RunState, requested_at: float) -> bool:
@@ -58,9 +64,8 @@ def _of_events(record: JobRecord, state: RunState, folder: Folder) -> Standing:
     status, ended_at = status_word(state), state.last_at or record.created_at
     if status in ("running", "waiting"):
         begun = _attempt_began(folder) or state.started_at or record.created_at
-        word = {"stop": "stopping", "pause": "pausing"}.get(record.request)
-        if word and record.requested_at >= begun:
-            return Standing(word, "it saves first", record.requested_at)
+        if record.request in STOPS and record.requested_at >= begun:
+            return Standing(STOPS[record.request][0], "it saves first", record.requested_at)
         return Standing(status, waiting(state, time.time()) or state.why or state.phase, begun)
     if status == "stopped" and record.request == "pause":
         return Standing("paused", "resume goes on with it", ended_at)
@@ -71,7 +76,8 @@ def _last_problem(folder: Folder) -> str:
     """What the process printed before it ended."""
     with suppress(OSError):
         lines = read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines()
-        found = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)] or lines[-1:]
+        blocks = [list(block) for is_problem, block in groupby(lines, lambda line: line.startswith(MARK)) if is_problem]
+        found = [line.removeprefix(MARK) for line in blocks[-1]] if blocks else lines[-1:]
         return "; ".join(found) or "its process ended before it began"
     return "its process ended before it began"
 
@@ -109,7 +115,7 @@ def job_node(
 
 def _printable(node: Any) -> Any:
     if isinstance(node, str):
-        return printable(node)
+        return printable(node, TEXT_LAYOUT)
     if isinstance(node, Mapping):
         return {key: _printable(value) for key, value in node.items()}
     return [_printable(value) for value in node] if isinstance(node, list | tuple) else node

@@ -71,13 +71,18 @@ def find_problems(source: LogOrRun, rules: HealthRules | None, own: RunJudge | N
         if isinstance(event, Step):
             last, rate = max(last, event.step), max(rate, *_rates(event))
         found += see(event)
-        if isinstance(event, Alert) and (is_damage(event) or source.log is not None):
+        if isinstance(event, Alert) and (is_damage(event) or source.log is not None or _is_reported(event)):
             found.append(with_fix(event, judge))
     found += _still_waiting(waits, max(last, 0))
     if last < 0 and not found:
         raise Problems(source.no_metrics)
     found += [] if own else judge.finish()
     return Findings(_most_serious_first(found, rate, rules), max(last, 0), _verdict_of(own, state))
+
+
+def _is_reported(alert: Alert) -> bool:
+    """Whether a script that logs here warns of it, or a row of it was left out."""
+    return alert.rule in ("logger", "log_status") and alert.level != "info"
 
 
 def with_fix(alert: Alert, judge: Judge) -> Alert:

@@ -143,8 +143,9 @@ def not_found(name: str, root: Path) -> Problem:
 
 
 def logs_in(path: Path) -> list[Path]:
-    """Files of a folder that may be logs, and the state of its latest checkpoint."""
+    """Files of a folder that may be logs, and its state or that of its latest checkpoint, whichever is newer."""
     endings = (".log", ".out", ".err", ".txt", ".jsonl")
     found = [file for file in islice(path.iterdir(), 1_000) if file.suffix in endings and file.is_file()]
-    states = sorted(path.glob("checkpoint-*/trainer_state.json"), key=lambda file: file.stat().st_mtime)
+    states = [*path.glob(f"checkpoint-*/{trainer_state.NAME}"), *path.glob(trainer_state.NAME)]
+    states.sort(key=lambda file: file.stat().st_mtime)
     return [*sorted(found), *states[-1:]]

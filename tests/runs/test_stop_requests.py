@@ -90,6 +90,22 @@ def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[
     assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
 
 
+def test_who_asks_twice_to_save_ends_nothing(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
+    """As `rlrun stop` where saving takes long, and as two people at the page."""
+    request, job = asked
+    before = signal.signal(signal.SIGTERM, request.request)
+    try:
+        for _ in range(2):
+            store.stop(folder, now=False, wait_s=0.0)
+            ask(folder, "save")
+            request.look()
+        assert job.told == [signal.SIGTERM]
+        store.stop(folder, now=True, wait_s=0.0)
+        assert job.told[:2] == [signal.SIGTERM, "kill"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was made before this process started."""
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)

@@ -104,6 +104,17 @@ def test_a_job_of_a_logger_is_a_job_and_a_run(client: TestClient, root: Path) ->
     ]  # fmt: skip
 
 
+def test_what_a_script_warns_of_and_rows_that_were_left_out_are_findings(client: TestClient) -> None:
+    """The list counts them as alerts."""
+    status = {"kind": "status", "at": 1010.0}
+    rows = [*metrics(3), {"kind": "new"}, status | {"status": "error", "message": "no loss"}, status | {"status": "up"}]
+    client.post("/api/jobs/warned/rows", json={"session": "a", "first": 0, "rows": rows})
+    found = client.get("/api/jobs/warned/findings").json()
+    assert [(each["level"], each["text"][:24]) for each in found] == [
+        ("critical", "error: no loss"), ("warn", "row 3 of session a was l"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("uuid", ["-x", ".x", "a b", "x" * 129])
 def test_a_name_that_no_job_can_have_is_refused(uuid: str, idle: TestClient) -> None:
     assert idle.post(f"/api/jobs/{uuid}/rows", json={"session": "a", "first": 0, "rows": []}).status_code == 422

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -123,6 +124,18 @@ def test_logs_of_other_programs_stand_beside_the_runs(root, serve, tmp_path):
     again.app.state.services.jobs.scan()
     assert again.get(at).json()["notes"] == "seen"
     assert serve().get(at).status_code == 404
+
+
+def test_a_log_without_times_has_no_time_left_also_in_the_folder_of_a_trainer(serve, tmp_path):
+    rows = [{"step": step, "loss": 2.0 - step / 10} for step in range(1, 5)]
+    (tmp_path / "out").mkdir()
+    state = {"global_step": 4, "max_steps": 10, "log_history": rows}
+    (tmp_path / "out" / "trainer_state.json").write_text(json.dumps(state))
+    client = serve(also=(tmp_path / "out",))
+    client.app.state.services.jobs.scan()
+    [job] = listed(client)["items"]
+    assert (job["step"], job["steps"], job["progress"]) == (4, 10, 0.4)
+    assert (job["eta_s"], job["seconds_per_step"]) == (None, None)
 
 
 def test_what_is_shown_beside_the_runs_can_be_read(serve, tmp_path):

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from launcher.core.events import Step, events_of
 from launcher.runs.folder import Folder, holder
 from tests.conftest import DATA, MODEL, wait_until
-from tests.server.conftest import lose_database, record_in
+from tests.server.conftest import lose_database, record_in, write_run
 
 ROWS = [{"data_source": "openai/gsm8k", "prompt": [{"role": "user", "content": f"{n}+1="}], "ability": "math",
          "reward_model": {"style": "rule", "ground_truth": str(n + 1)}} for n in range(24)]  # fmt: skip
@@ -190,6 +190,29 @@ def test_a_process_that_ends_before_it_begins_says_why(root, client):
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: holder(folder) is None)
     assert ended(client, uuid, status="failed")["reason"]
+
+
+@pytest.mark.parametrize(("word", "status"), [("stop", "stopped"), ("pause", "paused")])
+def test_a_run_that_is_stopped_before_it_begins_did_not_fail(client, word, status):
+    uuid = client.post("/api/jobs", json={"name": "a", "arguments": TINY}).json()["uuid"]
+    client.post(f"/api/jobs/{uuid}/start")
+    asked = client.post(f"/api/jobs/{uuid}/{word}").json()
+    assert asked["status"] in ("stopping", "pausing", status)
+    assert ended(client, uuid, status=status)["reason"]
+
+
+def test_a_run_that_cannot_be_resumed_says_why(root, client):
+    write_run(root / "rlrun" / "a", how="stopped")
+    (root / "rlrun" / "a" / "detached.log").write_text("✗ of an earlier time\nnext: rlrun chat\n")
+    client.app.state.services.jobs.scan()
+    [job] = client.get("/api/jobs").json()["items"]
+    jobs = client.app.state.services.jobs
+    client.patch(f"/api/jobs/{job['uuid']}", json={"notes": "mine"})
+    with (root / "rlrun" / "a" / "detached.log").open("a") as file:
+        file.write("✗ --from: rlrun/a has no checkpoint of step 9; it has none\n")
+    jobs.change(jobs.get(job["uuid"]), request="resume", requested_at=3000.0, pid=None)
+    found = client.get(f"/api/jobs/{job['uuid']}").json()
+    assert (found["status"], found["reason"]) == ("stopped", "--from: rlrun/a has no checkpoint of step 9; it has none")
 
 
 def test_a_name_that_is_taken_gets_a_number(client):

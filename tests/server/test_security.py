@@ -225,6 +225,29 @@ def test_a_fault_of_the_servers_own_says_nothing_of_it(client, monkeypatch):
     assert response.headers["x-frame-options"] == "DENY"
 
 
+def test_a_run_that_goes_while_it_is_read_is_no_fault(root, client, monkeypatch):
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()
+    [one] = client.get("/api/jobs").json()["items"]
+
+    def gone(*_, **__):
+        raise FileNotFoundError(2, "No such file", str(root / "math" / "one" / "events.jsonl"))
+
+    monkeypatch.setattr("launcher.server.routes.records.kept_checkpoints.kept", gone)
+    response = client.get(f"/api/jobs/{one['uuid']}/checkpoints")
+    is_refused(response, 404)
+    assert str(root) not in response.text
+
+
+def test_texts_of_people_are_kept_as_they_were_written(root, client):
+    """Else an escape stands in a note once somebody changes it again."""
+    write_run(root / "math" / "one")
+    client.app.state.services.jobs.scan()
+    [one] = client.get("/api/jobs").json()["items"]
+    text = "lr\t1e-5\n\u0645\u06cc\u200c\u062e \U0001f468\u200d\U0001f469"
+    assert client.patch(f"/api/jobs/{one['uuid']}", json={"notes": text}).json()["notes"] == text
+
+
 # ---- over a socket
 
 
