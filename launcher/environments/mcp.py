@@ -7,20 +7,18 @@ scores the last answer.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.problems import Problem
 from launcher.core.settings import settings
-from launcher.core.user_code import Raised, caught
 from launcher.environments.several import ForeignTools
-from launcher.environments.tools import ToolSession
+from launcher.environments.tools import ToolSession, read_json
 from launcher.spec.data import Row
 from launcher.spec.environment import Session
 
@@ -37,7 +35,7 @@ class McpTool:
         """The arguments, those that are no texts read where a form of calls has texts only; the server checks them."""
         types = self.parameters.get("properties", {})
         texts = {name for name in arguments if types.get(name, {}).get("type", "string") == "string"}
-        return {name: value if name in texts else _read(value) for name, value in arguments.items()}
+        return {name: value if name in texts else read_json(value) for name, value in arguments.items()}
 
     async def function(self, **named: Any) -> str:
         assert self.session
@@ -140,8 +138,3 @@ class McpEnvironment(ForeignTools):
         if missing:
             raise ValueError(f"the server has no tool {missing[0]}; it has {', '.join(each.name for each in found)}")
         return [each for each in found if not self.names or each.name in self.names]
-
-
-def _read(value: Any) -> Any:
-    read = caught(partial(json.loads, value)) if isinstance(value, str) else value
-    return value if isinstance(read, Raised) else read

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from launcher.core.user_code import CallFailure, Raised, caught, shorten, try_call
 from launcher.environments.calling import Mistake, Refused, TimedOut, failure_of, own_code
@@ -59,7 +59,7 @@ class Tool:
             hint: Any = hints[parameter.name]
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[f"argument{number}"] = (Annotated[hint, Field(alias=parameter.name)], default)
-        self.arguments = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+        self.arguments = create_model(name, __config__=ConfigDict(extra="forbid", coerce_numbers_to_str=True), **fields)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -76,18 +76,36 @@ class Tool:
         """The arguments with the types that the function names, or what is wrong with them."""
         fields = self.arguments.model_fields
         try:
-            made = self.arguments.model_validate(dict(arguments))
+            made = self._made(arguments)
         except ValidationError as error:
             wrong = [f"{'.'.join(map(str, each['loc']))}: {each['msg'].lower()}" for each in error.errors()]
             names = ", ".join(str(of.alias) for of in fields.values())
             return f"{'; '.join(wrong)}; the arguments of {self.name} are {names}"
         return {str(of.alias): getattr(made, name) for name, of in fields.items()}
 
+    def _made(self, arguments: Mapping[str, Any]) -> BaseModel:
+        """With texts of JSON read where texts are wrong: some forms of calls have nothing else."""
+        try:
+            return self.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            wrong = {each["loc"][0] for each in error.errors()}
+            read = {name: read_json(value) if name in wrong else value for name, value in arguments.items()}
+            found = caught(partial(self.arguments.model_validate, read))
+            if isinstance(found, Raised):
+                raise
+            return found
+
+
+def read_json(value: Any) -> Any:
+    """What a text says as JSON; where it is none, the value as it is."""
+    read = caught(partial(json.loads, value)) if isinstance(value, str) else value
+    return value if isinstance(read, Raised) else read
+
 
 def tools_of(holder: Any) -> dict[str, Tool]:
     """The public methods of an object or a class that are tools. Raises `Refused` where one has no types."""
     found = dict[str, Tool]()
-    for name, _ in inspect.getmembers(type(holder), inspect.isfunction):
+    for name, _ in inspect.getmembers_static(type(holder), lambda each: inspect.isfunction(inspect.unwrap(each))):
         if not name.startswith("_") and name not in NO_TOOLS:
             made = caught(partial(Tool, name, getattr(holder, name)))
             if isinstance(made, Raised):
@@ -101,9 +119,10 @@ def text_of(value: Any, most: int) -> str:
     `TypeError` for what lies about itself, `Refused` for bytes."""
     if isinstance(value, bytes | bytearray):
         raise Refused(f"its result is {type(value).__name__}; return a text, such as that of .decode()")
-    text = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
+    text: Any = value if type(value) is str else try_call(partial(json.dumps, value, default=str, ensure_ascii=False))
     if isinstance(text, CallFailure):
         raise TypeError(f"its result cannot be written, {text.reason}")
+    text = text.encode(errors="replace").decode()  # halves of characters cannot be tokenized
     if len(text) <= most:
         return text
     ending = f"\n[cut: it has {len(text):,} characters]"

@@ -47,7 +47,7 @@ class CallForm:
         calls, unreadable = list[ToolCall](), ""
         content, found, thought = self.split(text)
         for written in found:
-            read = caught(partial(self.read, written))
+            read = caught(partial(self._writable, written))
             if isinstance(read, Raised):
                 unreadable = unreadable or shorten(" ".join(str(read.error).split())) or "it is not a call"
             else:
@@ -56,6 +56,12 @@ class CallForm:
             unreadable = unreadable or f"a call that begins with {self.begins} has no end"
         named = [replace(call, id=call.id or f"call{number:05}") for number, call in enumerate(calls)]
         return Spoken(text, content.strip(), () if unreadable else tuple(named), unreadable, cut, thought)
+
+    def _writable(self, written: str) -> list[ToolCall]:
+        calls = self.read(written)
+        for call in calls:  # an escape of JSON may be half of a character
+            json.dumps([call.name, call.id, dict(call.arguments)], ensure_ascii=False).encode()
+        return calls
 
 
 def read_plain(text: str, cut: bool = False) -> Spoken:

@@ -125,6 +125,7 @@ TOOLS = [  # what a tool does, the tool, how the episode ends (None: it goes on)
     ("raise asyncio.CancelledError", "run", "environment-fault", "CancelledError (mine.py:17: exec("),
     ("raise asyncio.CancelledError", "wait", "environment-fault", "CancelledError (mine.py:20: exec("),
     ("given = b'raw'", "run", "environment-fault", "its result is bytes; return a text"),
+    ("given = chr(0xd83d)", "run", None, "?"),  # half of a character, as in a file's name that is no UTF-8
     ("self.turn_reward = float('nan')", "run", "environment-fault", "the reward of the turn gave nan"),
     ("self.turn_reward = 'much'", "run", "environment-fault", "the reward of the turn gave 'much'; expected a number"),
     ("self.state = 'x' * 10**7", "run", "environment-fault", "bytes at once"),

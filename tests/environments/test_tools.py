@@ -7,6 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,6 +94,8 @@ def test_schemas_are_made_of_types_and_docstrings() -> None:
 @pytest.mark.parametrize(("arguments", "expected"), [
     ({"item": "soap"}, {"item": "soap", "count": 1, "sizes": None}),
     ({"item": "soap", "count": "2"}, {"item": "soap", "count": 2, "sizes": None}),  # as forms with texts only have it
+    ({"item": 7, "sizes": "[1, 2]"}, {"item": "7", "count": 1, "sizes": [1, 2]}),
+    ({"item": "soap", "sizes": "null"}, {"item": "soap", "count": 1, "sizes": None}),
     ({"item": "soap", "count": "two"}, "count: input should be a valid integer"),
     ({"count": 1}, "item: field required"),
     ({"item": "soap", "colour": "red"}, "colour: extra inputs are not permitted"),
@@ -105,6 +108,18 @@ def test_arguments_have_the_types_that_the_method_names(arguments: dict[str, Any
         assert found.endswith("the arguments of price are item, count, sizes")
     else:
         assert found == expected
+
+
+def test_decorated_methods_are_tools() -> None:
+    class Decorated:
+        @staticmethod
+        def twice(a: int) -> int: ...
+        @classmethod
+        def thrice(cls, a: int) -> int: ...
+        @lru_cache  # noqa: B019
+        def square(self, a: int) -> int: ...
+
+    assert [each.schema["function"]["parameters"]["required"] for each in tools_of(Decorated()).values()] == [["a"]] * 3
 
 
 def test_limits_of_an_argument_are_kept_and_no_name_is_taken() -> None:

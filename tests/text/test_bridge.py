@@ -119,6 +119,7 @@ def test_known_calls(name: str, text: str, calls: list[tuple[str, Any]], content
 @pytest.mark.parametrize(("name", "text", "reason"), [
     (HERMES, '<tool_call>{"name": "a", "arguments": {"x": }}</tool_call>', "Expecting value: line 1 column 34"),
     (HERMES, '<tool_call>{"name": "a"}', "a call that begins with <tool_call> has no end"),
+    (HERMES, '<tool_call>{"name": "\\ud83d"}</tool_call>', "surrogates not allowed"),  # half of a character
     (HERMES, '<tool_call>["a"]</tool_call>', 'a call is an object with "name" and "arguments"'),
     (HERMES, '<tool_call>{"name": "a", "arguments": [1]}</tool_call>', "the arguments are no object"),
     (HERMES, f"<tool_call>{'[' * 100_000}</tool_call>", "recursion"),
