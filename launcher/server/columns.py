@@ -149,7 +149,7 @@ class _Reader:
         with open_file(self.found.path) as file:
             now = os.fstat(file.fileno())
             if now.st_size < self.found.offset or self.found.inode not in (0, now.st_ino):
-                self.found = Columns(self.found.path)  # another file is in its place
+                self._go_on_from(Columns(self.found.path))  # another file is in its place
             seq, offset = self.found.lines, self.found.offset
             file.seek(offset)
             for line, size, ended in read_lines(file):
@@ -218,9 +218,9 @@ class _Reader:
             kind: each if kind in _STAY else each[: np.searchsorted(each[:, 0], first)]
             for kind, each in of.places.items()
         }
-        self.found = replace(
+        self._go_on_from(replace(
             of, steps=of.steps[:keep], at=of.at[:keep], seq=of.seq[:keep], series=series, places=places
-        )
+        ))  # fmt: skip
 
     def _settle(self) -> None:
         """What was kept becomes a part of `found`."""

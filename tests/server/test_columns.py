@@ -102,6 +102,21 @@ def test_numbers_are_those_of_the_log_one_by_one(tmp_path):
     assert [(row["a"], row["b/c"]) for row in rows] == [tuple(each["metrics"].values()) for each in logged[10:21]]
 
 
+@pytest.mark.parametrize("back", [True, False])
+def test_values_stand_at_their_steps_after_a_resume_and_in_another_file(tmp_path, back):
+    path = tmp_path / "events.jsonl"
+    first = [Step(at=1.0, step=n, metrics={"a": 1.0}) for n in (1, 2, 3)]
+    again = [Step(at=2.0, step=n, metrics={"a": 2.0, "b": n}) for n in (2, 3)]
+    path.write_text("".join(to_line(each, seq=seq) + "\n" for seq, each in enumerate(first)))
+    before = Columns(path).read_on()
+    events = [*first, Resumed(step=1, attempt=2), *again] if back else again
+    (new := tmp_path / "new").write_text("".join(to_line(each, seq=seq) + "\n" for seq, each in enumerate(events)))
+    new.replace(path)
+    for of in (before.read_on(), Columns(path).read_on()):
+        got = {each.step: each.metrics for each in of.step_events(range(of.steps.size))}
+        assert got == ({1: {"a": 1.0}} if back else {}) | {2: {"a": 2.0, "b": 2.0}, 3: {"a": 2.0, "b": 3.0}}
+
+
 @given(st.lists(st.floats(width=64), max_size=200), st.integers(1, 50))
 def test_no_extreme_is_lost(values, buckets):
     array = np.array(values, np.float64)
