@@ -16,7 +16,7 @@ from typing import Any
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import nearest, short_repr, shortened
 from launcher.models import config
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
@@ -93,7 +93,7 @@ class Measure:
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         found = [*unknown(self.encoder, rows), *changed(self.encoder, rows)]
         if isinstance(self.model, Pretrained):
-            folder = Path(weights_of(self.model.path))
+            folder = tokenizer_folder(Path(weights_of(self.model.path)))
             ends = Ends(self.encoder.tokenizer, folder)
             found += [*ends.beyond_the_model(lambda: _produced(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:

@@ -33,7 +33,7 @@ from launcher.core.machine import package_version
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.remembered import recall, remember
 from launcher.core.user_code import CallFailure, try_call
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
@@ -188,7 +188,7 @@ def _fingerprint(model: Model, data: Dataset) -> bytes:
     """Of all that answers depend on, apart from the question; empty where a file of the model cannot be read."""
     packages = [package_version(name) for name in PACKAGES]
     found = hashlib.sha256(repr([model, data.chat_template, data.template_args, data.loss_on, packages]).encode())
-    folder = Path(weights_of(model.path)).absolute() if isinstance(model, Pretrained) else None
+    folder = tokenizer_folder(Path(weights_of(model.path))).absolute() if isinstance(model, Pretrained) else None
     files = [file for form in FILES for file in sorted(folder.glob(form))] if folder else []
     try:
         for file in [*files, *sorted(Path(__file__).parent.glob("*.py"))]:
@@ -251,7 +251,7 @@ def _serve(channel: Connection[Any, Any], model: Model, data: Dataset, exact: bo
 
 
 def _load_s(model: Model) -> int:
-    file = Path(weights_of(model.path)) / TOKENIZER if isinstance(model, Pretrained) else None
+    file = tokenizer_folder(Path(weights_of(model.path))) / TOKENIZER if isinstance(model, Pretrained) else None
     return math.ceil(LOAD_S + LOAD_S_PER_BYTE * (file.stat().st_size if file and file.is_file() else 0))
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from launcher.core.problems import Problem, Problems
 from launcher.core.user_code import CallFailure, try_call
 from launcher.models import config
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.pretrained import Pretrained, tokenizer_folder, weights_of
 from launcher.models.scratch import ROLE_TOKENS, Scratch
 from launcher.spec.model import Model
 from launcher.text.bounds import TOKENIZER
@@ -47,7 +47,8 @@ def read_tokenizer(path: str, **own: Any) -> PreTrainedTokenizerFast:
     """The tokenizer in tokenizer.json as it is, which loads no torch: the class that AutoTokenizer takes may build
     another one of its vocabulary. Only of a folder without that file, or whose code may run, AutoTokenizer's. Ends that
     only the model's configuration names are the tokenizer's."""
-    folder = Path(path)
+    folder = tokenizer_folder(Path(path))
+    path = str(folder)
     if not (folder / TOKENIZER).is_file() or (own.get("trust_remote_code") and config.own_tokenizer(folder)):
         return tokenizer_by_class(path, **own)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(path)

@@ -11,7 +11,8 @@ from typing import Any
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, short_repr
 from launcher.data.formats import template_fields
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models import config
+from launcher.models.pretrained import LAYOUTS, Pretrained, base_folder, tokenizer_folder, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
@@ -156,7 +157,11 @@ def _not_here(run: RunSpec) -> CheckResult | None:
         return CheckResult("WARN", "lengths", f"{output}is not here yet", f"run rlrun model download {model.path}")
     if model.trust_remote_code:
         return CheckResult("WARN", "lengths", f"{output}may run code of its own", "rlrun data check counts them")
-    if not (model.folder / TOKENIZER).is_file():
+    if not (tokenizer_folder(model.folder) / TOKENIZER).is_file():
+        base = (config.read(model.folder, LAYOUTS[1]) or {}).get("base_model_name_or_path")
+        if base and base_folder(model.folder) is None:
+            got = f"{output}is that of its base, which is not here"
+            return CheckResult("WARN", "lengths", got, f"run rlrun model download {shlex.quote(str(base))}")
         saves = f"AutoTokenizer.from_pretrained({model.path!r}).save_pretrained({model.path!r})"
         fix = f"save {TOKENIZER} beside it: {saves}"
         return CheckResult("WARN", "lengths", f"{output}has no {TOKENIZER}", fix)

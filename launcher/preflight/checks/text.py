@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import short_repr
 from launcher.models import config
-from launcher.models.pretrained import LAYOUTS, Pretrained
+from launcher.models.pretrained import LAYOUTS, Pretrained, tokenizer_folder
 from launcher.preflight.checks.context import Context
 from launcher.text.bounds import TOKENIZER
 
@@ -25,8 +25,9 @@ def check(context: Context) -> Iterator[CheckResult]:
     model = context.run.model
     if context.model_problems:
         return
-    if isinstance(model, Pretrained) and not model.on_hub and not (model.folder / TOKENIZER).is_file():
-        yield from _other_files(model, model.folder)
+    if isinstance(model, Pretrained) and not model.on_hub:
+        folder = tokenizer_folder(model.folder)
+        yield from () if (folder / TOKENIZER).is_file() else _other_files(model, folder)
     yield from context.lengths.text
 
 
@@ -44,7 +45,7 @@ def _other_files(model: Pretrained, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("FAIL", "model.path", message, fix)
     elif (folder / PIECES).is_file():
         yield from _pieces(folder / PIECES, beside)
-    elif not (folder / LAYOUTS[1]).is_file():  # an adapter has its base's
+    elif not (folder / LAYOUTS[1]).is_file():  # adapters have that of a base which is not here
         yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer", beside)
 
 

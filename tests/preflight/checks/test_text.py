@@ -27,7 +27,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Message, Row
 from launcher.text import measure, process
 from launcher.text.encoder import Encoder
-from launcher.text.tokenizer import character_tokenizer
+from launcher.text.tokenizer import character_tokenizer, load_tokenizer
 
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
@@ -213,6 +213,16 @@ def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | No
     if content is not None:
         (folder / name).write_text(content)
     assert expected in "\n".join(lines(folder))
+
+
+def test_adapters_that_were_saved_alone_have_the_tokenizer_of_their_base(folder: Path, tmp_path: Path) -> None:
+    launch_model.Model().save(folder)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    ids = [load_tokenizer(Pretrained(path=str(path)))("1 and 1").input_ids for path in (folder, alone)]
+    assert ids[0] == ids[1]
+    assert process._load_s(Pretrained(path=str(alone))) == process._load_s(Pretrained(path=str(folder)))
 
 
 def test_a_tokenizer_whose_texts_grow_without_end_is_stopped(folder: Path) -> None:
