@@ -112,8 +112,8 @@ def base_folder(folder: Path) -> Path | None:
 
 def tokenizer_folder(folder: Path) -> Path:
     """Where the tokenizer of a model's folder lies: that of adapters which were saved alone is their base's."""
-    alone = not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    return (base_folder(folder) if alone else None) or folder
+    own = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return (None if own else base_folder(folder)) or folder
 
 
 def _is_model(folder: Path) -> bool:

@@ -217,12 +217,12 @@ def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | No
 
 def test_adapters_that_were_saved_alone_have_the_tokenizer_of_their_base(folder: Path, tmp_path: Path) -> None:
     launch_model.Model().save(folder)
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
-    ids = [load_tokenizer(Pretrained(path=str(path)))("1 and 1").input_ids for path in (folder, alone)]
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder)}))
+    ids = [load_tokenizer(Pretrained(path=str(path)))("1 and 1").input_ids for path in (folder, adapter)]
     assert ids[0] == ids[1]
-    assert process._load_s(Pretrained(path=str(alone))) == process._load_s(Pretrained(path=str(folder)))
+    assert process._load_s(Pretrained(path=str(adapter))) == process._load_s(Pretrained(path=str(folder)))
 
 
 def test_a_tokenizer_whose_texts_grow_without_end_is_stopped(folder: Path) -> None:
