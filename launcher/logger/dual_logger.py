@@ -56,6 +56,8 @@ class DualLogger:
         self._spool: SpoolWriter | None = None
         self._sender: subprocess.Popen[bytes] | None = None
         self._pid = 0
+        self.arrived = True
+        """Whether all that was logged was received, once the session has finished."""
         self._wandb: dict[str, Any] | None = None
         if wandb_enabled and find_spec("wandb") is None:
             self._say("W&B is not installed, so it gets nothing; use pip install wandb, or wandb_enabled=False")
@@ -121,8 +123,7 @@ class DualLogger:
         if spool.refused:
             self._say(f"rows were lost: {spool.refused}")
         spool.close()
-        if self._sender:
-            self._sender.wait()  # it ends by itself
+        self.arrived = self._sender is not None and self._sender.wait() == 0  # it ends by itself
 
     def _at_exit(self) -> None:
         """Of a script that did not call `finish`."""

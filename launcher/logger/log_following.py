@@ -20,7 +20,7 @@ class LogReport:
 
     def __init__(self, path: Path, job: str, url: str) -> None:
         self._log, self._job, self._url = GrowingLog(path, time.time), job, url
-        self._logger, self._readings, self.steps = self._new_session(), 0, 0
+        self._logger, self._readings, self.steps, self.arrived = self._new_session(), 0, 0, True
 
     def _new_session(self) -> DualLogger:
         return DualLogger(self._job, self._url, wandb_enabled=False)  # the program has its own W&B
@@ -29,7 +29,7 @@ class LogReport:
         """Report what is new."""
         for event in self._log.new():
             if self._log.readings != self._readings:
-                self._logger.finish()
+                self._end_session()
                 self._logger, self._readings, self.steps = self._new_session(), self._log.readings, 0
             self._see(event)
 
@@ -40,7 +40,11 @@ class LogReport:
             self._see(event)
         if error := self._log.parser.error:
             self._logger.log_status("failed", error.text)
+        self._end_session()
+
+    def _end_session(self) -> None:
         self._logger.finish()
+        self.arrived &= self._logger.arrived
 
     def _see(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -48,9 +52,9 @@ class LogReport:
             self.steps += 1
 
 
-def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> int:
-    """Report a log to a job, and what comes while it `goes_on`; how many lines of steps it has. Raises `Problems` where
-    the log cannot be read, or no job can have the name."""
+def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> tuple[int, bool]:
+    """Report a log to a job, and what comes while it `goes_on`; how many lines of steps it has, and whether all have
+    arrived. Raises `Problems` where the log cannot be read, or no job can have the name."""
     if not JOB.fullmatch(job):
         fix = "use letters, digits, `-`, `_` and `.`, 128 at most, of which `-` and `.` are not the first"
         raise Problems(Problem("--job", f"got {job!r}", fix))
@@ -60,4 +64,4 @@ def report_log(path: Path, job: str, url: str, goes_on: Callable[[], bool]) -> i
         report.look()
         time.sleep(LOOK_S)
     report.finish()
-    return report.steps
+    return report.steps, report.arrived

@@ -220,7 +220,7 @@ def main() -> None:
             say(sink.rest)
     if not url:
         reader.remove()
-    os._exit(0)  # whatever W&B still waits for
+    os._exit(int(not all(sink.complete for sink in sinks)))  # whatever W&B still waits for
 
 
 def _work(sinks: Sequence[PlatformSink | WandbSink], reader: SpoolReader) -> None:

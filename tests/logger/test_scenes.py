@@ -246,6 +246,15 @@ def test_verl_is_followed_by_its_log(scripts: Scripts, platform: Shared) -> None
     assert [node["metrics"] for node in platform.lines("files", "Step")] == [row["data"] for row in rows]
 
 
+def test_a_log_that_does_not_arrive_is_no_success(scripts: Scripts, platform: Shared) -> None:
+    (log := scripts.folder / "a.log").write_text("step:1 - actor/pg_loss:0.5\n")
+    command = [sys.executable, "-m", "launcher", "track", str(log), "--job", "late", "--platform-url"]
+    environment = platform.environment(RLRUN_FINISH_S="0.5")
+    ran = subprocess.run([*command, "http://127.0.0.1:1"], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, "reported" in ran.stdout) == (1, False)
+    assert "1 steps of" in ran.stdout and "rlrun track --spool" in ran.stdout
+
+
 def test_a_log_needs_a_job_that_can_be(scripts: Scripts, platform: Shared) -> None:
     (scripts.folder / "a.log").write_text("step:1 - actor/pg_loss:0.5\n")
     for words, want in ((["--job", "../x"], "--job: got '../x'"), ([], "--to: is missing")):

@@ -85,8 +85,10 @@ def _report(name: str, job: str, url: str, follow: bool) -> CommandAnswer:
         raise Problems(Problem("--to", "is missing", f"use one of {', '.join(TRACKERS)}, or --job for a log"))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: asked.append(number))  # what it reports is not torn
-    steps = report_log(Path(name), job, url, lambda: follow and not asked)
-    return CommandAnswer({"job": job, "steps": steps}, lambda: say(f"{steps} steps of {name} reported to job {job}"))
+    steps, arrived = report_log(Path(name), job, url, lambda: follow and not asked)
+    became = f"reported to job {job}" if arrived else "read, not all have arrived: rlrun track --spool sends the rest"
+    view = {"job": job, "steps": steps, "arrived": arrived}
+    return CommandAnswer(view, lambda: say(f"{steps} steps of {name} {became}"), exit_code=int(not arrived))
 
 
 def _check(to: str, port: int | None) -> None:
