@@ -18,7 +18,7 @@ from itertools import takewhile
 
 from launcher.core.events import Event
 from launcher.core.metric_aliases import known
-from launcher.logs.forms.numbering import LOOSE, NAMED, Epochs
+from launcher.logs.forms.numbering import LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
 
@@ -71,7 +71,9 @@ _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]
 _WORDS = re.compile(r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?[.0-9][-+.\w]{0,40})%?(?:\s?\([^()]{0,40}\))?(?:\s{1,8}|$)")
 _ALONE = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
-_BESIDE_STEP = re.compile(r"\b(?:epoch [0-9]{1,9}/[0-9]{1,9}|train(?:ing)?|done)\b", re.IGNORECASE)
+_BESIDE_STEP = re.compile(
+    r"\b(?:epoch[ =][0-9]{1,9}(?:/[0-9]{1,9})?|eta=[\w: ]{1,40}|train(?:ing)?|done)\b", re.IGNORECASE
+)
 """What a heading may have beside its step: `Epoch 1/10 Step 3/90 Train step 93/900 done.`, whose last counts."""
 
 
@@ -137,7 +139,8 @@ def _position_line(text: str, place: re.Match[str]) -> NamedStep | None:
     count, total = _whole(place[3] or place[1]), _whole(place[4] or place[2])
     if (total and count > total) or not any(map(is_measurement, metrics)):
         return None
-    epoch, rank = (_whole(place[1]) if place[1] else None, NAMED) if place[3] else (None, LOOSE)
+    epoch = _whole(place[1]) if place[1] and place[3] else None
+    rank = LOOSE if not place[3] else PLACED if epoch is None else NAMED
     return NamedStep(count, total, epoch, metrics, rank, _EVALUATED.match(text) is not None)
 
 

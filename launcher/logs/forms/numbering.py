@@ -2,9 +2,10 @@
 
 One form owns the steps: the one of the highest rank, and of that rank the first.
 
-4  verl's lines, its file logger, our event log
-3  dicts with a loss or a gradient norm, and those behind `step 5:`, as trainers print them
-2  what names its steps: lines of one step, bars, blocks under a heading
+5  verl's lines, its file logger, our event log
+4  dicts with a loss or a gradient norm, and those behind `step 5:`, as trainers print them
+3  what names its steps: lines of one step, bars, blocks under a heading
+2  lines that begin with a count of so many, `[5/30] loss 1.9`, as prose may, too
 1  the rest: other dicts, blocks without a number
 
 What has a lower rank makes no step: a print of a reward function, settings, an answer that speaks of a step.
@@ -30,8 +31,8 @@ Kind = Literal[
     "unknown",
 ]
 """The form of a log, by what owns its steps."""
-SUREST = 4
-DICTS, NAMED, LOOSE = 3, 2, 1
+SUREST = 5
+DICTS, NAMED, PLACED, LOOSE = 4, 3, 2, 1
 _STEPS = 50  # of dicts after which a log is taken for one of dicts
 _LEAST = 3  # steps of a form by which it is known to rise
 
