@@ -117,7 +117,8 @@ def to_tokens(of_turns: Tensor, turn: Tensor) -> Tensor:
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
     """How many groups of `batch` are `kept` [B], and the fraction of its tokens trained on in `made`."""
     index = group_index(batch.group)
-    share = 1 / group_sum(batch.mask.new_ones(len(batch)), index)[index]  # [B] adds up to 1 for each group
+    there = (batch.mask.sum(-1) > 0).to(batch.mask.dtype)  # not what has no score
+    share = there / group_sum(there, index).clamp(min=1)[index]  # [B] adds up to 1 for each group
     sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
     groups, filtered, learnt, tokens = (all_reduce(x).item() for x in sums)
     return {

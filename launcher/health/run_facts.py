@@ -309,6 +309,10 @@ class OwnRun(JudgedRun):
             return "optim.weight_decay=0.01"
         return f"optim.lr={min(self.run.optim.lr / factor, LARGEST_LR):.3g}"
 
+    def score_test(self) -> str:
+        several = self.run.environment.several_turns
+        return "rlrun env check, to test the environment" if several else "rlrun reward bench, to test the reward"
+
     def slower_10(self) -> str:
         return self._slower(10)
 

@@ -88,8 +88,7 @@ def step_lines(event: Step, steps: int, *, verbose: bool) -> list[str]:
 
 
 def short_lines(event: Step, steps: int) -> list[str]:
-    rollouts, kept, filtered = (_count(event.metrics, name) for name in _COUNTS)
-    groups = kept + filtered
+    rollouts, kept, filtered, groups = _counts(event.metrics)
     return [
         f"📊 Step {event.step}/{steps}",
         f"📊 Collecting {rollouts // max(groups, 1)} rollouts for {groups} queries...",
@@ -98,7 +97,7 @@ def short_lines(event: Step, steps: int) -> list[str]:
 
 
 def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
-    _, kept, filtered = (_count(metrics, name) for name in _COUNTS)
+    _, kept, filtered, groups = _counts(metrics)
     tokens, learnt = _count(metrics, "perf/total_num_tokens"), _count(metrics, "train/loss_tokens")
     rollout_s = sum(metrics.get(f"timing_s/{name}", 0.0) for name in ("gen", "reward"))
     return [
@@ -108,7 +107,7 @@ def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
         f"✓ Total loss: {metrics.get('actor/loss', 0.0):.4f}",
         "",
         "📊 Group Summary:",
-        f"  - Total groups: {kept + filtered}",
+        f"  - Total groups: {groups}",
         f"  - Groups kept for training: {kept}",
         f"  - Groups filtered (low variance): {filtered}",
         f"  - Rollouts that finished early (didn't exhaust turns): {_early(metrics)}",
@@ -120,7 +119,11 @@ def detailed_lines(metrics: Mapping[str, float]) -> list[str]:
     ]  # fmt: skip
 
 
-_COUNTS = ("agent/episodes", "train/groups_kept", "train/groups_filtered")
+def _counts(metrics: Mapping[str, float]) -> tuple[int, int, int, int]:
+    """Rollouts, and groups that are kept, filtered, and all: a group of faults alone is neither of the others."""
+    names = ("agent/episodes", "train/groups_kept", "train/groups_filtered", "agent/prompts")
+    rollouts, kept, filtered, prompts = (_count(metrics, name) for name in names)
+    return rollouts, kept, filtered, max(kept + filtered, prompts)
 
 
 def _early(metrics: Mapping[str, float]) -> str:

@@ -149,6 +149,13 @@ def test_groups_that_spread_less_are_left_out(least: float, kept: list[int], tol
     assert found == ({} if told is None else dict(zip(names, told, strict=True)))
 
 
+def test_what_has_no_score_is_in_no_group_that_is_counted() -> None:
+    mask = torch.tensor([[1.0], [1.0], [0.0], [0.0]], dtype=torch.float64)  # two faults, each in a group of its own
+    batch = Batch(mask, mask[:, 0], mask, group=torch.tensor([0, 0, -3, -4]), reward=torch.tensor([0.0, 1.0, 0.0, 0.0]))
+    _, found = GRPO(min_group_std=0.1).prepare(batch, {})
+    assert found == {"train/groups_kept": 1.0, "train/groups_filtered": 0.0, "train/trainable_token_share": 1.0}
+
+
 # ---- settings
 
 

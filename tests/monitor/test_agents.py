@@ -193,6 +193,15 @@ def test_short_summary_of_a_step(episodes: float, rollouts: int, early: str) -> 
     ]
 
 
+def test_groups_of_faults_alone_are_neither_kept_nor_filtered() -> None:
+    metrics = {**STEP.metrics, "train/groups_filtered": 0.0, "agent/episodes": 24.0, "agent/prompts": 8.0}
+    assert short_lines(replace(STEP, metrics=metrics), 200)[1:] == [
+        "📊 Collecting 3 rollouts for 8 queries...",
+        "  Groups: 6/8 kept (0 filtered), 18/24 finished early",
+    ]
+    assert "  - Total groups: 8" in detailed_lines(metrics)
+
+
 def test_both_verbosities() -> None:
     """S3-13: VERBOSE=true shows the full summary. S3-21: a run without an environment has none of these lines."""
     state = RunState(step=10, steps=200)

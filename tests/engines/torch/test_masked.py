@@ -103,9 +103,11 @@ class Fails(Reward):
         return Scores(total, {"even": total, "rule_based": total})
 
 
-def rollouts(jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1) -> tuple[Batch, Any, Rollouts]:
+def rollouts(
+    jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1, **how: bool
+) -> tuple[Batch, Any, Rollouts]:
     decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
-    source = Rollouts(jobs.prompts(16), Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3)
+    source = Rollouts(jobs.prompts(16), Order(16, 6, 0, True), PromptAnswerer(decoder, reward), algorithm, 3, **how)
     return *source.batch(step, Clock()), source
 
 
@@ -121,6 +123,8 @@ def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
         f"f:{row}: ValueError: cannot score {row}" for row in (first, second)
     ]
     assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
+    *_, shrinking = rollouts(jobs, GRPO(), Fails([first, second]), shrinks=True)
+    assert all(line.endswith("without a score, and are left out of their groups") for line in shrinking.alerts)
     assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
     assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
 

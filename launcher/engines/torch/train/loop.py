@@ -103,8 +103,10 @@ class Training:
             self.alert(step, self.source.alerts)
             prepared, metrics, nonfinite_source = self.update(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
-        if (prompts := source_metrics.get("agent/prompts")) is not None:  # unless the algorithm leaves out groups
-            begun |= {"train/groups_kept": prompts, "train/groups_filtered": 0.0}
+        if "agent/prompts" in source_metrics:  # unless the algorithm leaves out groups
+            groups = torch.tensor(len(raw.group[~unscored_rows(raw)].unique()), dtype=torch.float64)
+            kept = world.all_reduce_sum(groups.to(self.policy.model.device)).item()
+            begun |= {"train/groups_kept": kept, "train/groups_filtered": 0.0}
         metrics = begun | metrics | source_metrics
         metrics |= self.measure(raw, prepared, learnt=nonfinite_source != "reward", cpu=time.process_time() - cpu)
         if self.policy.sampled and shows_distributions(step):

@@ -154,7 +154,7 @@ class Rollouts:
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """The step's scored answers, and their metrics; sets `alerts`, messages for the user."""
-        self.tally = Tally()
+        self.tally = Tally("and are left out of their groups") if self.shrinks else Tally()
         with self.generator.current_weights() as sync_metrics:
             (episodes, width), sampling_metrics, groups = self._sample_until_full(step, clock)
         if self.shrinks:  # in a group of its own it is compared with nothing

@@ -41,6 +41,8 @@ def mask_unscored(batch: Batch) -> Batch:
 class Tally:
     """Scores and faults of a step or a validation, in this process."""
 
+    excluded: str = "their groups left out"
+    """What becomes of answers without a score, in words."""
     answers: int = 0
     faults: list[tuple[int, str, str]] = field(default_factory=list)
     """Place in the step, row and reason of each answer without a score."""
@@ -74,15 +76,15 @@ class Tally:
         if not faults:
             return metrics, []
         answers = sum(count for count, _, _ in processes)
-        return metrics | {"reward/faults": float(len(faults))}, _lines(faults, answers)
+        return metrics | {"reward/faults": float(len(faults))}, _lines(faults, answers, self.excluded)
 
 
-def _lines(faults: Sequence[tuple[int, str, str]], answers: int) -> list[str]:
+def _lines(faults: Sequence[tuple[int, str, str]], answers: int, excluded: str) -> list[str]:
     """One line per reason, with the first row that has it."""
     often = Counter(reason for _, _, reason in faults)
     first = {reason: row for _, row, reason in reversed(faults)}
     lines = [
-        f"{first[reason]}: {reason}; {count} of {answers} answers are without a score, their groups left out"
+        f"{first[reason]}: {reason}; {count} of {answers} answers are without a score, {excluded}"
         for reason, count in often.most_common(SHOWN)
     ]
     if more := sum(count for _, count in often.most_common()[SHOWN:]):
