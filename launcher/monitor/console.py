@@ -247,7 +247,7 @@ def progress_line(state: RunState, metrics: Mapping[str, float] | None = None) -
     eighths = int(share * BAR * 8)
     bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8].strip() if eighths < BAR * 8 else "")
     pace = state.seconds_per_step
-    speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s" if pace else "?it/s"
+    speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s"
     left = "?" if state.eta_s is None else clock(state.eta_s)
     found = shown_values("progress", metrics or {})
     values = "".join(f", {place.name}={_fixed(value, place.digits)}" for _, place, value in found)
