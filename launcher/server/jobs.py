@@ -31,7 +31,7 @@ from launcher.server.records import CREATED, FILE, VALID, JobRecord, id_of_place
 from launcher.server.rows import Standing, job_node, standing_of, words_of_run
 from launcher.views.read import LogAsFolder
 
-LOOK_S = 1.0  # between two looks at all folders
+LOOK_S, LOOK_SHARE = 1.0, 20  # between two looks at all folders, or so many times what the last one took
 FRESH_S = 0.1  # ... for the sake of an id that is not known, as of a run that has just begun
 LIVE = ("waiting", "running", "stopping", "pausing")
 Mark = tuple[tuple[int, int], ...]
@@ -212,10 +212,11 @@ class Jobs:
 
     def _look_on(self) -> None:
         while True:
+            begun = time.monotonic()
             self.scan()
             for call in self.at_each_look:
                 call()
-            if self._end.wait(LOOK_S):
+            if self._end.wait(max(LOOK_S, LOOK_SHARE * (time.monotonic() - begun))):
                 return
 
     def _take_in(self, paths: Iterable[str]) -> None:
