@@ -32,7 +32,12 @@ class Uncompiled(ModuleType):
 
 
 def leave_out_unused() -> None:
-    """Before transformers is imported: neither the compiler nor tensors over several processes are loaded."""
+    """Before transformers is imported: neither the compiler nor tensors over several processes are loaded, and peft
+    only where a model has adapters."""
     sys.modules.setdefault("torch._dynamo", Uncompiled("torch._dynamo"))
     torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
     sys.modules.setdefault("torch.distributed.tensor", None)  # type: ignore[arg-type]  # saving weights tries it
+    utils: Any = importlib.import_module("transformers.utils")
+    known, utils.is_peft_available = utils.is_peft_available, lambda: False
+    importlib.import_module("transformers.trainer_utils")  # it has peft's classes for the Trainer, which is not used
+    utils.is_peft_available = known
