@@ -114,10 +114,10 @@ class _Estimate:
         """The decoder without its output layer; all of it is trained."""
         if "critic" not in self.run.algorithm.needs:
             return None
-        a, whole = self.shape, _network_bytes(self.shape, self.full)
+        a, network = self.shape, _network_bytes(self.shape, self.full)
         head = 0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size * self.full.weights
-        left = whole.weights - head
-        return NetworkBytes(left, left, 2 * left, whole.whole - head, whole.layer)
+        weights = network.weights - head
+        return NetworkBytes(weights, weights, 2 * weights, network.whole - head, network.layer)
 
     @cached_property
     def reference(self) -> int:
@@ -153,11 +153,11 @@ class _Estimate:
             parts["critic"] = location * (critic.weights + learnt * critic.moments) // n
         return parts
 
-    def _gathered_bytes(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
+    def _gathered_bytes(self, network: NetworkBytes, *, all_layers: bool = False) -> int:
         """Bytes of weights gathered from other processes: embedding, output layer, and two layers or all."""
         if self.shards == 1:
             return 0
-        collected = whole.weights if all_layers else whole.whole + 2 * whole.layer
+        collected = network.weights if all_layers else network.whole + 2 * network.layer
         return collected * self.numbers.computed // self.numbers.weights
 
     # ---- phases
@@ -175,20 +175,20 @@ class _Estimate:
         return "load", parts
 
     def _rollout(self) -> tuple[PhaseName, Parts]:
-        a, w, own = self.shape, self.work, self.numbers.computed
+        a, w, width = self.shape, self.work, self.numbers.computed
         parts = self._resident()
         if self.extra_memory:
-            within: Parts = {**parts, "sampler": self.extra_memory.awake_bytes, "batch": w.batch_bytes}
-            single: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
-            return "rollout", max(within, single, key=lambda one: sum(one.values()))
-        per_token = size.kv_bytes_per_token(a, own)
-        held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
+            colocated: Parts = {**parts, "sampler": self.extra_memory.awake_bytes, "batch": w.batch_bytes}
+            separate: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
+            return "rollout", max(colocated, separate, key=lambda one: sum(one.values()))
+        per_token = size.kv_bytes_per_token(a, width)
+        cached = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
         layer = per_token // a.num_hidden_layers * w.written * w.longest
         shared = a.num_attention_heads // a.num_key_value_heads
         repeated = layer * shared if shared > 1 else 0  # keys and values for the heads that share them
         earlier = 0 if self.on_gpu else w.longest * w.waiting  # on a GPU they are in the host's memory
-        parts["kv_cache"] = per_token * (held + earlier) + max(layer, repeated)
-        parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
+        parts["kv_cache"] = per_token * (cached + earlier) + max(layer, repeated)
+        parts["logits"] = w.written * a.vocab_size * (width + 3 * 4)
         parts["activations"] = (
             w.prefilled * (w.longest if w.waiting else w.prompt) * activations.forward_working(a, self.numbers)
         )
@@ -212,12 +212,12 @@ class _Estimate:
             self.shape, self.work.predicted, self.numbers, HEAD,
             "explores" if self.run.algorithm.entropy_coeff else "learns" if self.work.sampled else "imitates",
         )  # fmt: skip
-        found = [self._learning(self.policy, self.numbers, logits)]
+        candidates = [self._update_peak(self.policy, self.numbers, logits)]
         if self.critic:
-            found.append(self._learning(self.critic, self.full, 0, on_device="critic"))
-        return "update", max(found, key=lambda parts: sum(parts.values()))
+            candidates.append(self._update_peak(self.critic, self.full, 0, on_device="critic"))
+        return "update", max(candidates, key=lambda parts: sum(parts.values()))
 
-    def _learning(self, network: NetworkBytes, numbers: Numbers, logits: int, on_device: str = "") -> Parts:
+    def _update_peak(self, network: NetworkBytes, numbers: Numbers, logits: int, on_device: str = "") -> Parts:
         """Peak of a forward and backward pass."""
         a, w = self.shape, self.work
         parts = self._resident(on_device=on_device)
@@ -230,13 +230,13 @@ class _Estimate:
         at_head, at_layer = layer * layers, layer * layers + working
         if self.run.model.enable_gradient_checkpointing:
             at_head, at_layer = kept * layers, kept * layers + layer + working
-        of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
-        before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
+        head_size = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
+        accumulated = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
         hidden = 2 * w.predicted * a.hidden_size * numbers.weights
-        head_gradients = before + of_head * max(4, numbers.weights)
+        head_gradients = accumulated + head_size * max(4, numbers.weights)
         head: Parts = {"activations": at_head + hidden, "logits": logits, "gradients": head_gradients}
-        first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0
-        body: Parts = {"activations": at_layer + kept, "gradients": before + first}
+        first = head_size * numbers.weights + network.layer if not w.parts > 1 else 0
+        body: Parts = {"activations": at_layer + kept, "gradients": accumulated + first}
         step: Parts = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
         fullest = max((head, body, step), key=lambda held: sum(held.values()))
         parts["allocator"] = self._allocator_overhead(max(at_head, at_layer), bool(numbers.rank))
@@ -248,9 +248,9 @@ class _Estimate:
         if not w.shares_prompts or not w.tokens:
             return 0
         attended = 2 * a.num_attention_heads * a.head_dim * self.numbers.computed
-        more = w.rows * w.prompt * attended
+        repeated = w.rows * w.prompt * attended
         masks = w.response * w.longest * self.numbers.computed
-        return (more + masks) // w.tokens if learning else 2 * more // w.tokens
+        return (repeated + masks) // w.tokens if learning else 2 * repeated // w.tokens
 
     def _autocast_copy(self, network: NetworkBytes) -> int:
         """Autocast caches a bfloat16 copy of the weights during a pass; FSDP2 gathers them in bfloat16."""
@@ -279,8 +279,8 @@ class _Estimate:
         if self.on_gpu:
             return 0
         holes = HOLES if adapters else HOLES_BETWEEN
-        one = self.work.tokens * self.shape.hidden_size * self.numbers.computed  # a tensor
-        return TOP + int(holes * activations * min(MAPPED / one, 1))
+        tensor_bytes = self.work.tokens * self.shape.hidden_size * self.numbers.computed
+        return TOP + int(holes * activations * min(MAPPED / tensor_bytes, 1))
 
 
 def _network_bytes(a: Architecture, numbers: Numbers) -> NetworkBytes:

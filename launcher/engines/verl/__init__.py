@@ -1,6 +1,6 @@
-"""The engine verl 0.9.1: a program in an environment of its own, started with the arguments that a RunSpec makes.
+"""The engine verl 0.9.1: a program in an environment of its own, started with arguments made from a RunSpec.
 
-This file decides what verl can train; `words` has its arguments, `driver` runs it.
+This file decides what verl can train; `words` makes its arguments, `driver` runs it.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Verl(Engine):
         """verl's program and its arguments, as one would type them in its environment."""
         python = [self.python or sys.executable, "-u"]
         if words.module(run) == words.MODULES["sft"]:
-            each = f"--nproc-per-node={run.hardware.processes_per_node}"
-            python += ["-m", "torch.distributed.run", "--standalone", each]
+            nproc = f"--nproc-per-node={run.hardware.processes_per_node}"
+            python += ["-m", "torch.distributed.run", "--standalone", nproc]
         return [*python, "-m", words.module(run), *words.arguments(run, self, folder, start)]
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
@@ -136,15 +136,15 @@ class Verl(Engine):
 
     def with_absolute_paths(self) -> Self:
         path = self.resume_from_path
-        return replace(self, extra=tuple(map(_from_here, self.extra)),
+        return replace(self, extra=tuple(map(_with_absolute_path, self.extra)),
                        resume_from_path=path and os.path.abspath(os.path.expanduser(path)))  # fmt: skip
 
     def memory(self, run: RunSpec) -> Memory | None:
         return memory.memory(run, self)
 
     def without_template(self) -> Literal["fails", "another"]:
-        given = any(key_of(word).endswith("model.custom_chat_template") for word in self.extra)
-        return "another" if given else "fails"
+        has_template = any(key_of(word).endswith("model.custom_chat_template") for word in self.extra)
+        return "another" if has_template else "fails"
 
     def check(self, run: RunSpec, facts: RunFacts) -> Iterable[CheckResult]:
         from launcher.engines.verl import checks  # noqa: PLC0415  # it loads Hydra, which training does not need
@@ -158,8 +158,8 @@ class Verl(Engine):
         return saved.take_over(folder)
 
 
-def _from_here(word: str) -> str:
-    """The argument with the whole path of a file or folder that lies in the working folder: verl runs in another."""
+def _with_absolute_path(word: str) -> str:
+    """The argument with the absolute path of a file or folder in the working folder: verl runs in another one."""
     typed, _, value = word.partition("=")
     plain = value.strip("'\"")
     is_here = typed.endswith("path") and plain and not os.path.isabs(plain) and os.path.exists(plain)

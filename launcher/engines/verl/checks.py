@@ -1,4 +1,4 @@
-"""What can be known to fail of a run of verl before a GPU is held. Neither verl nor torch is loaded in this process.
+"""Checks of a run of verl before a GPU is held. Neither verl nor torch is loaded in this process.
 
 In this order: the rows' files, keys and values against verl's config (`config`), sizes and settings that verl refuses
 late or does not read (`rules`), and where nothing has failed and verl is installed, its own checks (`ask`).
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from launcher.engines.verl import Verl
 
 FILES = {".py", ".yaml", ".yml", ".json", ".jsonl", ".parquet"}
-"""Endings of relative names that are no model of a hub."""
+"""Suffixes of relative paths that cannot be a model on a hub."""
 ANYWHERE = Path("/run")
-"""The folder of the run in what verl is asked, so that runs with equal settings are asked about once."""
+"""Stands for the run's folder in the arguments that verl checks, so that equal settings are checked once."""
 REGISTERED = (
     "trainer.device",
     f"{ROLLOUT}.name",
@@ -46,7 +46,7 @@ REGISTERED = (
     "algorithm.adv_estimator",
     f"{ROLLOUT}.agent.agent_loop_config_path",
 )
-"""Names that a module in VERL_USE_EXTERNAL_MODULES may add to verl's own: what is wrong with them is a warning then."""
+"""Settings to whose names a module in VERL_USE_EXTERNAL_MODULES may add: with one, their problems are warnings."""
 
 
 def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[CheckResult]:
@@ -59,7 +59,7 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
     yield from rows.check_files(run)
     yield from _micro_batch_of_verl(run)
     yield from _other_version(probed, python, facts.here)
-    results = _without_verl(engine, run, facts, probed)
+    results = _static_results(engine, run, facts, probed)
     accepted = False
     if probed.version and (probed.version != VERSION or not _failed(results)):
         arguments = words.arguments(run, engine, ANYWHERE)
@@ -74,15 +74,15 @@ def check(engine: Verl, run: RunSpec, facts: RunFacts, python: str) -> Iterator[
         yield CheckResult("OK", "engine", f"{where} accepts its {count} arguments{how}")
 
 
-def _without_verl(engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEnvironment) -> list[CheckResult]:
-    """What keys and types tell, and where they are verl's, the rules."""
+def _static_results(engine: Verl, run: RunSpec, facts: RunFacts, installed: ask.VerlEnvironment) -> list[CheckResult]:
+    """Results of checking keys and types, and where these have no problem, of the rules."""
     composed = compose(words.arguments(run, engine, facts.folder), words.program(run))
     results = [*from_problems(map(_named, composed.problems)), *from_problems(map(_named, composed.notes), "WARN")]
     if not composed.problems:
-        known = _launch_facts(engine, run, facts, found, composed.config)
-        results += _judged(composed.config, known, bool(engine.env.get(words.PLUGINS)))
+        launch_facts = _launch_facts(engine, run, facts, installed, composed.config)
+        results += _apply_rules(composed.config, launch_facts, bool(engine.env.get(words.PLUGINS)))
         results += from_problems(_missing_paths(engine.with_absolute_paths().extra), "FAIL" if facts.here else "WARN")
-        results += from_problems(_critic(composed.config) if run.has_critic else ())
+        results += from_problems(_critic_problems(composed.config) if run.has_critic else ())
     return results
 
 
@@ -91,27 +91,27 @@ def _failed(results: Sequence[CheckResult]) -> bool:
 
 
 def _micro_batch_of_verl(run: RunSpec) -> Iterator[CheckResult]:
-    """The setting is the most that fits in memory; verl wants a divisor."""
-    asked, taken, rows = run.trainer.micro_batch_size_per_gpu, run.micro_batch_rows, run.sequences_per_update
-    if not run.trainer.max_tokens_per_gpu and taken < min(asked, rows):
-        got = f"{asked} does not divide the {rows} sequences of an update in one process, so verl gets {taken}"
-        more = next((size for size in range(asked, rows + 1) if rows % size == 0), rows)
-        yield CheckResult("WARN", "trainer.micro_batch_size_per_gpu", got, f"use {taken} or {more}")
+    """The setting is the largest size that fits in memory; verl needs a divisor of the update's rows."""
+    requested, used, rows = run.trainer.micro_batch_size_per_gpu, run.micro_batch_rows, run.sequences_per_update
+    if not run.trainer.max_tokens_per_gpu and used < min(requested, rows):
+        got = f"{requested} does not divide the {rows} sequences of an update in one process, so verl gets {used}"
+        larger = next((size for size in range(requested, rows + 1) if rows % size == 0), rows)
+        yield CheckResult("WARN", "trainer.micro_batch_size_per_gpu", got, f"use {used} or {larger}")
 
 
-def _other_version(found: ask.VerlEnvironment, python: str, here: bool) -> Iterator[CheckResult]:
-    if found == ask.UNKNOWN or found.version == VERSION:
+def _other_version(installed: ask.VerlEnvironment, python: str, here: bool) -> Iterator[CheckResult]:
+    if installed == ask.UNKNOWN or installed.version == VERSION:
         return
-    if found.version is None:
+    if installed.version is None:
         fix = f"use {python} -m pip install 'verl[vllm]=={VERSION}', or engine.python=PYTHON of its environment"
         yield CheckResult("FAIL" if here else "WARN", "engine.python", f"{python} has no verl", fix)
         return
-    got = f"verl {found.version} is installed; what is judged without it are the arguments of {VERSION}"
+    got = f"verl {installed.version} is installed; what is judged without it are the arguments of {VERSION}"
     yield CheckResult("WARN", "engine.python", got, f"use verl {VERSION}")
 
 
-def _judged(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
-    """What the rules say. What `plugins` may register or replace is a warning with them."""
+def _apply_rules(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Iterator[CheckResult]:
+    """Results of the rules; problems with what `plugins` may register or replace are warnings."""
     for result in judge(config, facts):
         problem = result.problem
         by_plugin = plugins and (problem.where in REGISTERED or problem.code == "not-installed")
@@ -119,7 +119,7 @@ def _judged(config: dict[str, object], facts: LaunchFacts, plugins: bool) -> Ite
 
 
 def _named(problem: Problem) -> Problem:
-    """With our setting before verl's key, where there is one: that is what was typed."""
+    """The problem with rlrun's setting before verl's key, where there is exactly one: that is what was typed."""
     meanings = table().named.get(problem.where, ())
     ours = {meaning.ours for meaning in meanings if len(meaning.ours) == 1}
     if len(ours) != 1:
@@ -129,10 +129,10 @@ def _named(problem: Problem) -> Problem:
 
 
 def _launch_facts(
-    engine: Verl, run: RunSpec, facts: RunFacts, found: ask.VerlEnvironment, config: dict[str, object]
+    engine: Verl, run: RunSpec, facts: RunFacts, installed: ask.VerlEnvironment, config: dict[str, object]
 ) -> LaunchFacts:
     resumed = engine.resume_from_path
-    worlds = [saved.world_size(role) for role in (Path(resumed, "actor"), Path(resumed))] if resumed else []
+    world_sizes = [saved.world_size(role) for role in (Path(resumed, "actor"), Path(resumed))] if resumed else []
     keys, unaccepted = _reward(run, facts, config)
     return LaunchFacts(
         run=facts,
@@ -140,8 +140,8 @@ def _launch_facts(
         unaccepted=unaccepted,
         shape=run.model.shape,
         visible_gpus=None if run.cluster.remote_address else _visible_gpus(engine),
-        checkpoint_world=next(filter(None, worlds), None),
-        packages=found.packages if found.version else None,
+        checkpoint_world=next(filter(None, world_sizes), None),
+        packages=installed.packages if installed.version else None,
     )
 
 
@@ -152,8 +152,8 @@ def _visible_gpus(engine: Verl) -> int | None:
 
 
 def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[frozenset[str] | None, tuple[str, ...]]:
-    """What is in the dict of the user's reward function, where that chooses the groups, and which of verl's arguments
-    it does not take."""
+    """Keys of the dict that the user's reward function returns, where groups are filtered by one, and the arguments of
+    verl that the function does not accept."""
     reward = run.reward
     if not isinstance(reward, Python) or reward.problems() or at(config, "reward.reward_manager.source") != "register":
         return None, ()
@@ -164,8 +164,8 @@ def _reward(run: RunSpec, facts: RunFacts, config: dict[str, object]) -> tuple[f
     return deepcopy(reward).keys_of(answer), ()  # processes that it starts end with the copy
 
 
-def _critic(config: dict[str, object]) -> Iterator[Problem]:
-    """A critic whose tokens are not the policy's, as far as both folders are here."""
+def _critic_problems(config: dict[str, object]) -> Iterator[Problem]:
+    """A critic whose tokens are not the policy's; checked where both folders are local."""
     where = "critic.model.path"
     models = [Pretrained(path=str(at(config, key))).here for key in ("actor_rollout_ref.model.path", where)]
     if models[0] == models[1] or any(model.on_hub for model in models):
@@ -173,22 +173,22 @@ def _critic(config: dict[str, object]) -> Iterator[Problem]:
     try:
         nodes = [parse_json(read_file(model.folder / "tokenizer.json")) for model in models]
         tokens = [
-            (node["model"]["vocab"], [(of["id"], of["content"]) for of in node["added_tokens"]]) for node in nodes
+            (node["model"]["vocab"], [(item["id"], item["content"]) for item in node["added_tokens"]]) for node in nodes
         ]
     except (OSError, ValueError, KeyError, TypeError):  # the model's own check says so
         return
-    most = max(len(tokens[0][0]) - 1, *(number for number, _ in tokens[0][1]))
+    highest_id = max(len(tokens[0][0]) - 1, *(number for number, _ in tokens[0][1]))
     size = (read(models[1].folder) or {}).get("vocab_size")
-    got = f"its vocab_size is {size}, and the policy's tokens have ids up to {most}"
+    got = f"its vocab_size is {size}, and the policy's tokens have ids up to {highest_id}"
     if tokens[0] != tokens[1]:
         got = "its tokenizer has other tokens than the policy's"
-    if tokens[0] != tokens[1] or (isinstance(size, int) and size <= most):
+    if tokens[0] != tokens[1] or (isinstance(size, int) and size <= highest_id):
         yield Problem(where, got, "use a critic with the policy's tokenizer and vocabulary", "not-supported")
 
 
 def _missing_paths(typed: Sequence[str]) -> Iterator[Problem]:
-    """Files and folders that arguments name and that are not there; most are opened after the GPUs are taken. verl runs
-    in a folder of the run, so a relative path that is not there now leads nowhere."""
+    """Missing files and folders that arguments name; verl opens most of them after it has taken the GPUs. It runs in a
+    folder of the run, so a relative path that does not exist from here does not exist there."""
     for word in typed:
         key, value = key_of(word), word.partition("=")[2].strip("'\"").removeprefix("file://")
         path = Path(os.path.expanduser(value))

@@ -1,8 +1,8 @@
 """`python -m launcher.engines.verl.driver RUN_FOLDER START_STEP COMMAND ...`: runs verl, and reports what it does.
 
-verl's output goes to this process's own log. What it writes to files (metrics, held-out answers, checkpoints) is
-looked at as it grows, and events are made of all three. It exits with 0, 1 (failed), 2 (a user error), or 128 + the
-signal that asked it to stop; verl cannot save when it is asked to, so the newest checkpoint is the one before.
+verl's output goes to this process's own log. Its files (metrics, held-out answers, checkpoints) are polled, and events
+are made of them and of the output. Exit codes: 0, 1 (failed), 2 (a user error), or 128 + the signal that asked it to
+stop; verl cannot save on request, so the newest checkpoint is the last one of its schedule.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import read_run
 
 GUARD = Path(__file__).with_name("guard.py")
-LOOK_S = 0.2  # between two looks at what verl has written
-GROUPS = 25  # steps of a run whose groups are logged, about
+LOOK_S = 0.2  # between two polls of verl's files
+GROUPS = 25  # about how many steps of a run have their groups logged
 BESIDE_GPUS, EACH_GPU = 12, 3
-"""CPU cores that verl's processes reserve in Ray: of the queues that carry its batches and the one that drives it, and
-of each GPU. With fewer it waits for ever."""
+"""CPU cores that verl's processes reserve in Ray: for the queues that carry its batches and the process that drives it,
+and for each GPU. With fewer it waits for ever."""
 
 _signals: list[int] = []
 
@@ -61,18 +61,18 @@ def main() -> int:
 
 
 def begun_epoch(run: RunSpec, folder: Path, start: int, train_rows: int, command: list[str]) -> list[str]:
-    """The command; for SFT that goes on at the end of an epoch, without the state of the data loader. verl 0.9.1 would
-    restore one that has no rows left, so leave out the next epoch, and end with 0."""
-    each = run.steps_per_epoch(train_rows)
-    if run.algorithm.sampled or not start or start % each:
+    """The command; where SFT resumes at the end of an epoch, from a copy without the data loader's state. verl 0.9.1
+    restores a loader without rows, so it skips the next epoch and exits with 0."""
+    epoch_steps = run.steps_per_epoch(train_rows)
+    if run.algorithm.sampled or not start or start % epoch_steps:
         return command
-    key, own = "trainer.resume_from_path=", folder / words.WORK / "resumed"
-    return [f"{key}{saved.without_rows(word.removeprefix(key), own)}" if word.startswith(key) else word
+    key, resumed_copy = "trainer.resume_from_path=", folder / words.WORK / "resumed"
+    return [f"{key}{saved.without_rows(word.removeprefix(key), resumed_copy)}" if word.startswith(key) else word
             for word in command]  # fmt: skip
 
 
 def loaded_event(run: RunSpec, counts: rows.RowCounts) -> Loaded:
-    """Before verl leaves out prompts that are too long."""
+    """Counts of rows and steps, before verl drops prompts that are too long."""
     return Loaded(
         rows=counts.train, refused=0, val_rows=counts.val, val_refused=0,
         steps_per_epoch=run.steps_per_epoch(counts.train), steps=run.total_steps(counts.train),
@@ -93,7 +93,7 @@ def cores(run: RunSpec) -> list[str]:
 
 
 class VerlRun:
-    """verl's processes, below a guard that leaves none of them behind."""
+    """verl's processes, started by a guard process that ends all of them with itself."""
 
     def __init__(self, run: RunSpec, folder: Path, start: int, command: Sequence[str], loaded: Loaded) -> None:
         self.run, self.folder = run, folder
@@ -103,20 +103,20 @@ class VerlRun:
         self.reader.step = start
         self.reader.steps = loaded.steps
         self._metrics = NewLines(words.log_file(folder))
-        self._answers: dict[Path, NewLines] = {}
-        self._validated: dict[int, dict[str, float]] = {}
-        self._since = time.time()
+        self._answer_files: dict[Path, NewLines] = {}
+        self._validation_metrics: dict[int, dict[str, float]] = {}
+        self._started_at = time.time()
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         print("verl:", *command, flush=True)
-        own = {name: value for name, value in os.environ.items() if not name.startswith("RLRUN_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RLRUN_")}
         self._guard = subprocess.Popen(
             [sys.executable, str(GUARD), *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env=own, cwd=folder / words.WORK,
+            stderr=subprocess.STDOUT, env=environment, cwd=folder / words.WORK,
         )  # fmt: skip
         assert self._guard.stdout
-        threading.Thread(target=self._listen, args=(self._guard.stdout,), daemon=True).start()
+        threading.Thread(target=self._queue_lines, args=(self._guard.stdout,), daemon=True).start()
 
-    def _listen(self, output: IO[bytes]) -> None:
+    def _queue_lines(self, output: IO[bytes]) -> None:
         """Lines end at a carriage return, too, as progress bars have no other end."""
         for raw in output:
             for part in raw.decode("utf-8", "replace").rstrip("\n").split("\r"):
@@ -125,15 +125,15 @@ class VerlRun:
         self._lines.put(None)
 
     def follow(self) -> int:
-        """Until verl has ended; the exit code of this process."""
-        asked = False
+        """Report events until verl has ended. Returns the exit code of this process."""
+        stop_sent = False
         while self._guard.poll() is None:
-            self._look()
-            if _signals and not asked:
-                asked = True
+            self._emit_new()
+            if _signals and not stop_sent:
+                stop_sent = True
                 self._guard.terminate()
             time.sleep(LOOK_S)
-        self._look(last=True)
+        self._emit_new(last=True)
         code = self._guard.returncode
         if _signals:
             return 128 + _signals[0]
@@ -145,14 +145,14 @@ class VerlRun:
             return 1
         return 0
 
-    def _look(self, *, last: bool = False) -> None:
+    def _emit_new(self, *, last: bool = False) -> None:
         """Report what is new: answers before the step of their validation, checkpoints after theirs. A run that goes
         back to the checkpoint of a step undoes what follows that step."""
-        for event in self._new(last):
+        for event in self._new_events(last):
             process.emit(event)
 
-    def _new(self, last: bool) -> Iterator[Event]:
-        console, lines = list(self._console(last)), list(self._metrics.read(last=last))
+    def _new_events(self, last: bool) -> Iterator[Event]:
+        console, lines = list(self._console_events(last)), list(self._metrics.read(last=last))
         if self._loaded and (lines or self.reader.phase != "loading"):
             yield replace(self._loaded, at=time.time(), steps=self.reader.steps)
             self._loaded = None
@@ -161,14 +161,14 @@ class VerlRun:
         for line in lines:
             for event in self.reader.metrics(line):
                 if isinstance(event, Step) and (measured := validation(event.metrics)):
-                    self._validated[event.step] = dict(measured)
+                    self._validation_metrics[event.step] = dict(measured)
                     yield from self.reader.scores(event.step)
                 yield event
             yield from self._new_checkpoints(False)  # before the next step, else going back to this one undoes it
         yield from self._new_groups(last)
         yield from self._new_checkpoints(last)
 
-    def _console(self, last: bool) -> Iterator[Event]:
+    def _console_events(self, last: bool) -> Iterator[Event]:
         while True:
             try:
                 line = self._lines.get(timeout=5.0) if last else self._lines.get_nowait()
@@ -181,20 +181,20 @@ class VerlRun:
             yield from self.reader.console(line)
 
     def _new_answers(self) -> Iterator[Event]:
-        places = (self.folder / words.WORK / words.VALIDATION).glob("*.jsonl")
-        for path in sorted(places, key=lambda path: (len(path.name), path.name)):
-            if path not in self._answers and path.stat().st_mtime < self._since:
+        paths = (self.folder / words.WORK / words.VALIDATION).glob("*.jsonl")
+        for path in sorted(paths, key=lambda path: (len(path.name), path.name)):
+            if path not in self._answer_files and path.stat().st_mtime < self._started_at:
                 continue  # of an earlier attempt
-            for line in self._answers.setdefault(path, NewLines(path)).read():
+            for line in self._answer_files.setdefault(path, NewLines(path)).read():
                 yield from self.reader.answer(line)
 
     def _new_groups(self, last: bool) -> Iterator[Event]:
-        """Of the steps that `trainer.log_groups` is for. verl writes all answers of each step, and has written those of
-        one when the next one is done; they would fill the disk, so they are removed."""
+        """Groups of the steps that are logged. verl writes all answers of each step; a step's file is complete when the
+        next step is done. The files would fill the disk, so they are removed."""
         trainer, steps = self.run.trainer, self.reader.steps
         freq = trainer.log_groups_freq or -(-steps // GROUPS) or 1
-        places = (self.folder / words.WORK / words.TRAINING).glob("*.jsonl")
-        for path in sorted(places, key=lambda path: int(path.stem)):
+        paths = (self.folder / words.WORK / words.TRAINING).glob("*.jsonl")
+        for path in sorted(paths, key=lambda path: int(path.stem)):
             step = int(path.stem)
             if step >= self.reader.step and not last:
                 continue
@@ -204,7 +204,7 @@ class VerlRun:
             path.unlink()
 
     def _new_checkpoints(self, last: bool) -> Iterator[Event]:
-        """Of the steps that verl says it has saved, once their metrics are there: a validation comes after saving."""
+        """Checkpoints that verl lists as saved, once the metrics of their step are there: validation follows saving."""
         root = self.folder / words.WORK / words.SAVED
         tracked = saved.tracked(root) or 0
         for step, _ in reversed(saved.folders(root)):
@@ -215,7 +215,7 @@ class VerlRun:
     def _take_over(self, step: int) -> Iterator[Event]:
         trainer = self.run.trainer
         try:
-            if not saved.take_over(self.folder, step, self._validated.get(step)):
+            if not saved.take_over(self.folder, step, self._validation_metrics.get(step)):
                 return
             yield saved_event(step)
             saved.retain(self.folder, trainer.keep_last, trainer.keep_best, trainer.best_metric, step)

@@ -1,5 +1,5 @@
-"""verl's arguments of a run: what the table of names says (`config/names/verl.yaml`), and what follows from several
-settings, one function for each thing.
+"""verl's arguments for a run: those of the table of names (`config/names/verl.yaml`), and those derived from several
+settings, one function for each subject.
 
 The keys are those of verl 0.9.1.
 """
@@ -34,8 +34,8 @@ ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "a
 FUNCTION = "reward.custom_reward_function"
 SFT_DATA_KEY = "messages"
 WORK, SAVED, VALIDATION, TRAINING, STATE = "verl", "saved", "validation", "training", "state"
-"""Folder in the run's that holds verl's own files; in it, what it saves, its held-out answers and those of training.
-Folder of a checkpoint that holds what verl saved."""
+"""Folder of verl's files in the run's folder; in it, the folders of its checkpoints, held-out answers and training
+answers. Last, the folder of a checkpoint that holds what verl saved."""
 PLUGINS = "VERL_USE_EXTERNAL_MODULES"
 """Variable that names Python modules which every process of verl imports."""
 AT_THE_END = 10**9
@@ -55,10 +55,10 @@ def module(run: RunSpec) -> str:
 
 
 def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[str]:
-    """What stands after the program, for the run in `folder` that goes on after step `start`. What `engine.extra` gives
-    takes the place of ours."""
+    """What follows the program on the command line, for the run in `folder`, resumed after step `start`. Keys in
+    `engine.extra` replace ours."""
     folder = folder.absolute()
-    given = {
+    settings = {
         **(own_settings(run) or {}),
         **_from_table(run, engine),
         **_micro_batches(run),
@@ -70,12 +70,12 @@ def arguments(run: RunSpec, engine: Verl, folder: Path, start: int = 0) -> list[
         "trainer.logger": ("console", "file"),
     }
     if run.algorithm.sampled:
-        given |= {**_group_filter(run), **_reward(run, folder)}
-        given["+ray_kwargs.ray_init.address"] = run.cluster.remote_address or "local"  # `local` starts one for this run
+        settings |= {**_group_filter(run), **_reward(run, folder)}
+        settings["+ray_kwargs.ray_init.address"] = run.cluster.remote_address or "local"  # `local`: one for this run
     else:
-        given["data.messages_key"] = SFT_DATA_KEY
-    other = {key_of(word) for word in engine.extra}
-    return [*(to_word(key, value) for key, value in given.items() if key_of(key) not in other), *engine.extra]
+        settings["data.messages_key"] = SFT_DATA_KEY
+    extra_keys = {key_of(word) for word in engine.extra}
+    return [*(to_word(key, value) for key, value in settings.items() if key_of(key) not in extra_keys), *engine.extra]
 
 
 def to_word(key: str, value: Any) -> str:
@@ -87,10 +87,10 @@ def to_word(key: str, value: Any) -> str:
 
 
 def own_settings(run: RunSpec) -> Mapping[str, object] | None:
-    """verl's settings that choose the loss of the run's algorithm; None where verl has no such loss. What a class
-    inherits does not count: it has changed something."""
-    found: Mapping[str, object] | None = vars(type(run.algorithm)).get("verl")
-    return found
+    """verl's settings that choose the loss of the run's algorithm; None where verl has no such loss. Inherited settings
+    do not count: a subclass changes the algorithm."""
+    settings: Mapping[str, object] | None = vars(type(run.algorithm)).get("verl")
+    return settings
 
 
 def value_of(run: RunSpec, setting: str) -> Any:
@@ -107,7 +107,7 @@ def _from_table(run: RunSpec, engine: Verl) -> Section:
         keys = row.ppo if run.algorithm.sampled else row.sft
         try:
             if keys and _is_written(row, run, engine):
-                value = _converted(row, value_of(run, row.ours[0]), run)
+                value = _convert(row, value_of(run, row.ours[0]), run)
                 written |= {key: value for key in keys if _has_network(key, run)}
         except KeyError:  # of another algorithm
             continue
@@ -126,7 +126,7 @@ def _has_network(key: str, run: RunSpec) -> bool:
     return all(need in run.algorithm.needs for start, need in needed.items() if key.startswith(start))
 
 
-def _converted(row: Translation, value: Any, run: RunSpec) -> Any:
+def _convert(row: Translation, value: Any, run: RunSpec) -> Any:
     if not isinstance(row.to, str):
         return row.to.get(value, value) if isinstance(value, str | int | float | None) else value
     if row.to == "frequency":
@@ -142,59 +142,59 @@ def _converted(row: Translation, value: Any, run: RunSpec) -> Any:
 
 
 def _micro_batches(run: RunSpec) -> Section:
-    """By rows, of which verl wants a divisor of those of an update in one process; or by tokens."""
+    """Micro-batch sizes in tokens, or in rows: for verl a divisor of an update's rows in one process."""
     tokens, rows = run.trainer.max_tokens_per_gpu, run.micro_batch_rows
     log_prob = ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "log_prob_micro_batch_size_per_gpu")
     update = ("use_dynamic_bsz", "ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu")
-    of_sft = ("use_dynamic_bsz", "max_token_len_per_gpu", "micro_batch_size_per_gpu")
-    places = {ACTOR: update, ROLLOUT: log_prob, REF: log_prob, "critic": update} if run.algorithm.sampled else {
-        "data": of_sft}  # fmt: skip
-    made: Section = {}
-    for place, (dynamic, by_tokens, by_rows) in places.items():
-        if _has_network(f"{place}.", run):
-            made[f"{place}.{dynamic}"] = bool(tokens)
-            made[f"{place}.{by_tokens if tokens else by_rows}"] = tokens or rows
+    sft = ("use_dynamic_bsz", "max_token_len_per_gpu", "micro_batch_size_per_gpu")
+    sections = {ACTOR: update, ROLLOUT: log_prob, REF: log_prob, "critic": update} if run.algorithm.sampled else {
+        "data": sft}  # fmt: skip
+    settings: Section = {}
+    for section, (dynamic, by_tokens, by_rows) in sections.items():
+        if _has_network(f"{section}.", run):
+            settings[f"{section}.{dynamic}"] = bool(tokens)
+            settings[f"{section}.{by_tokens if tokens else by_rows}"] = tokens or rows
     if tokens and run.has_critic:
-        made["+critic.ppo_infer_max_token_len_per_gpu"] = tokens  # V1 reads it for updates, too
-    return made
+        settings["+critic.ppo_infer_max_token_len_per_gpu"] = tokens  # V1 reads it for updates, too
+    return settings
 
 
 def _optimizers(run: RunSpec, engine: Verl) -> Section:
-    """What AdamW and Megatron's schedule take of two settings."""
-    made: Section = {}
-    own = f"{ACTOR}.optim" if run.algorithm.sampled else "optim"
-    for place, optim in ((own, run.optim), *([("critic.optim", run.critic.optim)] if run.has_critic else [])):
+    """The minimum learning rate of Megatron's schedule, or epsilon of FSDP's AdamW."""
+    settings: Section = {}
+    policy = f"{ACTOR}.optim" if run.algorithm.sampled else "optim"
+    for section, optim in ((policy, run.optim), *([("critic.optim", run.critic.optim)] if run.has_critic else [])):
         if engine.strategy == "megatron":
-            made[f"{place}.min_lr"] = optim.min_lr_ratio * optim.lr
+            settings[f"{section}.min_lr"] = optim.min_lr_ratio * optim.lr
         elif optim.adam_eps != Optim().adam_eps:
-            made[f"{place}.override_optimizer_config"] = {"eps": optim.adam_eps}
-    return made
+            settings[f"{section}.override_optimizer_config"] = {"eps": optim.adam_eps}
+    return settings
 
 
 def _adapters(run: RunSpec, engine: Verl) -> Section:
-    """LoRA of the policy; Megatron reads names of its own, and has names of its own for layers."""
-    spec, place = run.model, "actor_rollout_ref.model" if run.algorithm.sampled else "model"
+    """LoRA of the policy. Megatron has other keys, and other names of layers."""
+    spec, prefix = run.model, "actor_rollout_ref.model" if run.algorithm.sampled else "model"
     assert isinstance(spec, Pretrained)
     if not spec.lora_rank:
         return {}
     if engine.strategy != "megatron":
         rank, alpha, targets = spec.lora_rank, spec.lora_alpha, spec.peft_targets
-        return {f"{place}.lora_rank": rank, f"{place}.lora_alpha": alpha, f"{place}.target_modules": targets}
-    made: Section = {f"{place}.lora.rank": spec.lora_rank, f"{place}.lora.alpha": spec.lora_alpha}
+        return {f"{prefix}.lora_rank": rank, f"{prefix}.lora_alpha": alpha, f"{prefix}.target_modules": targets}
+    settings: Section = {f"{prefix}.lora.rank": spec.lora_rank, f"{prefix}.lora.alpha": spec.lora_alpha}
     if spec.target_modules != ("all-linear",):
-        made[f"{place}.lora.target_modules"] = spec.target_modules
-    return made
+        settings[f"{prefix}.lora.target_modules"] = spec.target_modules
+    return settings
 
 
 def _group_filter(run: RunSpec) -> Section:
-    """Of algorithms that sample until a step is full of groups, and that lower the score of long answers."""
+    """Settings of dynamic sampling, and of the penalty on long answers."""
     defaults = {field.name: field.default for field in fields(run.algorithm)}  # type: ignore[arg-type]
-    made: Section = {}
+    settings: Section = {}
     if run.algorithm.max_num_gen_batches != defaults.get("max_num_gen_batches", run.algorithm.max_num_gen_batches):
-        made["algorithm.filter_groups.max_num_gen_batches"] = run.algorithm.max_num_gen_batches
+        settings["algorithm.filter_groups.max_num_gen_batches"] = run.algorithm.max_num_gen_batches
     if "overlong_buffer_len" in defaults and (length := value_of(run, "algorithm.overlong_buffer_len")):
         buffer = "+reward.reward_kwargs.overlong_buffer_cfg"
-        made |= {
+        settings |= {
             "algorithm.filter_groups.metric": "acc",  # the score without the penalty
             "reward.reward_manager.name": "dapo",
             "+reward.reward_kwargs.max_resp_len": value_of(run, "algorithm.max_response_length"),
@@ -203,7 +203,7 @@ def _group_filter(run: RunSpec) -> Section:
             f"{buffer}.penalty_factor": value_of(run, "algorithm.overlong_penalty_factor"),
             f"{buffer}.log": False,
         }
-    return made
+    return settings
 
 
 def _reward(run: RunSpec, folder: Path) -> Section:
@@ -217,49 +217,49 @@ def _reward(run: RunSpec, folder: Path) -> Section:
             f"{prefix}.rollout.tensor_model_parallel_size": value_of(run, "sampler.tensor_parallel_size"),
         }
     if isinstance(run.reward, Python):
-        given = {f"+{FUNCTION}.reward_kwargs.{name}": value for name, value in run.reward.kwargs.items()}
-        return {f"{FUNCTION}.path": run.reward.path, f"{FUNCTION}.name": run.reward.name, **given}
+        kwargs = {f"+{FUNCTION}.reward_kwargs.{name}": value for name, value in run.reward.kwargs.items()}
+        return {f"{FUNCTION}.path": run.reward.path, f"{FUNCTION}.name": run.reward.name, **kwargs}
     if not uses_bridge(run.reward):
         return {}
-    given = {f"+{FUNCTION}.reward_kwargs.python": sys.executable, f"+{FUNCTION}.reward_kwargs.folder": str(folder)}
-    return {f"{FUNCTION}.path": str(BRIDGE), f"{FUNCTION}.name": "compute_score", **given}
+    kwargs = {f"+{FUNCTION}.reward_kwargs.python": sys.executable, f"+{FUNCTION}.reward_kwargs.folder": str(folder)}
+    return {f"{FUNCTION}.path": str(BRIDGE), f"{FUNCTION}.name": "compute_score", **kwargs}
 
 
 def uses_bridge(reward: Reward) -> bool:
-    """Whether ours scores, in a process beside verl's: not a reward model, nor the user's own function; and rules that
-    are chosen by `data_source` are verl's own, where no route is added."""
+    """Whether rlrun's reward scores, in a process beside verl's. verl itself runs reward models, the user's function,
+    and rules chosen by `data_source` to which no route is added."""
     return not isinstance(reward, RewardModel | Python) and not (isinstance(reward, Auto) and not reward.routes)
 
 
 def _length(run: RunSpec) -> Section:
-    """verl ends after its epochs, too, so these are enough for the steps."""
+    """verl also ends after `total_epochs`, so this is enough for the steps."""
     steps = run.trainer.total_training_steps
     if steps is None:
         return {"trainer.total_epochs": run.trainer.total_epochs}
     return {"trainer.total_epochs": steps, "trainer.total_training_steps": steps}
 
 
-# ---- paths, and what depends on where it goes on
+# ---- paths, and the checkpoint to resume from
 
 
 def _paths(run: RunSpec, folder: Path) -> Section:
     """Files of the run's folder."""
     work, held_out = folder / WORK, run.data.held_out != 0
     train, val = str(work / "train.parquet"), str(work / "val.parquet")
-    made: Section = {"data.train_files": train, "trainer.default_local_dir": str(work / SAVED)}
+    settings: Section = {"data.train_files": train, "trainer.default_local_dir": str(work / SAVED)}
     if not run.algorithm.sampled:
-        return {**made, "data.val_files": val if held_out else None}
-    made["data.val_files"] = val if held_out else train  # main_ppo opens some, also where it never validates
+        return {**settings, "data.val_files": val if held_out else None}
+    settings["data.val_files"] = val if held_out else train  # main_ppo opens some, also where it never validates
     if held_out:
-        made["trainer.validation_data_dir"] = str(work / VALIDATION)
+        settings["trainer.validation_data_dir"] = str(work / VALIDATION)
     if run.trainer.log_groups:
-        made["trainer.rollout_data_dir"] = str(work / TRAINING)
-    return made
+        settings["trainer.rollout_data_dir"] = str(work / TRAINING)
+    return settings
 
 
-def _resume(folder: Path, start: int, other: str | None) -> Section:
-    """From the run's own checkpoint of step `start`, or at its beginning from that of another program."""
-    path = str(state_folder(folder, start)) if start else other
+def _resume(folder: Path, start: int, external_path: str | None) -> Section:
+    """Resume from the run's checkpoint of step `start`; at step 0, from another program's checkpoint, if any."""
+    path = str(state_folder(folder, start)) if start else external_path
     if path is None:
         return {"trainer.resume_mode": "disable"}
     return {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": path}

@@ -1,8 +1,8 @@
-"""Episodes of several turns: the policy's turns are generated, an environment answers them, and what was sampled is
-never written again.
+"""Episodes of several turns: the policy's turns are generated, an environment answers them, and sampled tokens are
+never rewritten.
 
-All episodes that are ready are generated together; while tools work on others, the generator goes on. A fault of the
-environment costs one episode, which is sampled anew or left without a score: it is never a score.
+The turns of all ready episodes are generated together, while tools work on the others. A fault of the environment costs
+one episode, which is sampled again or left without a score; a fault is never scored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from launcher.spec.episode import Episode, Turn
 from launcher.text.bridge import Bridge
 from launcher.text.encoder import Unwritable
 
-LOOK_S = 0.05  # between two looks at the other processes, where this one waits
-_ANEW = 0xD1B54A32D192ED03  # added to an episode's stream where it is sampled anew
+LOOK_S = 0.05  # between two polls of the other processes, while this one waits
+_RESAMPLE_STEP = 0xD1B54A32D192ED03  # added to an episode's stream each time it is sampled again
 
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """An episode that is wanted."""
+    """A request for one episode."""
 
     prompt: list[int]
     row: Row
@@ -46,7 +46,7 @@ class Running:
     asked: EpisodeRequest
     place: int
     number: int
-    """Of its session."""
+    """Number of its session."""
     attempt: int
     waits: Future[Observation]
     turns: list[Turn] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Running:
 
     @property
     def stream(self) -> np.uint64:
-        return np.uint64((int(self.asked.key) + _ANEW * self.attempt) % 2**64)
+        return np.uint64((int(self.asked.key) + _RESAMPLE_STEP * self.attempt) % 2**64)
 
     @property
     def answered(self) -> list[int]:
@@ -73,7 +73,7 @@ class Running:
 
 
 Ending = dict[Future[Final], tuple[Running, Outcome, str]]
-"""Episodes that the environment judges, with why they ended."""
+"""Ended episodes that the environment is scoring, with why they ended."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Counts:
     """Calls that the same episode had made before, with the same arguments."""
     unreadable: int = 0
     differences: int = 0
-    """Turns that the chat template would write otherwise now."""
+    """Turns that the chat template now renders otherwise than they were sampled."""
     tool_s: float = 0.0
     early: int = 0
 
@@ -109,17 +109,17 @@ class Counts:
         self.tool_s += sum(use.seconds for use in uses)
 
     def metrics(self) -> dict[str, float]:
-        """Over all processes; collective."""
-        every = world.all_gather_object(self)
-        outcomes = sum((each.outcomes for each in every), Counter[Outcome]())
-        faults = sum((each.faults for each in every), Counter[Outcome]())
+        """Metrics over all processes; collective."""
+        gathered = world.all_gather_object(self)
+        outcomes = sum((each.outcomes for each in gathered), Counter[Outcome]())
+        faults = sum((each.faults for each in gathered), Counter[Outcome]())
         names = (
             "prompts", "sampled", "turns", "calls", "errors", "repeated", "unreadable", "differences", "tool_s",
             "early",
         )  # fmt: skip
-        total = {name: float(sum(getattr(each, name) for each in every)) for name in names}
+        total = {name: float(sum(getattr(each, name) for each in gathered)) for name in names}
         episodes, calls = max(sum(outcomes.values()), 1), max(total["calls"], 1)
-        found = {
+        metrics = {
             "agent/prompts": total["prompts"],
             "agent/episodes": float(sum(outcomes.values())),
             "agent/turns/mean": total["turns"] / episodes,
@@ -132,7 +132,7 @@ class Counts:
             "agent/faults/share": sum(faults.values()) / max(total["sampled"], 1),
             "train/num_early_exit": total["early"],
         }
-        return found | {f"agent/outcome/{name}/share": outcomes[name] / episodes for name in TRUSTED}
+        return metrics | {f"agent/outcome/{name}/share": outcomes[name] / episodes for name in TRUSTED}
 
 
 class EpisodeRunner:
@@ -140,41 +140,41 @@ class EpisodeRunner:
 
     def __init__(self, generator: Generator, environment: Environment, sessions: Sessions, bridge: Bridge) -> None:
         self.generator, self.environment, self.sessions, self.bridge = generator, environment, sessions, bridge
-        self.counts, self._number = Counts(), 0
+        self.counts, self._last_number = Counts(), 0
 
     def close(self) -> None:
         self.sessions.close()
 
     def pop_metrics(self) -> dict[str, float]:
-        """Of all episodes since it was last called; collective."""
+        """Metrics of all episodes since the last call; collective."""
         counts, self.counts = self.counts, Counts()
         return counts.metrics()
 
     def run(self, asked: Sequence[EpisodeRequest], temperature: float) -> list[Episode]:
-        """The episodes in order, each with the environment's score, NaN where the run's reward is to score its last
-        turn. What a fault ended has a reason in `fault`, and no turn may be left of it."""
-        found: list[Episode | None] = [None] * len(asked)
+        """The episodes in the order of `asked`, each with the environment's score, or NaN where the run's reward scores
+        the last turn. One that a fault ended has its reason in `fault`, and may have a placeholder as its only turn."""
+        episodes: list[Episode | None] = [None] * len(asked)
         ending: Ending = {}
         running = [self._begin(one, place, 0) for place, one in enumerate(asked)]
-        while self._any(bool(running or ending)):
-            ready = self._ready(running, ending)
-            for one, episode in self._ended(ending):
+        while self._any_process(bool(running or ending)):
+            ready = self._take_ready(running, ending)
+            for one, episode in self._take_ended(ending):
                 if episode.fault and one.attempt < self.environment.refills:
                     running.append(self._begin(one.asked, one.place, one.attempt + 1))
                 else:
-                    found[one.place] = episode
+                    episodes[one.place] = episode
                     self.counts.note(episode)
-            if self._any(bool(ready)):
-                running += self._speak(ready, temperature)
+            if self._any_process(bool(ready)):
+                running += self._generate_turns(ready, temperature)
             else:
                 self._wait(running, ending)
-        return [episode for episode in found if episode]
+        return [episode for episode in episodes if episode]
 
-    def _ready(self, running: list[Running], ending: Ending) -> list[Running]:
-        """Take from `running` those to which the environment has answered: what they can go on with is returned, and
-        those that have ended come to `ending`."""
+    def _take_ready(self, running: list[Running], ending: Ending) -> list[Running]:
+        """Take from `running` the episodes whose environment has answered or timed out. Those that continue are
+        returned; those that have ended are added to `ending`."""
         ready = list[Running]()
-        for one in [one for one in running if one.waits.done() or self._left_s(one) <= 0]:
+        for one in [one for one in running if one.waits.done() or self._seconds_left(one) <= 0]:
             running.remove(one)
             outcome, reason = self._observe(one)
             if outcome is None:
@@ -184,25 +184,25 @@ class EpisodeRunner:
                 ending[self.sessions.end(one.number, outcome)] = one, outcome, reason
         return ready
 
-    def _ended(self, ending: Ending) -> Iterator[tuple[Running, Episode]]:
-        """Take from `ending` those that the environment has judged."""
+    def _take_ended(self, ending: Ending) -> Iterator[tuple[Running, Episode]]:
+        """Take from `ending` the episodes that the environment has scored."""
         for future in [future for future in ending if future.done()]:
             one, outcome, reason = ending.pop(future)
-            yield one, self._episode(one, outcome, reason, future.result())
+            yield one, self._finish_episode(one, outcome, reason, future.result())
 
     # ---- one episode
 
     def _begin(self, asked: EpisodeRequest, place: int, attempt: int) -> Running:
-        self._number += 1
+        self._last_number += 1
         self.counts.sampled += 1
-        return Running(asked, place, self._number, attempt, self.sessions.begin(self._number, asked.row))
+        return Running(asked, place, self._last_number, attempt, self.sessions.begin(self._last_number, asked.row))
 
-    def _left_s(self, one: Running) -> float:
+    def _seconds_left(self, one: Running) -> float:
         """Seconds that the environment may still take for this episode."""
         return self.environment.timeout_s - one.spent_s - (time.monotonic() - one.since)
 
     def _observe(self, one: Running) -> tuple[Outcome | None, str]:
-        """Take what the environment says. Returns why the episode has ended, if it has, in a word and in words."""
+        """Record the environment's observation. Returns why the episode has ended (None if not), and a reason."""
         if not one.waits.done():
             return (
                 "timeout",
@@ -233,8 +233,8 @@ class EpisodeRunner:
         one.turns.append(Turn(ids, "environment", text="\n".join(message.content for message in seen.messages)))
         return None, ""
 
-    def _speak(self, ready: Sequence[Running], temperature: float) -> list[Running]:
-        """The next turn of these episodes, and the environment asked about it. Collective."""
+    def _generate_turns(self, ready: Sequence[Running], temperature: float) -> list[Running]:
+        """Generate the next turn of these episodes and send it to their environment. Collective."""
         requests = []
         for one in ready:
             prompt, answered = one.asked.prompt + one.answered, len(one.answered)
@@ -251,39 +251,39 @@ class EpisodeRunner:
             one.since, one.waits = time.monotonic(), self.sessions.step(one.number, spoken)
         return list(ready)
 
-    def _episode(self, one: Running, outcome: Outcome, reason: str, final: Final) -> Episode:
+    def _finish_episode(self, one: Running, outcome: Outcome, reason: str, final: Final) -> Episode:
         fault = reason or outcome if not TRUSTED[outcome] else final.fault
         if fault:
             self.counts.faults[outcome if not TRUSTED[outcome] else "environment-fault"] += 1
         while one.turns and one.turns[-1].writer != "policy":
             one.turns.pop()  # nothing of the policy follows it
-        empty = [] if one.turns else [self._nothing(one)]
+        empty = [] if one.turns else [self._placeholder_turn(one)]
         reward = math.nan if fault or final.reward is None else final.reward
         return Episode(
             one.asked.prompt, (*one.turns, *empty), reward=reward, parts={} if fault else final.parts, ended=outcome,
             fault=fault, facts=final.facts,
         )  # fmt: skip
 
-    def _nothing(self, one: Running) -> Turn:
-        """One token that no loss looks at, in place of the turns of an episode that could not begin."""
+    def _placeholder_turn(self, one: Running) -> Turn:
+        """One masked token, in place of the turns of an episode that could not begin."""
         return Turn(
             [self.generator.model.eos[0]], "policy", stop="end", mask=[0], versions=[self.generator.model.version]
         )
 
-    # ---- all of them
+    # ---- all episodes
 
-    def _any(self, here: bool) -> bool:
-        """Whether it is so in any process; collective."""
+    def _any_process(self, here: bool) -> bool:
+        """Whether `here` is true in any process; collective."""
         if world.SIZE == 1:
             return here
         return bool(world.all_reduce_max(torch.tensor(float(here), device=self.generator.model.device)).item())
 
     def _wait(self, running: Sequence[Running], ending: Mapping[Future[Final], object]) -> None:
-        """Until something is there, here or in another process, or an episode has used its time."""
+        """Wait for an answer, here or in another process, or until an episode has used its time."""
         if not running and not ending:
             return time.sleep(LOOK_S)
-        most = min((self._left_s(one) for one in running), default=math.inf)
-        most = min(most, LOOK_S) if world.SIZE > 1 else most
+        timeout = min((self._seconds_left(one) for one in running), default=math.inf)
+        timeout = min(timeout, LOOK_S) if world.SIZE > 1 else timeout
         futures: Iterator[Future] = iter([*(one.waits for one in running), *ending])
-        wait(futures, None if most == math.inf else max(most, 0), FIRST_COMPLETED)
+        wait(futures, None if timeout == math.inf else max(timeout, 0), FIRST_COMPLETED)
         return None

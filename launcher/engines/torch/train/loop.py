@@ -66,10 +66,10 @@ class Training:
     validated: LastValidation
     tokens: TokenLog | None = None  # of rank 0
     clock: Clock = field(default_factory=Clock)
-    bad_steps: int = 0  # in a row
+    bad_steps: int = 0  # consecutive
 
     def __post_init__(self) -> None:
-        self.phase = self._phase_before()
+        self.phase = self._phase_at_start()
 
     def train(self) -> bool:
         """Train to the last step; False if a stop was requested before it."""
@@ -102,12 +102,12 @@ class Training:
             raw, source_metrics = self.source.batch(step, self.clock)  # tokens, mask, reward
             self.alert(step, self.source.alerts)
             prepared, metrics, nonfinite_source = self.update(raw, step)
-        begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
+        progress = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         if "agent/prompts" in source_metrics:  # unless the algorithm leaves out groups
             groups = torch.tensor(len(raw.group[~unscored_rows(raw)].unique()), dtype=torch.float64)
             kept = world.all_reduce_sum(groups.to(self.policy.model.device)).item()
-            begun |= {"train/groups_kept": kept, "train/groups_filtered": 0.0}
-        metrics = begun | metrics | source_metrics
+            progress |= {"train/groups_kept": kept, "train/groups_filtered": 0.0}
+        metrics = progress | metrics | source_metrics
         metrics |= self.measure(raw, prepared, learnt=nonfinite_source != "reward", cpu=time.process_time() - cpu)
         if self.policy.sampled and shows_distributions(step):
             rewards = prepared.reward[~unscored_rows(raw) & (raw.preference == 0)]
@@ -179,11 +179,11 @@ class Training:
 
     def check_metric(self, step: int, metrics: dict[str, float]) -> None:
         """Alert once if no checkpoint can be best because `best_metric` is not measured."""
-        wanted = self.run.trainer.best_metric
-        if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
-            known = [name for name in metrics if better(name)]
-            problem = "has no better direction" if wanted in metrics else "is not measured"
-            text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {suggest(wanted, known)}"
+        metric = self.run.trainer.best_metric
+        if self.run.trainer.keep_best and metric and (metric not in metrics or better(metric) is None):
+            choices = [name for name in metrics if better(name)]
+            problem = "has no better direction" if metric in metrics else "is not measured"
+            text = f"trainer.best_metric: {metric} {problem}, so no checkpoint is best; {suggest(metric, choices)}"
             self.alert(step, [text])
 
     def emit_distribution(self, step: int, name: str, values: Tensor, *, shared: bool = False) -> None:
@@ -230,8 +230,8 @@ class Training:
         asked = torch.tensor(float(self.asked_to_stop()), device=self.policy.model.device)
         return world.all_reduce_max(asked).item() > 0
 
-    def _phase_before(self) -> str:
-        """What the run was busy with when `start` was done, so that a resumed log goes on like an unbroken one."""
+    def _phase_at_start(self) -> str:
+        """The phase in which step `start` ended, so that a resumed log continues like an uninterrupted one."""
         if not self.schedule.start:
             return ""
         return "validating" if self.validation and self.schedule.validates(self.schedule.start) else "update"

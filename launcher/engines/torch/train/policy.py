@@ -24,7 +24,7 @@ from launcher.engines.torch.train.sums import Sums, join_metrics
 from launcher.spec.algorithm import Algorithm, Batch, Largest, Loss, LossMetrics, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
-"""Of a micro-batch, and of it packed: its loss, and what the loss was computed from."""
+"""From a micro-batch and its packing: its loss, and the [B, T] output that the loss was computed from."""
 
 
 @dataclass(frozen=True)
@@ -90,23 +90,23 @@ class Policy:
         parts = micro_batches(batch, self.limits, whole=whole, share=self.model.shares_prompts)
         if not self.parallel.needs_equal_microbatches:
             return parts
-        most = int(world.all_reduce_max(torch.tensor(float(len(parts)), device=self.model.device)).item())
-        return split_to_count(parts, most, batch.group.tolist() if whole else range(len(batch)))
+        max_parts = int(world.all_reduce_max(torch.tensor(float(len(parts)), device=self.model.device)).item())
+        return split_to_count(parts, max_parts, batch.group.tolist() if whole else range(len(batch)))
 
     def _compute_rows(
-        self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Packed], Tensor]
+        self, network: Network, batch: Batch, parts: Sequence[Rows], compute: Callable[[Network, Packed], Tensor]
     ) -> Tensor:
         """[B, T] of every row, computed part by part."""
         network.eval()
-        found: Tensor | None = None
+        output: Tensor | None = None
         for rows, _, packed in _packed_parts(network, batch, parts):
-            values = of(network, packed)
-            if found is None:
-                found = values.new_zeros(batch.tokens.shape)
+            values = compute(network, packed)
+            if output is None:
+                output = values.new_zeros(batch.tokens.shape)
             if rows:
-                found[rows] = values
-        assert found is not None
-        return found * (batch.mask > 0)
+                output[rows] = values
+        assert output is not None
+        return output * (batch.mask > 0)
 
     def update(self, batch: Batch, step: int, clock: Clock | None = None) -> Update:
         """One optimizer step. The sum of the parts' losses is divided once, by what all processes hold together."""
@@ -116,12 +116,12 @@ class Policy:
             with clock("update_actor"):
                 done = self._optimize(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
         if self.critic:
-            of_critic = self._value_loss, batch.mask.sum(), step, "critic"
+            critic_args = self._value_loss, batch.mask.sum(), step, "critic"
             with clock("update_critic"), self.critic.on_device(learning=True):
-                more = self._optimize(self.critic, batch, parts, *of_critic)
-            bad = done.nonfinite_source or (more.nonfinite_source and f"critic's {more.nonfinite_source}")
-            both = {**done.metrics, **more.metrics}, bad, {**done.largest, **more.largest}
-            done = Update(*both, done.weight_norms, done.log_probs)
+                critic = self._optimize(self.critic, batch, parts, *critic_args)
+            nonfinite = done.nonfinite_source or (critic.nonfinite_source and f"critic's {critic.nonfinite_source}")
+            merged = {**done.metrics, **critic.metrics}, nonfinite, {**done.largest, **critic.largest}
+            done = Update(*merged, done.weight_norms, done.log_probs)
         return done
 
     def _optimize(
@@ -131,29 +131,29 @@ class Policy:
         trained.network.prepare_update(dropout=self.dropout)
         divisor = world.all_reduce_sum(units.double()).item()
         sums = Sums(batch.mask.device)
-        finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
+        finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED_VALUES}
         on_policy = self.sampled and name != "critic" and batch.old is None
         log_probs = batch.mask.new_zeros(batch.mask.shape) if on_policy else None
         for rows, part, packed in _packed_parts(trained.network, batch, parts):
-            (loss, seen), computed = loss_of(part, packed)
+            (loss, metrics), computed = loss_of(part, packed)
             if not rows:
                 loss = loss * 0
             ((loss / divisor) if divisor else loss * 0).backward()
             if rows:
-                sums.add(seen)
+                sums.add(metrics)
                 if log_probs is not None:
                     log_probs[rows] = computed.detach().to(log_probs.dtype)
-            of = "value" if name == "critic" else "log-probability"
-            for what, values in (*_loss_inputs(part), (of, computed), ("loss", loss)):
+            output_name = "value" if name == "critic" else "log-probability"
+            for what, values in (*_loss_inputs(part), (output_name, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
         with_norms = name != "critic" and shows_distributions(step)
-        taken = trained.optimizer_step(step, finite, idle=not divisor, with_norms=with_norms)
-        skipped = float(bool(taken.nonfinite_source))
-        reported = {f"{name}/lr": taken.rate, f"{name}/skipped_nonfinite": skipped}
+        result = trained.optimizer_step(step, finite, idle=not divisor, with_norms=with_norms)
+        skipped = float(bool(result.nonfinite_source))
+        reported = {f"{name}/lr": result.rate, f"{name}/skipped_nonfinite": skipped}
         if divisor or skipped:  # else there was no gradient
-            reported[f"{name}/grad_norm"] = taken.norm
+            reported[f"{name}/grad_norm"] = result.norm
         means, largest = sums.reduced()
-        return Update(means | reported, taken.nonfinite_source, largest, taken.weight_norms, log_probs)
+        return Update(means | reported, result.nonfinite_source, largest, result.weight_norms, log_probs)
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)
@@ -161,15 +161,15 @@ class Policy:
             part = replace(part, old=logp.detach())
         if self.mismatch and part.rollout is not None:
             part = self.mismatch.record_and_weight(part)
-        loss, seen = self.algorithm.loss(Output(logp, entropy), part)
+        loss, metrics = self.algorithm.loss(Output(logp, entropy), part)
         if self.sampled:
-            seen = {
-                **seen, "actor/loss": Mean(loss.detach(), self.algorithm.units(part)),
+            metrics = {
+                **metrics, "actor/loss": Mean(loss.detach(), self.algorithm.units(part)),
                 "actor/entropy": Mean((entropy.detach() * part.mask).sum(), part.mask.sum()),
             }  # fmt: skip
         if self.sampled or part.reference is not None:
-            seen = {**seen, **_log_prob_metrics(logp.detach(), part)}
-        return (loss, seen), logp
+            metrics = {**metrics, **_log_prob_metrics(logp.detach(), part)}
+        return (loss, metrics), logp
 
     def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         assert self.critic
@@ -180,8 +180,8 @@ class Policy:
     def heldout_losses(
         self, batch: Batch, groups: Sequence[Sequence[int]]
     ) -> tuple[dict[str, tuple[float, float]], list[float]]:
-        """Sum and count of the loss and of the algorithm's metrics over this process's held-out rows, and the sum of
-        each of the `groups` of sequences, which are the rows of the data."""
+        """Sum and count of the loss and of the algorithm's metrics over this process's held-out rows, and the loss
+        summed over each of the `groups`: the sequences of one row of the data, by their indices in `batch`."""
         parts = self._parts(batch)
         if self.reference:
             with self.reference.on_device() as model:
@@ -190,25 +190,25 @@ class Policy:
         sums, losses = Sums(batch.mask.device), list[Tensor]()
         for rows in groups:
             part = batch.rows(list(rows))
-            loss, seen = self.algorithm.loss(Output(part.old), part)
-            sums.add({**seen, "loss": Mean(loss, self.algorithm.units(part))})
+            loss, metrics = self.algorithm.loss(Output(part.old), part)
+            sums.add({**metrics, "loss": Mean(loss, self.algorithm.units(part))})
             losses.append(loss)
-        of_rows: list[float] = torch.stack(losses).tolist()
-        return {what: (x[0].item(), x[1].item()) for what, x in sums.means.items()}, of_rows
+        row_losses: list[float] = torch.stack(losses).tolist()
+        return {what: (x[0].item(), x[1].item()) for what, x in sums.means.items()}, row_losses
 
 
-_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
+_CHECKED_VALUES = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
 
 
 def _loss_inputs(part: Batch) -> list[tuple[str, Tensor]]:
     """Inputs of the loss from before the update, by the names used in events."""
-    found = {
+    inputs = {
         "reference": part.reference, "old log-probability": part.old, "value": part.value, "advantage": part.advantage,
     }  # fmt: skip
-    return [(name, values) for name, values in found.items() if values is not None]
+    return [(name, values) for name, values in inputs.items() if values is not None]
 
 
-def _computable(part: Batch) -> Batch:
+def _with_predicted_token(part: Batch) -> Batch:
     """The rows, with at least one predicted token: a network needs an input."""
     if (part.mask[:, 1:] > 0).any():
         return part
@@ -226,8 +226,8 @@ def _masked_row(batch: Batch) -> Batch:
 def _packed_parts(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
     """Each part's rows, batch and packing; all are packed before the first is computed, as packing synchronises with
     the GPU."""
-    given = [(rows, batch.rows(rows) if rows else _masked_row(batch)) for rows in parts]
-    return [(rows, part, network.pack(_computable(part))) for rows, part in given]
+    batches = [(rows, batch.rows(rows) if rows else _masked_row(batch)) for rows in parts]
+    return [(rows, part, network.pack(_with_predicted_token(part))) for rows, part in batches]
 
 
 def _log_prob_metrics(logp: Tensor, part: Batch) -> LossMetrics:
@@ -237,17 +237,17 @@ def _log_prob_metrics(logp: Tensor, part: Batch) -> LossMetrics:
     """
     tokens, answers = part.mask.sum(), ops.count_answers(part.mask)
     current = (logp * part.mask).sum(-1)  # [B]
-    found: dict[str, Mean | Largest] = {
+    metrics: dict[str, Mean | Largest] = {
         "actor/log_prob_mean": Mean(current.sum(), tokens),
         "actor/seq_log_prob_mean": Mean(current.sum(), answers),
     }
     if part.reference is not None:
         reference = (part.reference * part.mask).sum(-1)  # [B]
-        apart = current - reference
-        found |= {
+        log_ratio = current - reference
+        metrics |= {
             "ref/log_prob_mean": Mean(reference.sum(), tokens),
             "ref/seq_log_prob_mean": Mean(reference.sum(), answers),
-            "actor/ref_log_ratio_mean": Mean(apart.sum(), answers),
-            "actor/ref_log_ratio_max": Largest(ops.largest(apart.abs(), part.mask.sum(-1) > 0)),
+            "actor/ref_log_ratio_mean": Mean(log_ratio.sum(), answers),
+            "actor/ref_log_ratio_max": Largest(ops.largest(log_ratio.abs(), part.mask.sum(-1) > 0)),
         }
-    return found
+    return metrics

@@ -59,7 +59,7 @@ class SaveResult:
 
 
 START = "start.safetensors"  # elements of the weights that the run began with
-_FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
+_DISK_FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
 
 
 class Saver:
@@ -77,18 +77,18 @@ class Saver:
 
     def _save(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> SaveResult:
         name = checkpoints.name_of(position.step)
-        if not (error := self._try(position, tensors)):
+        if not (error := self._try_write(position, tensors)):
             return SaveResult(True, self._remove_old(name))
-        if not _FULL.search(error):
+        if not _DISK_FULL.search(error):
             return SaveResult(False, f"{name} not written: {error}")
         try:  # a newer checkpoint is worth more than an old one that would go soon anyway, but not more than the best
-            gone = self._retain(0, min(self.best, 1))
-        except OSError as refused:
-            return SaveResult(False, f"{name} not written: {error}; and no room could be made: {refused}")
-        if not gone:
+            removed = self._retain(0, min(self.best, 1))
+        except OSError as retain_error:
+            return SaveResult(False, f"{name} not written: {error}; and no room could be made: {retain_error}")
+        if not removed:
             return SaveResult(False, f"{name} not written: {error}")
-        names = ", ".join(path.name for path in gone)
-        if error_again := self._try(position, tensors):
+        names = ", ".join(path.name for path in removed)
+        if error_again := self._try_write(position, tensors):
             return SaveResult(False, f"{name} not written: {error_again}; removing {names} made too little room")
         return SaveResult(True, f"{name} written only after removing {names}: {error}")
 
@@ -98,10 +98,10 @@ class Saver:
 
         return checkpoints.retain(self.root, last, best, grade, sealed)
 
-    def _try(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> str:
-        """Write it; returns the reason if that failed, else ""."""
+    def _try_write(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> str:
+        """Write the checkpoint; returns the reason where that failed, else ""."""
         try:
-            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position, tensors))
+            checkpoints.write(self.root, position.step, lambda folder: self._write_files(folder, position, tensors))
         except (OSError, SafetensorError) as error:
             return " ".join(str(error).split())
         return ""
@@ -113,16 +113,16 @@ class Saver:
             return f"{name} written, but older ones could not be removed: {error}"
         return ""
 
-    def _fill(self, folder: Path, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> None:
+    def _write_files(self, folder: Path, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> None:
         write_tensors(self.policy, tensors, folder)
         (folder / "trainer.json").write_text(redact(json.dumps(writable(asdict(position)), indent=1)) + "\n")
 
 
 def read_position(folder: Path) -> TrainingPosition:
     node = json.loads((folder / "trainer.json").read_text())
-    seen = node.pop("validated")
-    metrics = {name: float(x) for name, x in seen["metrics"].items()}
-    return TrainingPosition(**node, validated=LastValidation(seen["step"], metrics))
+    validated = node.pop("validated")
+    metrics = {name: float(x) for name, x in validated["metrics"].items()}
+    return TrainingPosition(**node, validated=LastValidation(validated["step"], metrics))
 
 
 # ---- tensors
@@ -168,7 +168,7 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
 
 
 def load_optimizers(policy: Policy, folder: Path) -> None:
-    """Put back the optimizers' state, and what the weights began as; the weights come with the models."""
+    """Restore the optimizers' state and the sample of the initial weights; weights are loaded with the models."""
     _load_optimizer(policy.actor, folder / "state" / "optimizer.safetensors")
     start = folder / "state" / START
     policy.actor.start = load_file(start) if start.exists() else None  # older checkpoints have none
@@ -184,18 +184,18 @@ def critic_network(policy: Policy) -> CriticNetwork | None:
 
 
 def _full_tensors(tensors: Tensors) -> Tensors:
-    """Each tensor from all processes, in CPU memory of rank 0. What is one tensor under two names stays one."""
-    found: dict[str, Tensor] = {}
-    seen: dict[int, Tensor] = {}
+    """Each tensor from all processes, in CPU memory of rank 0. A tensor with two names stays one tensor."""
+    gathered: dict[str, Tensor] = {}
+    by_id: dict[int, Tensor] = {}
     for name, value in tensors.items():
-        if id(value) not in seen:
-            whole = full_tensor(value.detach())
-            seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole.new_empty(0)
-        found[name] = seen[id(value)]
-    return found if world.RANK == 0 else {}
+        if id(value) not in by_id:
+            full = full_tensor(value.detach())
+            by_id[id(value)] = full.to("cpu").contiguous() if world.RANK == 0 else full.new_empty(0)
+        gathered[name] = by_id[id(value)]
+    return gathered if world.RANK == 0 else {}
 
 
-def _names(trained: TrainedNetwork) -> dict[str, nn.Parameter]:
+def _weights_by_name(trained: TrainedNetwork) -> dict[str, nn.Parameter]:
     return {name.removeprefix("module."): weight for name, weight in trained.network.named_parameters()}
 
 
@@ -204,16 +204,16 @@ def _optimizer_tensors(trained: TrainedNetwork) -> Tensors:
     state = trained.optimizer.state
     return {
         f"{key}.{name}": value
-        for name, weight in _names(trained).items()
+        for name, weight in _weights_by_name(trained).items()
         if weight in state
         for key, value in state[weight].items()
     }
 
 
 def _load_optimizer(trained: TrainedNetwork, file: Path) -> None:
-    weights = _names(trained)
-    for full, value in load_file(file).items():
-        key, _, name = full.partition(".")
+    weights = _weights_by_name(trained)
+    for full_name, value in load_file(file).items():
+        key, _, name = full_name.partition(".")
         trained.optimizer.state[weights[name]][key] = distribute_like(value, weights[name])
         if key == "step":
             trained.network.version = max(trained.network.version, int(value))

@@ -32,12 +32,12 @@ from launcher.text.encoder import Encoder, Pair, Tokens
 Sampled = tuple[list[Episode], int]
 """Episodes, and the width of the batch that they were judged in: wider rows are summed up in another order."""
 ROUNDS = 1000
-"""More than a step ever samples, so that a round and a step have one number together."""
+"""More rounds than a step ever samples, so that `step * ROUNDS + round` is unique."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Good rows and their tokens, place by place."""
+    """Accepted rows and their tokens; equal indices belong together."""
 
     rows: list[Row] = field(default_factory=list)
     tokens: list[Tokens | Pair] = field(default_factory=list)
@@ -52,29 +52,29 @@ def read_rows(
 ) -> Rows:
     """Every good row of a split, as the policy reads it; the log counts and keeps the others, such as prompts that
     `reward` could not score."""
-    found, before = Rows(), log.refused
+    accepted, refused_before = Rows(), log.refused
     for row in map(environment.prompt, log.sift(encoder.data.rows(split, kind))):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        compared = needs_rollout(row, split, kind) and not environment.scores
-        reason = why_unscorable(reward, make_answer(row)) if compared else ""
-        made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
-        if isinstance(made, RefusedRow):
+        needs_score = needs_rollout(row, split, kind) and not environment.scores
+        reason = why_unscorable(reward, make_answer(row)) if needs_score else ""
+        encoded = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(accepted.rows), row)
+        if isinstance(encoded, RefusedRow):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
-            log.keep(made)
+            log.keep(encoded)
         else:
-            found.rows.append(row)
-            found.tokens.append(made)
-    return Rows(found.rows, found.tokens, log.refused - before)
+            accepted.rows.append(row)
+            accepted.tokens.append(encoded)
+    return Rows(accepted.rows, accepted.tokens, log.refused - refused_before)
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A row that is answered: its random streams are a function of these three numbers and of the run's seed."""
+    """A row to be answered: its random streams are a function of these three numbers and of the run's seed."""
 
     row: int
     epoch: int
     attempt: int
-    """0 when the row has its turn in the epoch; a number of its own each time that it is drawn beside that."""
+    """0 where the row has its turn in the epoch; a unique number for each further draw."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Order:
         return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
 
     def draws(self, step: int, round_: int = 0) -> list[Draw]:
-        """This process's rows of a step; where it samples once more, rows drawn anew, apart from every epoch's
-        order."""
+        """This process's rows of a step. In a further round (`round_` > 0) they are drawn from a random order that no
+        epoch has."""
         epoch = self.epoch(step)
         if not round_:
             return [Draw(row, epoch, 0) for row in self.step_rows(step)]
@@ -157,8 +157,8 @@ class Rollouts:
         self.tally = Tally("and are left out of their groups") if self.shrinks else Tally()
         with self.generator.current_weights() as sync_metrics:
             (episodes, width), sampling_metrics, groups = self._sample_until_full(step, clock)
-        if self.shrinks:  # in a group of its own it is compared with nothing
-            episodes = [replace(one, group=-1 - at) if one.fault else one for at, one in enumerate(episodes)]
+        if self.shrinks:  # a faulty episode gets a group of its own, so it is compared with nothing
+            episodes = [replace(one, group=-1 - index) if one.fault else one for index, one in enumerate(episodes)]
         self.episodes = episodes
         reward_metrics, self.alerts = self.tally.summary(groups)
         runner_metrics = self.answerer.runner.pop_metrics() if self.answerer.runner else {}
@@ -172,23 +172,23 @@ class Rollouts:
         first = self._sample_round(step, 0, clock)
         if max_rounds == 1:
             return (first, 0), {}, None
-        kept, left, rounds = *self._filter_groups(first), 1
-        left_width = width = _longest(first)
+        kept, rejected, rounds = *self._filter_groups(first), 1
+        rejected_width = width = _longest(first)
         while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
             more = self._sample_round(step, rounds, clock)
             kept, width = kept + self._filter_groups(more)[0], max(width, _longest(more))
             rounds += 1
         metrics = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
-        chosen = self._choose_groups((kept, width), (left, left_width))
+        chosen = self._choose_groups((kept, width), (rejected, rejected_width))
         mine = chosen[world.RANK :: world.SIZE]
         sampled = [episode for group, _ in mine for episode in group], max(width for _, width in mine)
-        return sampled, metrics, {_number(one) for one in chosen}
+        return sampled, metrics, {_group_number(one) for one in chosen}
 
     def _filter_groups(self, episodes: list[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """Those of groups to train on, and the others; groups with an unscored answer are excluded."""
+        """Episodes of groups to train on, and the others, which include groups with an unscored answer."""
         batch = collate(episodes, self.generator.model)
-        keeps = (self.algorithm.group_filter(batch) & ~unscored_rows(batch)).tolist()
-        parts = [[one for one, keep in zip(episodes, keeps, strict=True) if keep is wanted] for wanted in (True, False)]
+        flags = (self.algorithm.group_filter(batch) & ~unscored_rows(batch)).tolist()
+        parts = [[one for one, keep in zip(episodes, flags, strict=True) if keep is kept] for kept in (True, False)]
         return parts[0], parts[1]
 
     def _count_groups(self, episodes: Sequence[Episode]) -> int:
@@ -202,21 +202,21 @@ class Rollouts:
     def _choose_groups(self, *sampled: Sampled) -> list[Sampled]:
         """As many groups of all processes as a step takes, in the order of their numbers.
 
-        Where too few were kept, groups that the algorithm leaves out hold the empty places.
+        Where too few passed the algorithm's filter, rejected groups fill the empty places.
         """
         n, groups = self.generator.sampler.n, list[Sampled]()
         for episodes, width in sampled:
             mine = [(episodes[start : start + n], width) for start in range(0, len(episodes), n)]
-            groups += sorted(chain(*world.all_gather_object(mine)), key=_number)
-        return sorted(groups[: self.order.batch], key=_number)
+            groups += sorted(chain(*world.all_gather_object(mine)), key=_group_number)
+        return sorted(groups[: self.order.batch], key=_group_number)
 
     def _sample_round(self, step: int, round_: int, clock: Clock) -> list[Episode]:
-        """Answered prompts, then pairs; each has a number in the step."""
+        """Episodes of answered prompts, then of pairs; their group is the row's number in the step."""
         draws = self.order.draws(step, round_)
         first = round_ * self.order.batch + world.RANK
-        given = [(first + place * world.SIZE, draw, self.rows.tokens[draw.row]) for place, draw in enumerate(draws)]
-        prompts = [(number, draw, row) for number, draw, row in given if isinstance(row, Tokens)]
-        pairs = [(number, row) for number, _, row in given if isinstance(row, Pair)]
+        drawn = [(first + place * world.SIZE, draw, self.rows.tokens[draw.row]) for place, draw in enumerate(draws)]
+        prompts = [(number, draw, row) for number, draw, row in drawn if isinstance(row, Tokens)]
+        pairs = [(number, row) for number, _, row in drawn if isinstance(row, Pair)]
         episodes = self._answer_prompts(prompts, clock)
         return episodes + read_episodes([pair for _, pair in pairs], [number for number, _ in pairs])
 
@@ -226,22 +226,22 @@ class Rollouts:
         if not prompts:
             return self.answerer.sample([], temperature)  # which is collective
         with clock("gen"):
-            asked = [
+            requests = [
                 Prompt(row.ids, self.rows.rows[row.row], self.order.stream_keys(self.seed, draw, n))
                 for _, draw, row in prompts
             ]
-            episodes = self.answerer.sample(asked, temperature)
-        of = [(number, row.row) for number, _, row in prompts for _ in range(n)]
+            episodes = self.answerer.sample(requests, temperature)
+        owners = [(number, row.row) for number, _, row in prompts for _ in range(n)]
         with clock("reward"):
-            rows = [self.rows.rows[row] for _, row in of]
+            rows = [self.rows.rows[row] for _, row in owners]
             scores = self.answerer.score(episodes, rows)
-        self.tally.note([number for number, _ in of], [row.where for row in rows], scores)
-        found = zip(scored(episodes, scores), of, strict=True)
-        return [replace(one, group=number, row=row) for one, (number, row) in found]
+        self.tally.note([number for number, _ in owners], [row.where for row in rows], scores)
+        numbered = zip(scored(episodes, scores), owners, strict=True)
+        return [replace(one, group=number, row=row) for one, (number, row) in numbered]
 
     def logged(self, most: int) -> list[list[int]]:
-        """The places of this process's answers to at most `most` prompts of the step, prompt by prompt: those that come
-        first in the data."""
+        """Indices of this process's answers to at most `most` prompts of the step, prompt by prompt: the prompts that
+        come first in the data."""
         places = dict[tuple[int, int], list[int]]()
         for place, one in enumerate(self.episodes):
             if one.row is not None and one.group is not None and one.group >= 0:
@@ -249,10 +249,10 @@ class Rollouts:
         return [mine for _, mine in sorted(places.items())[:most]]
 
     def groups(self, step: int, prepared: Batch, most: int, characters: int) -> list[TrainingGroup]:
-        """The `logged` answers with what `prepared` makes of them; each text has about `characters` at most."""
+        """Events of the `logged` answers, with their advantages in `prepared`; texts are cut to about `characters`."""
         advantage = torch.full_like(prepared.mask, torch.nan) if prepared.advantage is None else prepared.advantage
         means = ((advantage * prepared.mask).sum(1) / prepared.mask.sum(1)).tolist()  # NaN without a token
-        found = list[TrainingGroup]()
+        events = list[TrainingGroup]()
         for number, mine in enumerate(self.logged(most), 1):
             episodes = [self.episodes[place] for place in mine]
             assert episodes[0].row is not None
@@ -264,7 +264,7 @@ class Rollouts:
                 cut_middle(text, characters)
                 for text in (prompt_text(answer), answer.ground_truth or "", *self.answerer.texts(episodes))
             )
-            found.append(
+            events.append(
                 TrainingGroup(
                     step=step, group=number, data_source=answer.data_source, prompt=prompt, ground_truth=truth,
                     responses=tuple(texts), scores=tuple(_rounded(one.reward) for one in episodes),
@@ -272,10 +272,10 @@ class Rollouts:
                     advantages=tuple(_rounded(means[place]) for place in mine), episodes=records,
                 )
             )  # fmt: skip
-        return found
+        return events
 
     def write_tokens(self, log: TokenLog, step: int, prepared: Batch, most: int, characters: int) -> None:
-        """Facts about the single tokens of the same answers. Raises `OSError` where the log cannot be made."""
+        """Log facts about each token of the same answers. Raises `OSError` where the log cannot be written."""
         places = self.logged(most)
         episodes = [[self.episodes[place] for place in mine] for mine in places]
         log.write(step, episodes, prepared.rows([*chain(*places)]), characters)
@@ -289,7 +289,7 @@ def _rounded(value: float | None) -> float:
     return math.nan if value is None else float(f"{value:.6g}")
 
 
-def _number(sampled: Sampled) -> int:
+def _group_number(sampled: Sampled) -> int:
     return sampled[0][0].group or 0
 
 

@@ -46,20 +46,20 @@ class AnsweredPrompt:
     """A held-out prompt with its answers."""
 
     place: int
-    """Among the held-out rows."""
+    """Index among the held-out rows."""
     source: str
     answers: Sequence[Answer]
     scores: Sequence[float]
     """NaN where there is none."""
     episodes: Sequence[EpisodeRecord] = ()
-    """With an environment."""
+    """Records of its episodes, where there is an environment."""
 
 
 class Validation:
     """Answers held-out prompts and scores them; where demonstrations or pairs are held out, their loss too.
 
-    Of these the prompts are answered whose right answer is known; where none is, the first ones, to be read beside the
-    reference answer.
+    Prompts are answered where the answer can be scored. Where none can, the first demonstrations are answered without a
+    score, to be read beside their reference answers.
     """
 
     def __init__(
@@ -71,21 +71,21 @@ class Validation:
         self.asked = [
             place
             for place, row in enumerate(rows.rows)
-            if self._known(row) and (row.response is not None or policy.sampled) and self._prompt(place)
+            if self._can_be_scored(row) and (row.response is not None or policy.sampled) and self._prompt(place)
         ]
         self.compared = [tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled]
         """Rows whose loss is measured."""
-        self.read = [] if self.asked or policy.sampled or generator.fault() else self._first_answered(min(shown, READ))
+        self.read = [] if self.asked or policy.sampled or generator.fault() else self._first_labelled(min(shown, READ))
         """Places of rows that are answered without a score."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts, self.episodes = Tally(), list[str](), list[tuple[int, Episode]]()
 
-    def _known(self, row: Row) -> bool:
+    def _can_be_scored(self, row: Row) -> bool:
         """Whether an answer to the row can be scored."""
         runner = self.answerer.runner
         return row.ground_truth is not None or (runner is not None and runner.environment.scores)
 
-    def _first_answered(self, most: int) -> list[int]:
+    def _first_labelled(self, most: int) -> list[int]:
         rows = range(len(self.rows.rows))
         return [place for place in rows if self._prompt(place) and 1 in self._tokens(place).mask][:most]
 
@@ -94,116 +94,116 @@ class Validation:
         the score of each prompt."""
         self.tally, self.alerts = Tally(), []
         began, self.episodes = time.perf_counter(), []
-        metrics, events = self._scores(step) if self.asked else ({}, [])
+        metrics, events = self._measure_scores(step) if self.asked else ({}, [])
         if self.answerer.runner:
             self.answerer.runner.pop_metrics()
-            episodes = self._episodes(step, time.perf_counter() - began)
+            episodes = self._gather_episodes(step, time.perf_counter() - began)
             events, evaluation = [*events, episodes], evaluation_of(episodes)
             metrics = metrics | (evaluation.metrics if evaluation else {})
         if self.compared:
-            losses, of_rows = self._losses(step)
-            metrics, events = metrics | losses, [*events, *of_rows]
-        return metrics, events + (self._readable(step) if self.read else [])
+            losses, row_scores = self._measure_losses(step)
+            metrics, events = metrics | losses, [*events, *row_scores]
+        return metrics, events + (self._sample_unscored(step) if self.read else [])
 
-    def _episodes(self, step: int, seconds: float) -> HeldOutEpisodes:
-        """Of all processes, in the order of the rows."""
-        every = sorted((one for part in world.all_gather_object(self.episodes) for one in part), key=lambda one: one[0])
-        found = [episode for _, episode in every]
-        names = dict.fromkeys(name for one in found for name in one.facts)
+    def _gather_episodes(self, step: int, seconds: float) -> HeldOutEpisodes:
+        """The episodes of all processes, in the order of their rows."""
+        pairs = sorted((one for part in world.all_gather_object(self.episodes) for one in part), key=lambda one: one[0])
+        episodes = [episode for _, episode in pairs]
+        names = dict.fromkeys(name for one in episodes for name in one.facts)
         return HeldOutEpisodes(
-            step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in found),
-            turns=tuple(len(one.policy_turns) for one in found), outcomes=tuple(str(one.ended) for one in found),
-            facts={name: tuple(one.facts.get(name, math.nan) for one in found) for name in names}, seconds=seconds,
+            step=step, rewards=tuple(math.nan if one.reward is None else one.reward for one in episodes),
+            turns=tuple(len(one.policy_turns) for one in episodes), outcomes=tuple(str(one.ended) for one in episodes),
+            facts={name: tuple(one.facts.get(name, math.nan) for one in episodes) for name in names}, seconds=seconds,
         )  # fmt: skip
 
-    def _readable(self, step: int) -> list[Event]:
-        """Greedy answers beside the reference answers. All processes compute the same, as weights may be sharded."""
-        most, keys = self.generator.max_new, random_streams.stream_keys(self.seed, -step - 1, self.read, 1)
+    def _sample_unscored(self, step: int) -> list[Event]:
+        """Greedy answers beside the reference answers. Each process computes all, as weights may be sharded."""
+        max_new, keys = self.generator.max_new, random_streams.stream_keys(self.seed, -step - 1, self.read, 1)
         prompts, longest = list(map(self._prompt, self.read)), max(sum(self._tokens(place).mask) for place in self.read)
-        known = getattr(self.generator.model.base.config.get_text_config(), "max_position_embeddings", None) or math.inf
-        self.generator.max_new = int(min(most, READ_TOKENS, 2 * longest, known - max(map(len, prompts))))
+        limit = getattr(self.generator.model.base.config.get_text_config(), "max_position_embeddings", None) or math.inf
+        self.generator.max_new = int(min(max_new, READ_TOKENS, 2 * longest, limit - max(map(len, prompts))))
         try:
             with self.generator.current_weights():
-                found = self.generator.answer(make_requests(prompts, keys, 0.0))
+                answers = self.generator.answer(make_requests(prompts, keys, 0.0))
         finally:
-            self.generator.max_new = most
-        return [_sample(step, one, None) for one in map(self._with_reference, self.read, self.generator.texts(found))]
+            self.generator.max_new = max_new
+        return [_sample(step, one, None) for one in map(self._with_reference, self.read, self.generator.texts(answers))]
 
     def _with_reference(self, place: int, text: str) -> Answer:
-        """`text` as an answer, with the row's own as its ground truth; of a conversation its first turn with a loss."""
+        """`text` as an answer, with the row's response as ground truth; in a conversation, the first trained turn."""
         row, tokens, answer = self.rows.rows[place], self._tokens(place), self.rows.answer(place, text)
         if row.response is not None:
             return replace(answer, ground_truth=row.response)
-        asked, decode = len(self._prompt(place)), self.generator.model.tokenizer.decode
-        end = asked + len(list(takewhile(bool, tokens.mask[asked:])))
-        return replace(answer, prompt=decode(tokens.ids[:asked]), ground_truth=decode(tokens.ids[asked:end]))
+        start, decode = len(self._prompt(place)), self.generator.model.tokenizer.decode
+        end = start + len(list(takewhile(bool, tokens.mask[start:])))
+        return replace(answer, prompt=decode(tokens.ids[:start]), ground_truth=decode(tokens.ids[start:end]))
 
-    def _scores(self, step: int) -> tuple[dict[str, float], list[Event]]:
+    def _measure_scores(self, step: int) -> tuple[dict[str, float], list[Event]]:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
         samples, scores = list[Event](), list[tuple[int, str, str, float]]()
         mine = self.asked[world.RANK :: world.SIZE]
         with self.generator.current_weights():
-            for start in range(0, _share(len(self.asked)), self.size):
-                for asked in self._answer(mine[start : start + self.size], step):
-                    held = sums[asked.source]
-                    found = self._of_prompt(asked)
-                    for name, value in found.items():
-                        held[name] = held.get(name, 0.0) + value
-                    sample = _sample(step, asked.answers[0], asked.scores[0], asked.episodes[:1])
+            for start in range(0, _rows_per_process(len(self.asked)), self.size):
+                for answered in self._answer_prompts(mine[start : start + self.size], step):
+                    source_sums = sums[answered.source]
+                    added = self._prompt_sums(answered)
+                    for name, value in added.items():
+                        source_sums[name] = source_sums.get(name, 0.0) + value
+                    sample = _sample(step, answered.answers[0], answered.scores[0], answered.episodes[:1])
                     if len(samples) < self.shown:
                         samples.append(sample)
-                    if (mean := found.get(f"mean@{len(asked.scores)}")) is not None:
+                    if (mean := added.get(f"mean@{len(answered.scores)}")) is not None:
                         digest = prompt_digest(sample.prompt, sample.ground_truth)
-                        scores.append((asked.place, asked.source, digest, mean))
+                        scores.append((answered.place, answered.source, digest, mean))
         metrics = self._metrics(sums)
         self.alerts = self.tally.summary()[1]
         in_order = sorted(score for part in world.all_gather_object(scores) for score in part)
         return metrics, [*samples, *held_out_scores(step, [score[1:] for score in in_order])]
 
-    def _of_prompt(self, asked: AnsweredPrompt) -> dict[str, float]:
-        """What one prompt adds to each sum; nothing but itself where an answer has no score."""
-        n, scores = len(asked.scores), asked.scores
+    def _prompt_sums(self, answered: AnsweredPrompt) -> dict[str, float]:
+        """What one prompt adds to each sum; it adds only to `unscored` where an answer has no score."""
+        n, scores = len(answered.scores), answered.scores
         if not all(map(math.isfinite, scores)):
             return {"unscored": 1.0}
         mean = math.fsum(scores) / n
-        unlike = float(sum(score not in (0.0, 1.0) for score in scores))
-        found = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": unlike}
+        not_binary = float(sum(score not in (0.0, 1.0) for score in scores))
+        sums = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": not_binary}
         if n > 1:
-            found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            output = [self.answerer.reward.extract_answer(answer.response) for answer in asked.answers]
-            found[f"maj@{n}/mean"] = majority(scores, output)
-            found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
-        return found
+            sums |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
+            output = [self.answerer.reward.extract_answer(answer.response) for answer in answered.answers]
+            sums[f"maj@{n}/mean"] = majority(scores, output)
+            sums[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
+        return sums
 
     def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
-        """Means over the prompts of all processes; the chief ones are core, the others auxiliary, as verl has it."""
-        found: dict[str, float] = {}
-        held = world.all_gather_object(sums)
+        """Means over the prompts of all processes, named `val-core` and `val-aux` as in verl."""
+        metrics: dict[str, float] = {}
+        gathered = world.all_gather_object(sums)
         for source in self.sources:
-            names = sorted({name for part in held for name in part[source]})
-            totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
-            prompts, squares, unlike, without = (
+            names = sorted({name for part in gathered for name in part[source]})
+            totals = {name: math.fsum(part[source].get(name, 0.0) for part in gathered) for name in names}
+            prompts, squares, not_binary, unscored = (
                 totals.pop(name, 0.0) for name in ("prompts", "squares", "unlike", "unscored")
             )
             n = self.generator.sampler.val_n
-            if without:
-                found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
+            if unscored:
+                metrics[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + unscored)
             if not prompts:
                 continue
             for name, total in totals.items():
-                chief = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
-                found[f"val-{'core' if chief else 'aux'}/{source}/reward/{name}"] = total / prompts
+                is_core = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
+                metrics[f"val-{'core' if is_core else 'aux'}/{source}/reward/{name}"] = total / prompts
             mean = totals[f"mean@{n}"] / prompts
-            if not unlike:  # right or wrong, so that the mean is a share of prompts
-                kind, ends = "wilson95", wilson(mean, round(prompts))
+            if not not_binary:  # right or wrong, so that the mean is a share of prompts
+                kind, interval = "wilson95", wilson(mean, round(prompts))
             elif prompts > 1:
-                kind, ends = "normal95", normal(mean, squares, round(prompts))
+                kind, interval = "normal95", normal(mean, squares, round(prompts))
             else:
                 continue
-            found |= {
-                f"val-aux/{source}/reward/{kind}_{end}@{n}": x for end, x in zip(("low", "high"), ends, strict=True)
+            metrics |= {
+                f"val-aux/{source}/reward/{kind}_{end}@{n}": x for end, x in zip(("low", "high"), interval, strict=True)
             }
-        return found
+        return metrics
 
     def _prompt(self, place: int) -> list[int]:
         """Token ids of the prompt."""
@@ -211,59 +211,59 @@ class Validation:
         return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
 
     def _tokens(self, place: int) -> Tokens:
-        """Of the prompt with its reference answer, where it has one."""
+        """Tokens of the prompt with its reference answer, if it has one; of a pair, with the chosen answer."""
         tokens = self.rows.tokens[place]
         return tokens if isinstance(tokens, Tokens) else tokens.chosen
 
-    def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
+    def _answer_prompts(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
         n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
         keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
         streams = np.split(keys, len(places)) if places else []
-        asked = [
-            Prompt(self._prompt(place), self.rows.rows[place], each)
-            for place, each in zip(places, streams, strict=True)
+        prompts = [
+            Prompt(self._prompt(place), self.rows.rows[place], stream)
+            for place, stream in zip(places, streams, strict=True)
         ]
-        episodes = self.answerer.sample(asked, temperature)  # which is collective
+        episodes = self.answerer.sample(prompts, temperature)  # which is collective
         if not places:
             return
-        every = [place for place in places for _ in range(n)]
-        rows = [self.rows.rows[place] for place in every]
-        found, texts = self.answerer.score(episodes, rows), self.answerer.texts(episodes)
-        answers = [self.rows.answer(place, text) for place, text in zip(every, texts, strict=True)]
-        self.tally.note(every, [row.where for row in rows], found)
+        answer_places = [place for place in places for _ in range(n)]
+        rows = [self.rows.rows[place] for place in answer_places]
+        scores, texts = self.answerer.score(episodes, rows), self.answerer.texts(episodes)
+        answers = [self.rows.answer(place, text) for place, text in zip(answer_places, texts, strict=True)]
+        self.tally.note(answer_places, [row.where for row in rows], scores)
         if self.answerer.runner:
-            self.episodes += zip(every, scored(episodes, found), strict=True)
+            self.episodes += zip(answer_places, scored(episodes, scores), strict=True)
         for number, place in enumerate(places):
-            of = slice(number * n, (number + 1) * n)
-            records = [record_of(one, SHOWN) for one in episodes[of][:1] if self.answerer.runner]
-            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[of], found.total[of], records)
+            span = slice(number * n, (number + 1) * n)
+            records = [record_of(one, SHOWN) for one in episodes[span][:1] if self.answerer.runner]
+            yield AnsweredPrompt(place, self.rows.rows[place].data_source, answers[span], scores.total[span], records)
 
-    def _losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
-        """`val/loss`, and `val/` all else that the algorithm reports of rows; and what each row adds to the loss."""
+    def _measure_losses(self, step: int) -> tuple[dict[str, float], list[HeldOutScores]]:
+        """`val/loss` and the algorithm's other metrics under `val/`; and the loss of each row."""
         mine = list(enumerate(self.compared))[world.RANK :: world.SIZE]
         sums, losses = dict[str, tuple[float, float]](), list[tuple[int, str, float]]()
-        for start in range(0, _share(len(self.compared)), self.size):
+        for start in range(0, _rows_per_process(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
             tokens = [row for _, row in rows] or self.compared[:1]
             groups = _sequences(tokens)
-            found, of_rows = self.policy.heldout_losses(collate(read_episodes(tokens), self.policy.model), groups)
-            for name, (total, count) in found.items() if rows else ():
+            totals, row_losses = self.policy.heldout_losses(collate(read_episodes(tokens), self.policy.model), groups)
+            for name, (total, count) in totals.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count
-            losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, of_rows, strict=False)]
-        joined = add_sums(world.all_gather_object(sums))
+            losses += [(place, _digest(row), loss) for (place, row), loss in zip(rows, row_losses, strict=False)]
+        all_sums = add_sums(world.all_gather_object(sums))
         metrics = {
             f"val/{name.removeprefix('actor/')}": total / max(count, 1e-300)
-            for name, (total, count) in joined.items()
+            for name, (total, count) in all_sums.items()
             if "/loss" not in name
         }
         in_order = sorted(loss for part in world.all_gather_object(losses) for loss in part)
-        each = len(in_order) / max(joined["loss"][1], 1e-300)  # so that their mean is that of all units
-        return metrics, held_out_scores(step, [("", digest, loss * each) for _, digest, loss in in_order], "loss")
+        scale = len(in_order) / max(all_sums["loss"][1], 1e-300)  # so that the mean over rows is that over units
+        return metrics, held_out_scores(step, [("", digest, loss * scale) for _, digest, loss in in_order], "loss")
 
 
 def _sequences(rows: Sequence[Tokens | Pair]) -> list[range]:
-    """The places of each row's sequences in their batch."""
+    """Indices in the batch of each row's sequences."""
     ends = list(accumulate(2 if isinstance(row, Pair) else len(row.sequences) for row in rows))
     return [range(start, end) for start, end in pairwise([0, *ends])]
 
@@ -273,7 +273,7 @@ def _digest(row: Tokens | Pair) -> str:
     return prompt_digest(str([side.ids for side in sides]), "")
 
 
-def _share(rows: int) -> int:
+def _rows_per_process(rows: int) -> int:
     """The largest number of rows on a process: with sharded weights all must compute equally often."""
     return -(-rows // world.SIZE)
 
@@ -289,7 +289,7 @@ def _sample(step: int, answer: Answer, score: float | None, episodes: Sequence[E
 
 
 def best_of(scores: Sequence[float], k: int) -> float:
-    """Expected best of `k` answers drawn without return from those given; for scores of 0 and 1 this is pass@k.
+    """Expected best of `k` answers drawn without replacement from those given; for scores of 0 and 1 this is pass@k.
 
     Unbiased (arXiv:2107.03374, eq. 1, of which this is the form for any scores): the i-th smallest of n is the
     best in C(i - 1, k - 1) of C(n, k) draws.

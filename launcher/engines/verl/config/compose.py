@@ -30,19 +30,19 @@ from launcher.engines.verl.rules.settings import at
 
 FLAGS = {"-cn": "--config-name", "-cp": "--config-path", "-cd": "--config-dir"}
 """Hydra's short options that choose a config."""
-_NOTHING = object()
-_FAULTS = (HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
+_MISSING = object()
+_APPLY_ERRORS = (HydraException, ValueError, TypeError, AttributeError)  # of applying one argument
 
 
 @dataclass
 class VerlConfig:
-    """The config that verl composes of its arguments."""
+    """The config that verl composes from its arguments."""
 
     config: dict[str, Any]
-    """Resolved. What is given with a value of the wrong type has its default in it."""
+    """Resolved; a setting whose argument has the wrong type has verl's default."""
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    """What verl accepts and nobody can check: keys that are added, keys that are not read."""
+    """What verl accepts but cannot be checked: keys that are added, keys that are not read."""
 
 
 @dataclass
@@ -58,35 +58,35 @@ class _Arguments:
 
 def compose(words: Sequence[str], program: Program) -> VerlConfig:
     """The config of verl's `main_ppo` (ppo) or `sft_trainer` (sft) with these arguments."""
-    base, node, applied, found = _applied(words, program)
-    found.config, unresolved = _resolve(node, base)
-    found.problems += unresolved
-    if wrong := _wrong_values(found.config, base, applied):
-        found.problems += wrong.values()
+    base, node, applied, composed = _apply_all(words, program)
+    composed.config, unresolved = _resolve(node, base)
+    composed.problems += unresolved
+    if wrong_values := _wrong_values(composed.config, base, applied):
+        composed.problems += wrong_values.values()
         node = _struct(base)
         for override in applied:
-            if override.key_or_group not in wrong:
+            if override.key_or_group not in wrong_values:
                 _update(node, override)
-        found.config, _ = _resolve(node, base)
-    return found
+        composed.config, _ = _resolve(node, base)
+    return composed
 
 
 @lru_cache(64)  # 0.2 s
 def key_problems(words: tuple[str, ...], program: Program) -> list[Problem]:
-    """What `compose` finds wrong with keys alone: those that verl has not, and those that it does not read."""
-    return [problem for problem in _applied(words, program)[-1].problems if problem.code == "unknown-setting"]
+    """The problems of `compose` about keys alone: keys that verl does not have, and keys that it does not read."""
+    return [problem for problem in _apply_all(words, program)[-1].problems if problem.code == "unknown-setting"]
 
 
-def _applied(words: Sequence[str], program: Program) -> tuple[dict[str, Any], DictConfig, list[Override], VerlConfig]:
-    """verl's own config, the same with the arguments applied, these arguments, and what is wrong with the others."""
+def _apply_all(words: Sequence[str], program: Program) -> tuple[dict[str, Any], DictConfig, list[Override], VerlConfig]:
+    """verl's defaults, the config with the arguments applied, the applied arguments, and problems with the others."""
     arguments = _read(words, program)
     try:
         base = defaults.load(program, arguments.name, arguments.choices, arguments.folder)
     except Problems as error:
         arguments.problems += error.problems
         base = defaults.load(program, CONFIGS[program][0], {})
-    found, node = VerlConfig({}, arguments.problems), _struct(base)
-    return base, node, _apply(node, base, arguments.values, program, found), found
+    composed, node = VerlConfig({}, arguments.problems), _struct(base)
+    return base, node, _apply_values(node, base, arguments.values, program, composed), composed
 
 
 def _read(words: Sequence[str], program: Program) -> _Arguments:
@@ -134,44 +134,44 @@ def _read_flag(word: str, waiting: list[str], arguments: _Arguments) -> None:
         arguments.problems.append(Problem(flag, got, "use the folder's whole path", "not-found"))
 
 
-def _apply(
-    node: DictConfig, base: dict[str, Any], values: Iterable[Override], program: Program, found: VerlConfig
+def _apply_values(
+    node: DictConfig, base: dict[str, Any], values: Iterable[Override], program: Program, composed: VerlConfig
 ) -> list[Override]:
-    """Applies the values that Hydra can apply, one after another, and returns them; what is wrong with the others, and
-    notes, go to `found`."""
+    """Applies the values that Hydra can apply, one after another, and returns them; problems with the others, and
+    notes, are added to `composed`."""
     applied: list[Override] = []
     for override in values:
         try:
-            if override.is_delete() and at(base, override.key_or_group, _NOTHING) is not _NOTHING:
+            if override.is_delete() and at(base, override.key_or_group, _MISSING) is not _MISSING:
                 raise ValueError("verl reads it")
             _update(node, override)
-        except _FAULTS as error:
-            found.problems.append(_refusal(override, program, node, base, error))
+        except _APPLY_ERRORS as error:
+            composed.problems.append(_refusal(override, program, node, base, error))
             continue
         applied.append(override)
         if not override.is_delete():
-            problem, note = _unread(override, base)
-            found.problems += [problem] if problem else []
-            found.notes += [note] if note else []
+            problem, note = _check_is_read(override, base)
+            composed.problems += [problem] if problem else []
+            composed.notes += [note] if note else []
     return applied
 
 
 def _struct(base: dict[str, Any]) -> DictConfig:
-    """A config in which only keys that are there can be set."""
+    """A config in which only existing keys can be set."""
     node: DictConfig = OmegaConf.create(base)
     OmegaConf.set_struct(node, True)
     return node
 
 
 def _update(node: DictConfig, override: Override) -> None:
-    """Applies one value. Raises one of `_FAULTS`."""
+    """Applies one value. Raises one of `_APPLY_ERRORS`."""
     if override.type == OverrideType.CHANGE and _key_is_missing(node, override.key_or_group):
         raise ValueError("is not there")
     ConfigLoaderImpl._apply_overrides_to_config([override], node)
 
 
 def _key_is_missing(node: DictConfig, key: str) -> bool:
-    """Whether a section on the way has no such key; OmegaConf says so, too, and copies the whole config to do it."""
+    """Whether a section on the key's path lacks the next name. OmegaConf's own check copies the whole config."""
     section: Any = node
     for name in key.split(".") if "[" not in key else ():
         if not isinstance(section, DictConfig):
@@ -184,40 +184,40 @@ def _key_is_missing(node: DictConfig, key: str) -> bool:
 
 def _refusal(override: Override, program: Program, node: DictConfig, base: dict[str, Any], error: Exception) -> Problem:
     key, parent = override.key_or_group, override.key_or_group.rpartition(".")[0]
-    known = sorted(_keys(base))
-    if override.is_delete() or key in known:
+    known_keys = sorted(_keys(base))
+    if override.is_delete() or key in known_keys:
         if override.is_add():
             return Problem(key, "+ adds a key, and verl has this one", f"use {key}=", "conflicting-settings")
         got = error_message(error.__cause__ if isinstance(error.__cause__, Exception) else error)
         if override.is_delete() and isinstance(error, HydraException):
-            there = _value_at(node, key) is not None
-            got = "has another value than the one to be deleted" if there else "is not there to be deleted"
+            exists = _value_at(node, key) is not None
+            got = "has another value than the one to be deleted" if exists else "is not there to be deleted"
         return Problem(key, got, "leave ~ out, and give a value", "unknown-setting")
     if isinstance(_value_at(node, parent), str | int | float):
         return Problem(key, f"{parent} has a value, not settings", code="unknown-setting")
-    return Problem(key, "verl has no such key", _advise(key, program, known, base), "unknown-setting")
+    return Problem(key, "verl has no such key", _suggest_fix(key, program, known_keys, base), "unknown-setting")
 
 
 def _value_at(node: DictConfig, key: str) -> Any:
-    """None where the config has no such key, or no value there."""
+    """The value of a key; None where the config has no such key or no value for it."""
     with suppress(OmegaConfBaseException):
         return OmegaConf.select(node, key, throw_on_missing=False)
     return None
 
 
-def _advise(key: str, program: Program, known: Sequence[str], base: dict[str, Any]) -> str:
+def _suggest_fix(key: str, program: Program, known_keys: Sequence[str], base: dict[str, Any]) -> str:
     """What to do about a key that verl does not have."""
     if advice := names.advice(key, program):
         return advice
-    new = names.todays_key(key, program) or key
-    if program == "ppo" and (read := names.read_key(new)) is not None:
-        new = read
+    renamed = names.todays_key(key, program) or key
+    if program == "ppo" and (read := names.read_key(renamed)) is not None:
+        renamed = read
         if not read:
             return "leave it out"
-    if new != key and (new.startswith("+") or new in known or _is_free(new)):
-        return f"use {new}"
-    if near := nearest_key(new, known):
-        return f"did you mean {near}?"
+    if renamed != key and (renamed.startswith("+") or renamed in known_keys or _is_free(renamed)):
+        return f"use {renamed}"
+    if similar := nearest_key(renamed, known_keys):
+        return f"did you mean {similar}?"
     section, _, name = key.rpartition(".")
     is_field = name in (_fields(at(base, section)) or ()) and _is_dataclass(key)
     return f"use +{key}=" if is_field else f"use +{key}= where code of yours reads it"
@@ -227,14 +227,14 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """The key that was probably meant: one with a similar last name in the same section, the only one with this last
     name below the same first name, or a similar one as a whole."""
     section, _, last = key.rpartition(".")
-    inside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
-    begun = [name for name in inside if name.startswith(last) and len(last) > 1]
-    if near := begun[0] if len(begun) == 1 else nearest(last, inside, cutoff=0.75):
-        return f"{section}.{near}".lstrip(".")
-    same = [name for name in known if name.rpartition(".")[2] == last]
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    completions = [name for name in siblings if name.startswith(last) and len(last) > 1]
+    if similar := completions[0] if len(completions) == 1 else nearest(last, siblings, cutoff=0.75):
+        return f"{section}.{similar}".lstrip(".")
+    same_name = [name for name in known if name.rpartition(".")[2] == last]
     if section:  # `model.path` is not that of `model_engine`
-        same = [name for name in same if name.partition(".")[0] == key.partition(".")[0]]
-    return same[0] if len(same) == 1 else nearest(key, known, cutoff=0.85)
+        same_name = [name for name in same_name if name.partition(".")[0] == key.partition(".")[0]]
+    return same_name[0] if len(same_name) == 1 else nearest(key, known, cutoff=0.85)
 
 
 def _is_free(key: str) -> bool:
@@ -245,18 +245,18 @@ def _is_dataclass(key: str) -> bool:
     return f"{key}.".startswith(tuple(f"{place}." for place in beside()["dataclasses"]))
 
 
-def _unread(override: Override, base: dict[str, Any]) -> tuple[Problem | None, Problem | None]:
-    """What is composed and not read: a problem where that changes the run or fails, otherwise a note."""
+def _check_is_read(override: Override, base: dict[str, Any]) -> tuple[Problem | None, Problem | None]:
+    """A key that composes but is not read: a problem where that changes the run or fails, otherwise a note."""
     key, value = override.key_or_group, override.value()
-    if (new := names.read_key(key)) is not None:
-        fix = f"use {new}" if new else "leave it out"
+    if (read_key := names.read_key(key)) is not None:
+        fix = f"use {read_key}" if read_key else "leave it out"
         problem = Problem(key, "composes, but main_ppo does not read it", fix, "unknown-setting")
-        off = value in (None, False) and not (new and _is_free(new))  # a place of which verl has no default
-        same = off or (not isinstance(value, dict) and value == at(base, new))
-        return (None, problem) if same else (problem, None)
-    if at(base, key, _NOTHING) is not _NOTHING or _is_free(key):
+        unset = value in (None, False) and not (read_key and _is_free(read_key))  # a place of which verl has no default
+        unchanged = unset or (not isinstance(value, dict) and value == at(base, read_key))
+        return (None, problem) if unchanged else (problem, None)
+    if at(base, key, _MISSING) is not _MISSING or _is_free(key):
         return None, None
-    place, name = _first_new(base, key)
+    place, name = _split_known_section(base, key)
     section = at(base, place, {}) if place else {}
     fields = _fields(section)
     if fields is None or not _is_dataclass(key):
@@ -264,19 +264,19 @@ def _unread(override: Override, base: dict[str, Any]) -> tuple[Problem | None, P
     if name in fields:
         return None, None
     got = f"{str(section['_target_']).rpartition('.')[2]} of verl has no field {name}"
-    near = nearest(name, list(fields))
-    return Problem(key, got, f"did you mean {place}.{near}?" if near else "leave it out", "unknown-setting"), None
+    similar = nearest(name, list(fields))
+    return Problem(key, got, f"did you mean {place}.{similar}?" if similar else "leave it out", "unknown-setting"), None
 
 
-def _first_new(node: dict[str, Any], key: str) -> tuple[str, str]:
-    """The deepest section of `key` that is there, and the name of what is new in it."""
+def _split_known_section(node: dict[str, Any], key: str) -> tuple[str, str]:
+    """The deepest existing section of `key`, and the first name that it lacks."""
     parts = key.split(".")
-    there = next((end for end in range(len(parts) - 1, 0, -1) if isinstance(at(node, ".".join(parts[:end])), dict)), 0)
-    return ".".join(parts[:there]), parts[there]
+    depth = next((end for end in range(len(parts) - 1, 0, -1) if isinstance(at(node, ".".join(parts[:end])), dict)), 0)
+    return ".".join(parts[:depth]), parts[depth]
 
 
 def _resolve(node: DictConfig, base: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """A config without interpolations; where they lead nowhere, the config without any argument and a problem."""
+    """The config with interpolations resolved; where one cannot be, verl's defaults and a problem."""
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(node, resolve=True, throw_on_missing=False)  # type: ignore[assignment]
         return resolved, []
@@ -287,15 +287,15 @@ def _resolve(node: DictConfig, base: dict[str, Any]) -> tuple[dict[str, Any], li
 
 
 def _wrong_values(config: dict[str, Any], base: dict[str, Any], values: Iterable[Override]) -> dict[str, Problem]:
-    """Of each argument, the first value that verl cannot use."""
-    found: dict[str, Problem] = {}
+    """For each argument with a value that verl cannot use, the first such problem, by the argument's key."""
+    problems: dict[str, Problem] = {}
     for override in values:
         if not override.is_delete():
-            given = override.key_or_group
-            problems = (_wrong_value(key, value, base) for key, value in _leaves(given, at(config, given)))
-            if problem := next(filter(None, problems), None):
-                found[given] = problem
-    return found
+            setting = override.key_or_group
+            candidates = (_wrong_value(key, value, base) for key, value in _leaves(setting, at(config, setting)))
+            if problem := next(filter(None, candidates), None):
+                problems[setting] = problem
+    return problems
 
 
 def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
@@ -314,18 +314,18 @@ def _wrong_value(key: str, value: Any, base: dict[str, Any]) -> Problem | None:
 
 
 def _kind(key: str, default: Any, base: dict[str, Any]) -> str:
-    """The type of a setting: of the dataclass's field, otherwise of the default."""
+    """The type of a setting: that of the dataclass's field, otherwise that of the default."""
     parent, _, last = key.rpartition(".")
-    known = beside()["types"]
-    kind: str = known.get(key) or known.get(last) or (_fields(at(base, parent)) or {}).get(last, "Any")
+    types = beside()["types"]
+    kind: str = types.get(key) or types.get(last) or (_fields(at(base, parent)) or {}).get(last, "Any")
     return kind_of_default(key, default) if kind == "Any" or "Config" in kind else kind
 
 
 def _fields(section: Any) -> dict[str, str] | None:
-    """The fields of the dataclass that verl makes of a section, with their types; None where it makes none."""
+    """Type by field of the dataclass that verl makes of a section; None where it makes none."""
     target = section.get("_target_") if isinstance(section, dict) else None
-    found: dict[str, str] | None = snapshot()["classes"].get(str(target).rpartition(".")[2]) if target else None
-    return found
+    types: dict[str, str] | None = snapshot()["classes"].get(str(target).rpartition(".")[2]) if target else None
+    return types
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -336,9 +336,9 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _keys(node: dict[str, Any], place: str = "") -> Iterator[str]:
+def _keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in node.items():
         if not str(name).startswith("_"):
-            yield f"{place}{name}"
+            yield f"{prefix}{name}"
             if isinstance(value, dict):
-                yield from _keys(value, f"{place}{name}.")
+                yield from _keys(value, f"{prefix}{name}.")
