@@ -110,14 +110,14 @@ class Counts:
 
     def metrics(self) -> dict[str, float]:
         """Metrics over all processes; collective."""
-        gathered = world.all_gather_object(self)
-        outcomes = sum((each.outcomes for each in gathered), Counter[Outcome]())
-        faults = sum((each.faults for each in gathered), Counter[Outcome]())
+        every = world.all_gather_object(self)
+        outcomes = sum((each.outcomes for each in every), Counter[Outcome]())
+        faults = sum((each.faults for each in every), Counter[Outcome]())
         names = (
             "prompts", "sampled", "turns", "calls", "errors", "repeated", "unreadable", "differences", "tool_s",
             "early",
         )  # fmt: skip
-        total = {name: float(sum(getattr(each, name) for each in gathered)) for name in names}
+        total = {name: float(sum(getattr(each, name) for each in every)) for name in names}
         episodes, calls = max(sum(outcomes.values()), 1), max(total["calls"], 1)
         metrics = {
             "agent/prompts": total["prompts"],

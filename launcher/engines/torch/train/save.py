@@ -185,14 +185,14 @@ def critic_network(policy: Policy) -> CriticNetwork | None:
 
 def _full_tensors(tensors: Tensors) -> Tensors:
     """Each tensor from all processes, in CPU memory of rank 0. A tensor with two names stays one tensor."""
-    gathered: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
     by_id: dict[int, Tensor] = {}
     for name, value in tensors.items():
         if id(value) not in by_id:
             full = full_tensor(value.detach())
             by_id[id(value)] = full.to("cpu").contiguous() if world.RANK == 0 else full.new_empty(0)
-        gathered[name] = by_id[id(value)]
-    return gathered if world.RANK == 0 else {}
+        whole[name] = by_id[id(value)]
+    return whole if world.RANK == 0 else {}
 
 
 def _weights_by_name(trained: TrainedNetwork) -> dict[str, nn.Parameter]:

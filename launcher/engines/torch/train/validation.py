@@ -178,10 +178,10 @@ class Validation:
     def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
         """Means over the prompts of all processes, named `val-core` and `val-aux` as in verl."""
         metrics: dict[str, float] = {}
-        gathered = world.all_gather_object(sums)
+        all_sums = world.all_gather_object(sums)
         for source in self.sources:
-            names = sorted({name for part in gathered for name in part[source]})
-            totals = {name: math.fsum(part[source].get(name, 0.0) for part in gathered) for name in names}
+            names = sorted({name for part in all_sums for name in part[source]})
+            totals = {name: math.fsum(part[source].get(name, 0.0) for part in all_sums) for name in names}
             prompts, squares, not_binary, unscored = (
                 totals.pop(name, 0.0) for name in ("prompts", "squares", "unlike", "unscored")
             )
