@@ -28,31 +28,31 @@ from launcher.spec.run import RunSpec
 Part = TypeVar("Part")
 
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
-"""Of one copy."""
+"""Limits of one copy."""
 
 
 def keep(part: Part, folder: Folder) -> tuple[Part, list[str]]:
-    """The reward or the environment that reads its copies in `folder`, with paths relative to it, and why a file has
-    none."""
+    """Copies the Python files of a reward or an environment into `folder`. Returns the part with paths of the copies,
+    relative to `folder`, and notes on the files that have none."""
     notes = list[str]()
 
-    def kept(leaf: PythonFile) -> Any:
+    def with_copy(leaf: PythonFile) -> Any:
         path = Path(leaf.path)
-        files = list(_fit(imported(path.parent, [path]), notes))
+        files = list(_select_files(imported(path.parent, [path]), notes))
         if path not in files:
             return leaf
-        copy = _copied(path.parent, files, folder.code / leaf.group).relative_to(folder.path)
-        found: Any = leaf
-        return replace(found, path=str(copy / path.name), copied_from=str(leaf.original.parent))
+        copy = _copy_files(path.parent, files, folder.code / leaf.group).relative_to(folder.path)
+        untyped: Any = leaf
+        return replace(untyped, path=str(copy / path.name), copied_from=str(leaf.original.parent))
 
-    return replace_each(part, PythonFile, kept), notes
+    return replace_each(part, PythonFile, with_copy), notes
 
 
 def changes(run: RunSpec, folder: Folder) -> list[str]:
-    """What has changed of the files that were copied, and which version is read now."""
+    """A note on each copy whose original has changed since; the run reads the copy."""
     notes = list[str]()
 
-    def look(leaf: PythonFile) -> Any:
+    def note_changes(leaf: PythonFile) -> Any:
         file, here = Path(leaf.path), folder.path.absolute()
         if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
             copy = file.relative_to(here)
@@ -60,19 +60,19 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
         return leaf
 
     for part in (run.reward, run.environment):
-        replace_each(part, PythonFile, look)
+        replace_each(part, PythonFile, note_changes)
     return notes
 
 
 def imported(folder: Path, files: Sequence[Path]) -> list[Path]:
     """`files`, and those of `folder` that they import, directly or by way of others, as their source says."""
-    found, waiting = dict[Path, None](), list(files)
-    while waiting and len(found) < MOST_FILES:
-        path = waiting.pop()
-        if path not in found and path.is_file():
-            found[path] = None
-            waiting += [place for name in _imports(path, folder) for place in _places(folder, name)]
-    return list(found)
+    sources, pending = dict[Path, None](), list(files)
+    while pending and len(sources) < MOST_FILES:
+        path = pending.pop()
+        if path not in sources and path.is_file():
+            sources[path] = None
+            pending += [place for name in _imports(path, folder) for place in _module_paths(folder, name)]
+    return list(sources)
 
 
 def _imports(path: Path, folder: Path) -> Iterator[list[str]]:
@@ -85,20 +85,20 @@ def _imports(path: Path, folder: Path) -> Iterator[list[str]]:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            module = [*above, *(node.module.split(".") if node.module else ())]
+            parent_package = package[: len(package) - node.level + 1] if node.level else ()
+            module = [*parent_package, *(node.module.split(".") if node.module else ())]
             yield from ([*module, alias.name] for alias in node.names)
 
 
-def _places(folder: Path, name: list[str]) -> Iterator[Path]:
-    """Where a module may be, and the packages above it."""
+def _module_paths(folder: Path, name: list[str]) -> Iterator[Path]:
+    """Paths that a module, and the packages above it, may have."""
     for depth in range(1, len(name) + 1):
         place = folder.joinpath(*name[:depth])
         yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
 
 
-def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
-    """Those that may be copied: no secrets, and no more than MOST_FILES and MOST_BYTES."""
+def _select_files(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
+    """The files that may be copied: without secrets, and at most MOST_FILES and MOST_BYTES of them."""
     number = size = 0
     for path in files:
         try:
@@ -117,9 +117,9 @@ def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
             yield path
 
 
-def _copied(source: Path, files: Sequence[Path], first: Path) -> Path:
-    """The folder with copies of these files of `source`, `first` or one beside it; one that is there already where it
-    is equal."""
+def _copy_files(source: Path, files: Sequence[Path], first: Path) -> Path:
+    """Copies these files of `source` into `first`, or a folder beside it where that holds others. Equal copies that
+    exist are used again."""
     for number in count(1):
         copy = first if number == 1 else first.with_name(f"{first.name}-{number}")
         if not os.path.lexists(copy):
@@ -128,8 +128,8 @@ def _copied(source: Path, files: Sequence[Path], first: Path) -> Path:
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 shutil.copyfile(path, target)
             return copy
-        there = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and not copy.is_symlink()}
-        if there == {path.relative_to(source) for path in files} and not _changed(copy, source):
+        copied = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and not copy.is_symlink()}
+        if copied == {path.relative_to(source) for path in files} and not _changed(copy, source):
             return copy
     raise AssertionError("there is always another number")
 
@@ -137,14 +137,14 @@ def _copied(source: Path, files: Sequence[Path], first: Path) -> Path:
 def _changed(copy: Path, source: Path) -> str:
     """Which of the copied files are different in `source` now: `my.py and 2 others have changed`."""
     names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    found = [name for name in names if not _same(copy / name, source / name)]
-    if not found:
+    changed = [name for name in names if not _equal_files(copy / name, source / name)]
+    if not changed:
         return ""
-    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{source / found[0]}{more} {'have' if more else 'has'} changed or gone"
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{source / changed[0]}{more} {'have' if more else 'has'} changed or gone"
 
 
-def _same(one: Path, other: Path) -> bool:
+def _equal_files(one: Path, other: Path) -> bool:
     try:
         return read_file(one, MOST_BYTES) == read_file(other, MOST_BYTES)
     except (OSError, ValueError):

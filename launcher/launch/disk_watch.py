@@ -1,4 +1,4 @@
-"""The disk of a run's folder: that it is full is named at once, and a run that finds no room for some time ends."""
+"""The disk of a run's folder: a full disk is reported at once, and ends the run where it stays full for `FULL_S`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Follower:
-    """Writes events to the run's logs, then to the sinks. They get the number of the current `attempt`."""
+    """Writes events to the run's logs, with the number of the current `attempt`, then passes them to the sinks."""
 
     def __init__(self, run: RunSpec, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
         self.run, self.folder, self.attempt = run, folder, attempt
@@ -64,18 +64,18 @@ class Follower:
         self.critical: Alert | None = None
         """The first critical finding of this attempt."""
         self.disk_full = False
-        """Whether this attempt was ended because it found no room on its disk."""
+        """Whether this attempt was ended because its disk was full."""
         self.tell([*self.health.replay(events_of(folder.events))])
 
     def begin(self, attempt: int) -> None:
-        """From now on events are of another attempt, which has not crashed."""
+        """From now on events belong to another attempt, without a crash or a critical finding yet."""
         self.attempt, self.crash, self.critical = attempt, None, None
 
     def tell(self, events: list[Event]) -> None:
-        """Log and show events. Where one goes back to a checkpoint, the state is made again without what is undone."""
-        logged, lines, shown, coming = list[LoggedEvent](), list[str](), list[str](), deque(events)
-        while coming:
-            event = coming.popleft()
+        """Log and show events. Where one goes back to a checkpoint, the state is folded again without later steps."""
+        logged, lines, shown, pending = list[LoggedEvent](), list[str](), list[str](), deque(events)
+        while pending:
+            event = pending.popleft()
             logged.append(LoggedEvent(self.next_seq, self.attempt, event))
             self.next_seq += 1
             if isinstance(event, GOES_BACK):
@@ -86,12 +86,12 @@ class Follower:
                 self.critical = next(
                     (each for each in (self.critical, *alerts) if each and each.level == "critical"), None
                 )
-            coming.extendleft(reversed(alerts))
-            saved = self._evaluated(event) if isinstance(event, HeldOutEpisodes) else []
-            for to, write in ((lines, console_lines), (shown, screen_lines)):
-                to += [*write(event, self.state, verbose=self.verbose), *saved]
+            pending.extendleft(reversed(alerts))
+            saved = self._write_evaluation(event) if isinstance(event, HeldOutEpisodes) else []
+            for output, write in ((lines, console_lines), (shown, screen_lines)):
+                output += [*write(event, self.state, verbose=self.verbose), *saved]
                 if isinstance(event, Ended) and event.following:
-                    to[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
+                    output[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
             if isinstance(event, Crashed):
                 self.crash = event
         for each in logged:
@@ -100,16 +100,16 @@ class Follower:
             self._console.append(line)
         write_all(self._sinks, self.state, logged, shown)
 
-    def _evaluated(self, event: HeldOutEpisodes) -> list[str]:
+    def _write_evaluation(self, event: HeldOutEpisodes) -> list[str]:
         """The line that says where the statistics of an agent's evaluation are written."""
-        found = evaluation_of(event, self.state.first_reward)
-        if not found:
+        evaluation = evaluation_of(event, self.state.first_reward)
+        if not evaluation:
             return []
-        path = self.folder.write_evaluation(found.step, found.json, self.run.trainer.keep_eval_logs)
+        path = self.folder.write_evaluation(evaluation.step, evaluation.json, self.run.trainer.keep_eval_logs)
         return [saved_line(str(path)) if path else f"eval stats cannot be written into {self.folder.evaluations}"]
 
     def close(self) -> None:
-        """Close the run's logs, and keep what they come to for those who list runs."""
+        """Close the run's logs, and write its state to `summary.json`."""
         self._events.close()
         self._console.close()
         keep(self.folder, self.state)
@@ -118,23 +118,23 @@ class Follower:
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
-    acted, disk = False, DiskWatch(follower.folder)
+    has_acted, disk = False, DiskWatch(follower.folder)
 
-    def hear() -> list[Event]:
+    def read_events() -> list[Event]:
         """What the cluster and the processes reported since the last call."""
         return [*job.poll_events(), *(event for line in job.lines() for event in reader.feed(line))]
 
     while (code := job.exit_code()) is None:
-        heard, now = hear(), time.monotonic()
-        used: list[Event] = [*disk.look(now), *job.usage()]
-        if heard:
-            stalled_s = watch.hear(heard, now)
+        new_events, now = read_events(), time.monotonic()
+        usage: list[Event] = [*disk.look(now), *job.usage()]
+        if new_events:
+            stalled_s = watch.hear(new_events, now)
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
-            follower.tell([*went_on, *heard, *used])
+            follower.tell([*went_on, *new_events, *usage])
         elif why := watch.stalls(follower.state, now, lambda: any_stopped(job.stacks(STACKS_S))):
-            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state, watch.silent_s), *used])
+            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state, watch.silent_s), *usage])
         else:
-            follower.tell([*used])  # no sign that training goes on
+            follower.tell([*usage])  # no sign that training goes on
         if follower.crash:
             crashed_at = crashed_at or now
             if now - crashed_at > CRASHED_S:
@@ -143,17 +143,17 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             follower.disk_full = True
             job.kill()
         asked.look()
-        if follower.critical and not acted:
-            acted = True
-            _act(follower.run.health.on_critical, job)
+        if follower.critical and not has_acted:
+            has_acted = True
+            _handle_critical(follower.run.health.on_critical, job)
         time.sleep(POLL_S)
     disk.close()
-    follower.tell(hear())
+    follower.tell(read_events())
     return code
 
 
-def _act(on_critical: str, job: Job) -> None:
-    """What follows from a critical finding."""
+def _handle_critical(on_critical: str, job: Job) -> None:
+    """Ends the job after a critical finding, as `health.on_critical` says."""
     if on_critical == "pause":  # a checkpoint, then the end of the processes
         job.stop(signal.SIGTERM)
     elif on_critical == "stop":

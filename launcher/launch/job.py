@@ -38,7 +38,7 @@ from launcher.spec.run import RunSpec
 
 POLL_S, STOP_S = 0.1, 60.0
 HasBegun = Callable[[bool], bool]
-"""Whether the run has, given whether the new process holds the folder's lock."""
+"""Tells whether the run has begun, given whether the new process holds the folder's lock."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Submitted:
     """Address of the Ray cluster on whose head it runs; None for this machine."""
 
     def wait_until_begun(self, say: OnMessage) -> int | None:
-        """Say what the process prints until the run has begun; its exit code where it ended before that.
+        """Pass on what the process prints until the run has begun; its exit code where it ended before that.
 
         Ctrl-C until then ends the run.
         """
         if isinstance(self.process, subprocess.Popen):
             return _wait_for_job(self.process, say) or None
-        itself = {"pid": self.process.pid, "host": socket.gethostname()}
-        return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == itself), say)
+        expected_holder = {"pid": self.process.pid, "host": socket.gethostname()}
+        return _wait_until_begun(self.process, lambda: self.has_begun(holder(self.folder) == expected_holder), say)
 
 
 def plan(request: StartRequest) -> Page:
@@ -82,8 +82,8 @@ def submit(request: StartRequest) -> Submitted:
     trainer = run.trainer
     config = ["--config-dir", str(request.config_dir)] if request.config_dir else []
     words = [*config, *request.arguments]
-    named = [trainer.run_root, trainer.project_name, trainer.experiment_name or ""]
-    _check_takes_jobs(run.cluster.remote_address, [*words, *named])
+    names = [trainer.run_root, trainer.project_name, trainer.experiment_name or ""]
+    _check_takes_jobs(run.cluster.remote_address, [*words, *names])
     folder = _new_folder(run)
     name = [] if trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     return _submit(folder, [*words, *name], run.cluster.remote_address)
@@ -94,16 +94,16 @@ def resume(folder: Folder, overrides: Sequence[str] = (), from_step: int | None 
     also by its exit code."""
     folder.check()
     cluster = run_of(folder, overrides).cluster
-    at = [] if from_step is None else ["--from", str(from_step)]
-    words = ["--resume", str(folder.path), *at, *overrides]
+    from_option = [] if from_step is None else ["--from", str(from_step)]
+    words = ["--resume", str(folder.path), *from_option, *overrides]
     _check_takes_jobs(cluster.remote_address, words)
     return _submit(folder, words, cluster.remote_address)
 
 
 def resume_sweep(path: Path, parallel: int | None = None) -> Submitted:
     """Go on with a sweep. Raises `Problems` where it is running."""
-    at_a_time = [] if parallel is None else ["--parallel", str(parallel)]
-    process = _start_here(Folder(path), ["--resume", str(path), *at_a_time])
+    parallel_option = [] if parallel is None else ["--parallel", str(parallel)]
+    process = _start_here(Folder(path), ["--resume", str(path), *parallel_option])
     return Submitted(Folder(path), lambda locked: locked, process)
 
 
@@ -113,7 +113,7 @@ def stop(folder: Folder, mode: StopMode = "save", wait_s: float = 60.0) -> str:
 
 
 def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
-    """The events that were logged after the one of that number; all of them by default."""
+    """The events that were logged after the one with the `seq` `after_seq`; all of them by default."""
     return list(LogReader(folder.events, after=after_seq).new())
 
 
@@ -121,11 +121,11 @@ def tail(folder: Folder, after_seq: int = -1) -> list[LoggedEvent]:
 
 
 def _submit(folder: Folder, words: Sequence[str], cluster: str | None) -> Submitted:
-    before, job = folder.next_attempt, slurm.job_of(folder.path)
+    attempt, job = folder.next_attempt, slurm.job_of(folder.path)
 
     def has_begun(locked: bool) -> bool:
         """Once its first attempt has a folder, or once it is in a queue."""
-        return (locked and folder.next_attempt > before) or slurm.job_of(folder.path) != job
+        return (locked and folder.next_attempt > attempt) or slurm.job_of(folder.path) != job
 
     if not cluster:
         return Submitted(folder, has_begun, _start_here(folder, words))
@@ -202,14 +202,14 @@ def _wait_until_begun(process: RunProcess, is_begun: Callable[[], bool], say: On
 
 
 def _say_lines(process: RunProcess, is_ready: Callable[[], bool], say: OnMessage) -> int | None:
-    """Say whole lines until `is_ready`, or until the process has ended: then all lines, and its exit code is
-    returned."""
+    """Pass on whole lines until `is_ready`, then return None; or until the process has ended: then pass on all lines,
+    and return its exit code."""
     while True:
         code = process.poll()  # before the read: a process that has ended has written everything
-        over = code is not None or is_ready()
+        is_over = code is not None or is_ready()
         for line in process.lines(last=code is not None):
             say(line)
-        if over:
+        if is_over:
             return code
         time.sleep(POLL_S)
 

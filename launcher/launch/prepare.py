@@ -26,7 +26,7 @@ from launcher.spec.stored import Prepared
 
 
 def localized(run: RunSpec, found: Prepared) -> RunSpec:
-    """The run with what was found for it. Raises `Problems` where it does not fit."""
+    """The run with the local folders and facts of `found`. Raises `Problems` where its settings do not fit them."""
     try:
         return found.applied_to(run)
     except ValidationError as error:  # the model's folder tells more than its name
@@ -39,10 +39,10 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
     model, reward, show = run.model, run.reward, _phase_view(sinks)
 
     def local(part: RewardModel) -> Reward:
-        return replace(part, path=str(_downloaded(part, show))) if part.on_hub else part
+        return replace(part, path=str(_download(part, show))) if part.on_hub else part
 
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
-        model = replace(model, path=str(_downloaded(model, show)))
+        model = replace(model, path=str(_download(model, show)))
     reward = replace_each(reward, RewardModel, local)
     if problems := [*model.problems(), *reward.problems(), *run.environment.problems()]:
         raise Problems(problems)
@@ -57,7 +57,7 @@ def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
 
 
 def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:
-    """Shows the phase of a run that has no processes yet, and every few seconds a line on the console."""
+    """A function that shows the phase of a run without processes yet, and every few seconds a line on the console."""
     seldom = Seldom()
 
     def show(phase: str, line: str, notes: Sequence[str] = ()) -> None:
@@ -67,10 +67,10 @@ def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:
     return show
 
 
-def _downloaded(wanted: FromHub, show: Callable[..., None]) -> Path:
+def _download(source: FromHub, show: Callable[..., None]) -> Path:
     def show_bytes(progress: Progress) -> None:
-        phase = f"downloading {wanted.path} {100 * progress.done_bytes // max(progress.total_bytes, 1)} %"
+        phase = f"downloading {source.path} {100 * progress.done_bytes // max(progress.total_bytes, 1)} %"
         speed = f"{progress.total_bytes / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
         show(phase, f"{phase} of {speed}", progress.notes)
 
-    return store.find_or_download(wanted, show_bytes).resolve()
+    return store.find_or_download(source, show_bytes).resolve()

@@ -58,7 +58,7 @@ class Needs:
 
 
 def needs(run: RunSpec) -> Needs:
-    """Rough, for memory: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
+    """What `run` needs; memory is estimated: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
     hardware, threads = run.taken, run.engine.cores()
     processes = hardware.processes_per_node
     if not hardware.is_cpu:
@@ -89,27 +89,27 @@ class ResourcePool:
 
     def acquire(self, wanted: Needs) -> Allocation | None:
         """Resources for a run, None while there are not enough. A single run always gets them."""
-        busy = {gpu for place in self.taken for gpu in place.gpus or ()}
+        busy = {gpu for allocation in self.taken for gpu in allocation.gpus or ()}
         free = [gpu for gpu in self.gpus if gpu not in busy]
         if self.taken and not self._fits(wanted, len(free)):
             return None
-        known = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
-        place = Allocation(wanted, tuple(free[: wanted.gpus]) if known else None)
-        self.taken.append(place)
-        return place
+        assignable = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
+        allocation = Allocation(wanted, tuple(free[: wanted.gpus]) if assignable else None)
+        self.taken.append(allocation)
+        return allocation
 
     def release(self, place: Allocation) -> None:
         self.taken.remove(place)
 
     def _fits(self, wanted: Needs, free_gpus: int) -> bool:
-        together = [wanted, *(place.needs for place in self.taken)]
-        unknown_gpus = any(place.needs.gpus and place.gpus is None for place in self.taken)  # takes what there is
-        if any(each.nodes > 1 for each in together) or wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
+        all_needs = [wanted, *(taken.needs for taken in self.taken)]
+        unknown_gpus = any(taken.needs.gpus and taken.gpus is None for taken in self.taken)  # takes what there is
+        if any(each.nodes > 1 for each in all_needs) or wanted.gpus > free_gpus or (unknown_gpus and wanted.gpus):
             return False
         if self.parallel is not None:
             return len(self.taken) < self.parallel
-        cores = sum(each.cores or self.cores for each in together)
-        return cores <= self.cores and sum(each.memory_bytes for each in together) <= self.memory_bytes
+        cores = sum(each.cores or self.cores for each in all_needs)
+        return cores <= self.cores and sum(each.memory_bytes for each in all_needs) <= self.memory_bytes
 
 
 # ---- processes
@@ -161,7 +161,7 @@ class RunProcess:
         return code
 
     def lines(self, *, last: bool) -> list[str]:
-        """Those printed since the last call; `last`: also one that is not ended."""
+        """Lines printed since the last call; with `last` also one without a line end."""
         return list(self._new_lines.read(last=last))
 
     def signal(self, number: int) -> None:
@@ -225,21 +225,21 @@ class Queue:
             changed = [run for run in self.runs if run.process is None and self._start(run)]
             for run in self.runs:
                 run.new_lines = []
-                if run.is_running and self._read(run) and run not in changed:
+                if run.is_running and self._poll_run(run) and run not in changed:
                     changed.append(run)
             return changed
 
     def _start(self, run: QueuedRun) -> bool:
-        place = None if self._requests else self.pool.acquire(run.command.needs)
-        if place is None:
+        allocation = None if self._requests else self.pool.acquire(run.command.needs)
+        if allocation is None:
             return False
-        run.place = place
-        run.process = RunProcess(run.command, gpus=place.gpus, lifeline=True, shared=self._shared)
-        self._deliver(run)  # what arrived while the process was started
+        run.place = allocation
+        run.process = RunProcess(run.command, gpus=allocation.gpus, lifeline=True, shared=self._shared)
+        self._send_requests(run)  # requests that arrived while the process was started
         return True
 
-    def _read(self, run: QueuedRun) -> bool:
-        """Whether it has ended."""
+    def _poll_run(self, run: QueuedRun) -> bool:
+        """Read the run's output. Returns whether it has ended."""
         assert run.process and run.place
         code = run.process.poll()
         run.new_lines = run.process.lines(last=code is not None)
@@ -252,16 +252,16 @@ class Queue:
         return True
 
     def stop(self, number: int) -> None:
-        """Ask all that run to save and end, by this signal, and start no other."""
+        """Ask all running processes to save and end, by this signal, and start no other."""
         self._requests.append(number)
         for run in self.runs:
-            self._deliver(run)
+            self._send_requests(run)
 
     def kill(self) -> None:
-        """A second signal has a run end its processes at once."""
+        """Send a second signal, by which a run ends its processes at once."""
         self.stop(signal.SIGTERM)
 
-    def _deliver(self, run: QueuedRun) -> None:
+    def _send_requests(self, run: QueuedRun) -> None:
         while run.process and run.exit_code is None and run.delivered < len(self._requests):
             run.delivered += 1
             run.process.signal(self._requests[run.delivered - 1])

@@ -27,7 +27,7 @@ UNSET = "nothing"
 DECISIVE = ("data", "model", "reward")
 """Sections of a lock without which the result cannot be the same."""
 COMPARED = (*DECISIVE, "code", "python", "system", "installed", "hardware", "environment")
-_PLACE = ("trainer.run_root", "trainer.project_name", "trainer.experiment_name")  # do not change the result
+_LOCATION_SETTINGS = ("trainer.run_root", "trainer.project_name", "trainer.experiment_name")  # do not change the result
 _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b")
 
 
@@ -57,7 +57,7 @@ class Rerun:
 
     @property
     def refused(self) -> list[Problem]:
-        """Why it would be another run; nothing where only its environment differs."""
+        """A problem for each changed input that decides the result; empty where only the environment differs."""
         why, fix = "is not what the run began with", "--anyway takes it as it is"
         decisive = [one for one in self.differences if one.decides]
         return [Problem(one.what, f"{why}, {one.old} -> {one.new}", fix, "changed") for one in decisive]
@@ -68,28 +68,28 @@ def prepare_rerun(folder: Folder, overrides: Sequence[str]) -> Rerun:
     where it cannot be read, or what it needs is missing."""
     recorded = provenance.read(folder)
     old = start.run_of(folder, [])
-    run = _changed(folder, old, overrides)
-    if problems := _missing(run):
-        raise Problems([*problems, *_where_from(recorded, run)])
+    run = _changed_run(folder, old, overrides)
+    if problems := _missing_inputs(run):
+        raise Problems([*problems, *_download_hints(recorded, run)])
     # what `overrides` change is no change of the environment, unless the old run cannot be compared
-    now = provenance.collect(run if _missing(old) else old, "", "")
-    differences = list(_changes(flat(to_node(old)), flat(to_node(run)), asked=True))
+    now = provenance.collect(run if _missing_inputs(old) else old, "", "")
+    differences = list(_compare(flat(to_node(old)), flat(to_node(run)), asked=True))
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
     differences += [Difference("code", "as the run began", note) for note in code_copy.changes(old, folder)]
-    return Rerun(run, [*differences, *_environment(recorded, now)])
+    return Rerun(run, [*differences, *_environment_changes(recorded, now)])
 
 
 def start_rerun(made: Rerun, typed: Sequence[str], sinks: Sequence[Sink], handle: Handle = no_signals) -> Outcome:
-    """Start it. `typed` are the overrides after `rlrun`."""
+    """Start the repeated run and follow it to its end. `typed` are the words after `rlrun`."""
     return start.start(ready(made.run), typed, sinks, handle)[1]
 
 
-def _missing(run: RunSpec) -> list[Problem]:
+def _missing_inputs(run: RunSpec) -> list[Problem]:
     return [*run.data.problems(), *run.model.problems(), *run.reward.problems(), *run.environment.problems()]
 
 
-def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:
+def _download_hints(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:
     """How to get a downloaded model back."""
     model = recorded.get("model")
     if not run.model.problems() or not isinstance(model, dict) or "repo" not in model:
@@ -98,7 +98,7 @@ def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:
     return [Problem("model", was, fix, "not-found")]
 
 
-def _changed(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
+def _changed_run(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
     node, problems = to_node(old), list[Problem]()
     root, project = folder.path.absolute().parents[1], folder.path.absolute().parent.name
     name = free_name(root, project, f"{folder.path.name[:100]}-rerun")
@@ -122,14 +122,14 @@ def _changed(folder: Folder, old: RunSpec, overrides: Sequence[str]) -> RunSpec:
     return run
 
 
-def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What two locks say differently, what matters most first. A section that the old one lacks is taken to be
-    equal."""
+def _environment_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    """Differences between two locks, those that decide the result first. A section that the old one lacks is taken to
+    be equal."""
     for section in COMPARED:
         decides = section in DECISIVE
         if section in old and not (decides and provenance.same_files(old[section], new[section])):
             before, now = _entries(section, old[section]), _entries(section, new[section])
-            yield from _changes(before, now, decides=decides)
+            yield from _compare(before, now, decides=decides)
 
 
 def _entries(section: str, value: Any) -> dict[str, Any]:
@@ -141,16 +141,16 @@ def _entries(section: str, value: Any) -> dict[str, Any]:
     return {f"{section}.{key}": each for key, each in value.items()}
 
 
-def _changes(
+def _compare(
     old: Mapping[str, Any], new: Mapping[str, Any], *, decides: bool = False, asked: bool = False
 ) -> Iterator[Difference]:
     for key in [*old, *(key for key in new if key not in old)]:
-        if key not in _PLACE and old.get(key) != new.get(key):
+        if key not in _LOCATION_SETTINGS and old.get(key) != new.get(key):
             yield Difference(key, _text(old.get(key)), _text(new.get(key)), decides, asked)
 
 
 def _text(value: Any) -> str:
-    """Short, and enough to tell two apart."""
+    """The value on one line, with digests cut to 12 digits."""
     if isinstance(value, dict):
         return " ".join(map(_text, value.values()))
     if isinstance(value, list):

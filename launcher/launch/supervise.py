@@ -36,13 +36,13 @@ class Interrupted(BaseException):
 
 
 def may_restart(cause: Cause, row: list[Cause], most: int) -> bool:
-    """After the restarts in `row`, between which no checkpoint was written."""
+    """Whether `cause` permits a restart after those of `row`, since which no checkpoint was written; `most` in all."""
     return len(row) < most and (cause.most is None or row.count(cause) < cause.most)
 
 
 def pause_s(restarts: int) -> float:
-    """Seconds before a restart, of a run or a tracker, by how many there were in a row with it: the first at once, then
-    1, 2, 4, ..."""
+    """Seconds to wait before the restart of this number in a row, of a run or a tracker: 0, then 1, 2, 4, ..., at most
+    `LONGEST_PAUSE_S`."""
     return min(2.0 ** (restarts - 2), LONGEST_PAUSE_S) if restarts > 1 else 0.0
 
 
@@ -69,8 +69,8 @@ def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
 
 
 def newest_checkpoint(folder: Folder, engine: Engine | None = None) -> tuple[Path | None, list[Problem]]:
-    """The checkpoint to resume from, None for the beginning, and the faults of newer ones. The run's writer gives the
-    `engine`: what a kill left is removed, or recovered. Raises `Problems` where none verifies."""
+    """The checkpoint to resume from, None for the beginning, and the faults of newer ones. With `engine`, as the run's
+    writer calls it, what a kill left is removed or recovered. Raises `Problems` where none verifies."""
     if engine:
         checkpoints.tidy(folder.checkpoints)
         engine.recover(folder.path)
@@ -81,8 +81,8 @@ def newest_checkpoint(folder: Folder, engine: Engine | None = None) -> tuple[Pat
 
 
 def rollback_to(checkpoint: Path | None, faults: list[Problem], folder: Folder) -> list[Event]:
-    """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults` or, without any, because an
-    earlier one is asked for; an alert for each fault."""
+    """Sets aside the checkpoints that are newer than `checkpoint`, because of their `faults` or, without any, because
+    the user asked for an earlier one. Returns an alert for each fault."""
     step = step_of(checkpoint)
     checkpoints.set_aside_after(folder.checkpoints, step, "damaged" if faults else "aside")
     resumed = f"resumed from {checkpoint.name if checkpoint else 'the beginning'}"
@@ -102,19 +102,19 @@ class Ending:
     why: str
     exit_code: int
     diagnosis: FailureDiagnosis | None = None
-    """Of a fault."""
+    """Of failed processes or an invalid configuration; None for other endings."""
     following: tuple[str, ...] = ()
-    """That of `Ended`."""
+    """The command to suggest next, as in `Ended`."""
 
 
-def _failed(diagnosis: FailureDiagnosis, logs: Path | None = None) -> Ending:
-    its_log = f"; its log is {logs / f'rank-{diagnosis.rank}.log'}" if logs and diagnosis.rank is not None else ""
+def _fault(diagnosis: FailureDiagnosis, logs: Path | None = None) -> Ending:
+    log_note = f"; its log is {logs / f'rank-{diagnosis.rank}.log'}" if logs and diagnosis.rank is not None else ""
     user_error = diagnosis.crash is not None and diagnosis.crash.user_error
-    return Ending("failed", f"{diagnosis.why}{its_log}", 2 if user_error else 1, diagnosis)
+    return Ending("failed", f"{diagnosis.why}{log_note}", 2 if user_error else 1, diagnosis)
 
 
-def _final(ending: Ending, restarts: int) -> Ending:
-    """Of the last attempt, after so many restarts in a row: what was tried, and what a person may do."""
+def _with_advice(ending: Ending, restarts: int) -> Ending:
+    """The ending of the last attempt, whose `why` also says how many restarts were tried, and what the user may do."""
     if ending.diagnosis is None:
         return ending
     cause = ending.diagnosis.cause
@@ -143,89 +143,89 @@ class Supervisor:
 
         Raises `Problems` where the processes cannot be started at all.
         """
-        row: list[Cause] = []
+        causes: list[Cause] = []
         unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
-        asked = StopRequest(self, self.folder)
+        request = StopRequest(self, self.folder)
         with (
-            self.handle(asked),
+            self.handle(request),
             closing(Follower(self.run, self.folder, self.sinks, attempt - 1)) as follower,
         ):
             follower.tell(unheard)
-            first = [*([Resumed(step=step, attempt=attempt, steps=steps)] if follower.next_seq else []), *alerts]
+            first_events = [*([Resumed(step=step, attempt=attempt, steps=steps)] if follower.next_seq else []), *alerts]
             while True:
                 follower.begin(self.folder.next_attempt)
-                follower.tell(first)
-                end = self._attempt(step, follower, asked, len(row))
+                follower.tell(first_events)
+                end = self._run_attempt(step, follower, request, len(causes))
                 try:
-                    again = self._again(step, end, row)
+                    next_start = self._next_start(step, end, causes)
                 except Problems as problems:
-                    end, again = _failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines])), None
-                if again is None:
-                    end = _final(end, len(row))
+                    end, next_start = _fault(_diagnosis(CONFIGURATION, [end.why, *problems.lines])), None
+                if next_start is None:
+                    end = _with_advice(end, len(causes))
                     verdict = follower.health.verdict(follower.state)
                     follower.tell([Ended(how=end.how, why=end.why, following=end.following, verdict=verdict)])
                     crash = end.diagnosis.crash if end.diagnosis else None
                     return Outcome(end.exit_code, follower.state, crash, self.folder.path)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
-                step, first = again
+                step, first_events = next_start
 
     def stop(self, number: int) -> None:
-        self._pass_on(lambda job: job.stop(number))
+        self._forward_stop(lambda job: job.stop(number))
 
     def kill(self) -> None:
-        self._pass_on(lambda job: job.kill())
+        self._forward_stop(lambda job: job.kill())
 
-    def _pass_on(self, call: Callable[[Job], None]) -> None:
+    def _forward_stop(self, call: Callable[[Job], None]) -> None:
         if self._job:
             call(self._job)
         elif self._starting:
             raise Interrupted
 
-    def _attempt(self, step: int, follower: Follower, asked: StopRequest, restarts: int) -> Ending:
-        if not self._pause(pause_s(restarts), follower, asked):
-            return self._stopped(asked.first)
+    def _run_attempt(self, step: int, follower: Follower, request: StopRequest, restarts: int) -> Ending:
+        if not self._pause(pause_s(restarts), follower, request):
+            return self._stopped(request.first)
         logs = self.folder.new_attempt()
         write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
-            end = self._run(step, logs, follower, asked)
+            end = self._run_processes(step, logs, follower, request)
         except Interrupted:
-            end = self._stopped(asked.first)
+            end = self._stopped(request.first)
         except Problems as problems:
             if not restarts:
                 raise
-            end = _failed(_diagnosis(NODE, problems.lines))  # what the run had before is missing now
+            end = _fault(_diagnosis(NODE, problems.lines))  # what the run had before is missing now
         cause, rank = (end.diagnosis.cause.name, end.diagnosis.rank) if end.diagnosis else (end.how, None)
         AttemptEnd(cause, end.why, rank, follower.state.step, time.time()).write(logs)
         return end
 
-    def _pause(self, seconds: float, follower: Follower, asked: StopRequest) -> bool:
+    def _pause(self, seconds: float, follower: Follower, request: StopRequest) -> bool:
         """Wait; False as soon as the run is asked to end."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not asked:
-            asked.look()
+        while time.monotonic() < until and not request:
+            request.look()
             follower.tell([])
             time.sleep(POLL_S)
-        return not asked
+        return not request
 
-    def _run(self, step: int, logs: Path, follower: Follower, asked: StopRequest) -> Ending:
+    def _run_processes(self, step: int, logs: Path, follower: Follower, request: StopRequest) -> Ending:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
-        run, kills = self.run, machine.oom_kill_count()
-        plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
-        watch = StallDetector(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
+        run, ooms = self.run, machine.oom_kill_count()
+        plan, events = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
+        watch = StallDetector(run.cluster.stall_factor, run.cluster.stall_grace_s, events, time.monotonic())
         try:
             self._starting = True
-            if asked:
+            if request:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
-            code = follow(job, run.engine.reader(), follower, watch, asked)
+            code = follow(job, run.engine.reader(), follower, watch, request)
             if code == 0:
                 return self._finished(follower)
             if follower.disk_full:
-                return Ending("failed", f"the disk of {self.folder.path} is full; {self._saved()}; {MAKE_ROOM}", 1)
-            if follower.critical and not asked and run.health.on_critical != "warn":
-                return self._ended_by(follower.critical)
-            kills = machine.oom_kill_count() - kills
-            return self._stopped_by(code, job, asked) or _failed(self._diagnose(code, job, logs, follower, kills), logs)
+                return Ending("failed", f"the disk of {self.folder.path} is full; {self._saved_text()}; {MAKE_ROOM}", 1)
+            if follower.critical and not request and run.health.on_critical != "warn":
+                return self._critical_ending(follower.critical)
+            ooms = machine.oom_kill_count() - ooms
+            return self._stopped_by(code, job, request) or _fault(self._diagnose(code, job, logs, follower, ooms), logs)
         finally:
             self._starting = False  # before the job goes: a signal that arrives now interrupts nothing
             if self._job:
@@ -235,18 +235,18 @@ class Supervisor:
     def _finished(self, follower: Follower) -> Ending:
         step, saved = follower.state.step, checkpoints.newest_first(self.folder.checkpoints)
         unsaved = step > 0 and not (saved and checkpoints.step_of(saved[0]) == step)
-        why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
+        reasons = [f"the last step is not saved; {self._saved_text()}"] if unsaved else []
         verdict = follower.health.verdict(follower.state)
-        shown = follower.health.reasons(learned=verdict.kind == "learned")
-        why += [each.text for each in shown] or ([verdict.text] if verdict.kind == "harmed" else [])
-        fixes = [verdict.fix] if verdict.kind == "harmed" else [each.fix for each in reversed(shown)]
+        findings = follower.health.reasons(learned=verdict.kind == "learned")
+        reasons += [finding.text for finding in findings] or ([verdict.text] if verdict.kind == "harmed" else [])
+        fixes = [verdict.fix] if verdict.kind == "harmed" else [finding.fix for finding in reversed(findings)]
         settings = {word.partition("=")[0]: word for fix in fixes for word in leading_arguments(fix)}
-        following = ("rerun", *settings.values()) if settings else ("logs",) if shown else ()
-        return Ending("finished", "; ".join(why), 0, following=following)
+        following = ("rerun", *settings.values()) if settings else ("logs",) if findings else ()
+        return Ending("finished", "; ".join(reasons), 0, following=following)
 
-    def _ended_by(self, alert: Alert) -> Ending:
-        """By a critical finding, as `health.on_critical` asks for."""
-        why = f"{alert.rule} at step {alert.step}: {alert.text}; {self._saved()}"
+    def _critical_ending(self, alert: Alert) -> Ending:
+        """The ending by a critical finding, as `health.on_critical` asks for."""
+        why = f"{alert.rule} at step {alert.step}: {alert.text}; {self._saved_text()}"
         if self.run.health.on_critical == "pause":
             settings = leading_arguments(alert.fix)
             refused = any(not is_free(word.partition("=")[0]) for word in settings)  # by train --resume
@@ -255,16 +255,16 @@ class Supervisor:
         return Ending("failed", f"stopped by {why}", 1, following=("logs",))
 
     def _stopped(self, number: int, how: str = "") -> Ending:
-        return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)
+        return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved_text()}", 128 + number)
 
-    def _saved(self) -> str:
+    def _saved_text(self) -> str:
         saved = checkpoints.newest_first(self.folder.checkpoints)
         return f"checkpoints/{saved[0].name} is the newest checkpoint" if saved else "nothing is saved yet"
 
-    def _stopped_by(self, code: int, job: Job, asked: StopRequest) -> Ending | None:
-        """Of a job that was asked to stop and ended with `code`; None where it ended by a fault."""
-        if asked:
-            return self._stopped(asked.first, "" if code == 128 + asked.first else ", ended at once")
+    def _stopped_by(self, code: int, job: Job, request: StopRequest) -> Ending | None:
+        """The ending of a job that was asked to stop and exited with `code`; None where it ended by a fault."""
+        if request:
+            return self._stopped(request.first, "" if code == 128 + request.first else ", ended at once")
         number = code - 128 if code >= 128 else -code
         if number in SIGNALS:  # the process itself was asked to stop, or before its handler was installed
             return self._stopped(number, f" to rank {job.failed_rank()}")
@@ -284,19 +284,19 @@ class Supervisor:
         others = (left(other) for other in range(self.run.taken.processes) if other != rank)
         return diagnose(failed, others, lost, oom_kills)
 
-    def _again(self, step: int, end: Ending, row: list[Cause]) -> tuple[int, list[Event]] | None:
-        """The step to resume after, and the first events then; None where the run ends. `row` are the restarts since
-        the last checkpoint. Raises `Problems` where there is nothing to resume from."""
+    def _next_start(self, step: int, end: Ending, causes: list[Cause]) -> tuple[int, list[Event]] | None:
+        """The step to resume after, and the next attempt's first events; None where the run ends. `causes` are those of
+        the restarts since the last checkpoint. Raises `Problems` where there is nothing to resume from."""
         most = self.run.trainer.max_restarts
         if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
         newest, faults = newest_checkpoint(self.folder, self.run.engine)
         if step_of(newest) > step:
-            row.clear()
-        if not may_restart(end.diagnosis.cause, row, most):
+            causes.clear()
+        if not may_restart(end.diagnosis.cause, causes, most):
             return None
         check_unchanged(self.run, self.folder)
-        row.append(end.diagnosis.cause)
+        causes.append(end.diagnosis.cause)
         alerts = rollback_to(newest, faults, self.folder)
         step, cause = step_of(newest), end.diagnosis.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]

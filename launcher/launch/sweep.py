@@ -107,63 +107,63 @@ def plan(
     overrides: Sequence[str],
     config_dir: Path | None,
     check: Check = refusals,
-    watch: OnCount = lambda done, every: None,
+    watch: OnCount = lambda done, all_points: None,
 ) -> list[Planned]:
     """Every point, resolved and checked. Raises `Problems` where the overrides make no points."""
-    every = points(overrides, groups(config_dir if config_dir and config_dir.is_dir() else None))
-    names, known, found = names_of(every), dict[str, list[Problem]](), list[Planned]()
-    for name, point in zip(names, every, strict=True):
-        watch(len(found), len(every))
+    all_points = points(overrides, groups(config_dir if config_dir and config_dir.is_dir() else None))
+    names, problems_by_run, planned = names_of(all_points), dict[str, list[Problem]](), list[Planned]()
+    for name, point in zip(names, all_points, strict=True):
+        watch(len(planned), len(all_points))
         try:
             run = run_of(point.overrides, config_dir)
-        except Problems as wrong:
-            found.append(Planned(point, name, None, wrong.problems))
+        except Problems as invalid:
+            planned.append(Planned(point, name, None, invalid.problems))
             continue
-        alike = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither matters to any check
-        if alike not in known:
-            known[alike] = check(run)
-        found.append(Planned(point, name, run, known[alike]))
-    return found
+        key = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither matters to any check
+        if key not in problems_by_run:
+            problems_by_run[key] = check(run)
+        planned.append(Planned(point, name, run, problems_by_run[key]))
+    return planned
 
 
 def problems(planned: Sequence[Planned]) -> list[Problem]:
-    """Every problem once, after the overrides of the points that have it, or without any where all have it."""
+    """Every problem once; its `where` begins with the overrides of the points that have it, unless all have it."""
     holders: dict[Problem, list[Point]] = {}
-    for each in planned:
-        for problem in dict.fromkeys(each.problems):
-            holders.setdefault(problem, []).append(each.point)
-    every = [each.point for each in planned]
+    for plan in planned:
+        for problem in dict.fromkeys(plan.problems):
+            holders.setdefault(problem, []).append(plan.point)
+    all_points = [plan.point for plan in planned]
     return [
         replace(problem, where=": ".join(filter(None, (label, problem.where))))
-        for problem, of in holders.items()
-        for label in _labels(of, every)
+        for problem, affected in holders.items()
+        for label in _labels(affected, all_points)
     ]
 
 
-def _labels(of: Sequence[Point], every: Sequence[Point]) -> list[str]:
-    """The overrides that these points and no others share; each point's own where there are none."""
-    common = {key: value for key, value in of[0].differs.items() if all(p.differs[key] == value for p in of)}
-    same = [point for point in every if common.items() <= point.differs.items()]
-    return [Point((), common).label] if len(same) == len(of) else [point.label for point in of]
+def _labels(subset: Sequence[Point], all_points: Sequence[Point]) -> list[str]:
+    """One label of the overrides that `subset` and no other points share; each point's own where there are none."""
+    common = {key: value for key, value in subset[0].differs.items() if all(p.differs[key] == value for p in subset)}
+    same = [point for point in all_points if common.items() <= point.differs.items()]
+    return [Point((), common).label] if len(same) == len(subset) else [point.label for point in subset]
 
 
 def names_of(every: Sequence[Point]) -> list[str]:
-    """`lr_1e-06-seed_0` for each point; the choice of a group is named by its value."""
+    """A unique name for each point, `lr_1e-06-seed_0`; the choice of a config group is named by its value alone."""
     keys = list(every[0].differs)
-    short = {key: _shortest(key, keys) for key in keys}
-    found: list[str] = []
+    short = {key: _shortest_suffix(key, keys) for key in keys}
+    names: list[str] = []
     for number, point in enumerate(every, start=1):
         parts = [f"{short[key]}_{_safe(value)}" if short[key] else _safe(value) for key, value in point.differs.items()]
         whole = name = "-".join(parts) or "only"
-        taken = {other.lower() for other in found}
+        taken = {other.lower() for other in names}
         while len(name) > NAME or name.lower() in taken:
             name, number = f"{whole[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
-def _shortest(key: str, keys: Sequence[str]) -> str:
-    """The shortest end of a setting's name that no other has."""
+def _shortest_suffix(key: str, keys: Sequence[str]) -> str:
+    """The fewest last parts of a setting's name that no other key ends with; empty for a config group."""
     parts = key.split(".")
     if len(parts) == 1:
         return "seed" if key == "seed" else ""
@@ -183,10 +183,10 @@ def begin(overrides: Sequence[str], config_dir: Path | None, planned: Sequence[P
     runs = [(each, each.run) for each in planned if each.run]
     trainer, labels = runs[0][1].trainer, {run.label for _, run in runs}
     base = (trainer.experiment_name or (labels.pop() if len(labels) == 1 else "sweep"))[:BASE]
-    path = _take(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
+    path = _new_folder(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
     sweep = Sweep(path, list(overrides), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
     sweep.points = [
-        SweepEntry(each.name, dict(each.point.differs), _named(each.point.overrides, f"{path.name}-{each.name}"),
+        SweepEntry(each.name, dict(each.point.differs), _with_name(each.point.overrides, f"{path.name}-{each.name}"),
               f"{path.name}-{each.name}", needs(run))
         for each, run in runs
     ]  # fmt: skip
@@ -194,12 +194,12 @@ def begin(overrides: Sequence[str], config_dir: Path | None, planned: Sequence[P
     return sweep
 
 
-def _named(overrides: Sequence[str], name: str) -> list[str]:
-    kept = [word for word in overrides if word.lstrip("+").partition("=")[0] != "trainer.experiment_name"]
-    return [*kept, f"trainer.experiment_name={name}"]
+def _with_name(overrides: Sequence[str], name: str) -> list[str]:
+    others = [word for word in overrides if word.lstrip("+").partition("=")[0] != "trainer.experiment_name"]
+    return [*others, f"trainer.experiment_name={name}"]
 
 
-def _take(project: Path, base: str) -> Path:
+def _new_folder(project: Path, base: str) -> Path:
     """A new folder; two sweeps that begin at once get different ones."""
     project.mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in count(1):
@@ -216,8 +216,8 @@ def find(name: str, root: Path) -> Path | None:
 
     Raises `Problems` where several have that name.
     """
-    found = store.named(name, root, FILE)
-    return found.path if found else None
+    folder = store.named(name, root, FILE)
+    return folder.path if folder else None
 
 
 def read(path: Path) -> Sweep:
@@ -275,7 +275,7 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> N
     points_now = views(sweep)
     runs = _queue_points(sweep, points_now, queue)
     readers = {number: store.RunReader(view.folder.events) for number, view in enumerate(points_now)}
-    looked = 0.0
+    looked_at = 0.0
     while not queue.is_done:
         changed = queue.advance()
         for number, run in runs.items():
@@ -283,8 +283,8 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> N
                 status, why = _status(run, sweep.log_of(sweep.points[number]), request)
                 sweep.set(number, status=status, exit_code=run.exit_code, why=why)
                 points_now[number].entry = sweep.points[number]
-        if changed or time.monotonic() - looked >= LOOK_S:
-            looked = time.monotonic()
+        if changed or time.monotonic() - looked_at >= LOOK_S:
+            looked_at = time.monotonic()
             for number, run in runs.items():
                 if run in changed and run.exit_code is not None:
                     points_now[number].state = store.see(points_now[number].folder).state
@@ -296,7 +296,7 @@ def _drive(sweep: Sweep, queue: Queue, request: StopRequest, show: OnViews) -> N
 
 
 def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> dict[int, QueuedRun]:
-    """The points that are not done, by their numbers; statuses of an earlier drive are dropped."""
+    """Queues the points that are not done; returns them by their indices. Statuses of an earlier drive are dropped."""
     runs: dict[int, QueuedRun] = {}
     for number, view in enumerate(points_now):
         done = view.state.status == "finished"
@@ -311,8 +311,8 @@ def _queue_points(sweep: Sweep, points_now: Sequence[View], queue: Queue) -> dic
 
 def _command(sweep: Sweep, view: View) -> RunCommand:
     config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
-    again = view.folder.spec.is_file() and view.folder.has_results()
-    words = ["--resume", str(view.folder.path)] if again else [*config, *view.entry.words]
+    resumes = view.folder.spec.is_file() and view.folder.has_results()
+    words = ["--resume", str(view.folder.path)] if resumes else [*config, *view.entry.words]
     return RunCommand(tuple(words), sweep.log_of(view.entry), sweep.folder, view.entry.needs)
 
 
@@ -332,9 +332,9 @@ def _status(run: QueuedRun, log: Path, request: StopRequest) -> tuple[Status, st
 
 
 def views(sweep: Sweep) -> list[View]:
-    """Every point with the state of its run, as a sweep that was killed could not record it."""
-    driven = holder(Folder(sweep.path)) is not None
-    found = []
+    """Every point with the state of its run, which counts more: a sweep that was killed could not record it."""
+    is_driven = holder(Folder(sweep.path)) is not None
+    points_now = []
     for entry in sweep.points:
         folder = sweep.run_of(entry)
         state = store.see(folder).state if folder.spec.is_file() else RunState()
@@ -342,7 +342,7 @@ def views(sweep: Sweep) -> list[View]:
             entry = replace(entry, status="finished", why="")
         elif entry.status == "running" and state.status in ("failed", "stopped"):
             entry = replace(entry, status=state.status, why=state.why)
-        elif entry.status == "running" and not driven:
+        elif entry.status == "running" and not is_driven:
             entry = replace(entry, status="waiting")
-        found.append(View(entry, folder, state))
-    return found
+        points_now.append(View(entry, folder, state))
+    return points_now

@@ -39,7 +39,7 @@ class TrackerProcess:
         """Whether everything has arrived; known at the end."""
 
     def look(self, now: float) -> None:
-        """Start it, where it does not run and should."""
+        """Start the process where it does not run and its pause is over."""
         if self._process and (code := self._process.poll()) is not None:
             self._process = None
             self._next_at = float("inf") if code == CANNOT_WORK else now + pause_s(self._starts)
@@ -65,7 +65,7 @@ class TrackerProcess:
             self._process.stdin.close()
 
     def wait(self, until: float) -> None:
-        """Until it has exited, at most until then; it is killed after that."""
+        """Wait for the exit of the process, which is killed at the monotonic time `until`."""
         if not self._process:
             return
         try:
@@ -77,7 +77,7 @@ class TrackerProcess:
 
 
 class TrackerProcesses:
-    """A sink of the run that looks after its trackers; events they read from the log."""
+    """A sink of the run that keeps its tracker processes running; they read events from the log."""
 
     def __init__(self, names: Sequence[str], folder: Folder) -> None:
         logs = folder.path / "logs"
@@ -88,7 +88,7 @@ class TrackerProcesses:
         self.processes = [TrackerProcess(name, folder, out) for name, out in zip(names, self._outputs, strict=True)]
         self._looked_at = -LOOK_S
         self.state = RunState()
-        """The latest one."""
+        """The latest state of the run."""
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         self.state, now = state, time.monotonic()
@@ -98,7 +98,7 @@ class TrackerProcesses:
                 process.look(now)
 
     def close(self) -> None:
-        """Returns once all have exited, at the latest after `FINISH_S` and a moment."""
+        """End the trackers; returns once all have exited, at the latest after `FINISH_S` and a moment."""
         for process in self.processes:
             process.finish()
         until = time.monotonic() + FINISH_S + KILLED_S
@@ -123,9 +123,9 @@ def tracked(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Iterator[lis
     finally:
         processes.close()
         late = [process.name for process in processes.processes if not process.complete]
-        write_all(sinks, processes.state, [], [_late(name, folder) for name in late])
+        write_all(sinks, processes.state, [], [_late_line(name, folder) for name in late])
 
 
-def _late(name: str, folder: Folder) -> str:
+def _late_line(name: str, folder: Folder) -> str:
     fix = f"rlrun track {folder.path} --to {name} sends the rest"
     return f"{name}: not everything has arrived, see logs/tracker-{name}.log; {fix}"

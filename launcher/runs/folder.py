@@ -1,4 +1,4 @@
-"""A run's folder: its files, who may write it, its attempts, and what the last one reported unheard.
+"""A run's folder: its files, the lock of its writer, its attempts, and what the last one reported without a writer.
 
 runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl summary.json console.log
                               checkpoints/ code/ eval_logs/
@@ -34,9 +34,9 @@ from launcher.spec.engine import EventReader
 
 _EVALUATION = re.compile(r"eval_step_[0-9]{4,18}\.json")
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
-LOGGED = b"origin: logger\n"  # the beginning of spec.yaml of what no engine of ours trains
+LOGGED = b"origin: logger\n"  # begins the spec.yaml of a run that a script of another program reports
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
-ENDED = "ended.json"  # there, once it has ended: `AttemptEnd`
+ENDED = "ended.json"  # in an attempt's folder, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
 LARGEST_PID = 2**31 - 1
 
@@ -81,31 +81,31 @@ class Folder:
                 raise Problems(Problem("trainer.run_root", got, "use that one as run_root", "not-permitted"))
 
     def check(self) -> None:
-        """Raises `Problems` where files would be written elsewhere: a copied folder may hold links and pipes."""
+        """Raises `Problems` where a link or pipe, which a copied folder may hold, would be written through."""
         folders = (self.path / "logs", self.code, self.trackers, self.evaluations)
         files = (
             self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
             self.refused, self.detached, *folders,
         )  # fmt: skip
-        fix, found = "replace it by the file or folder itself", list[Problem]()
+        fix, problems = "replace it by the file or folder itself", list[Problem]()
         for path in files:
             if path.is_symlink():
-                found.append(Problem(str(path), "is a link", fix, "not-permitted"))
+                problems.append(Problem(str(path), "is a link", fix, "not-permitted"))
             elif path.exists() and not (path.is_dir() if path in folders else path.is_file()):  # a pipe, a device
                 what = "folder" if path in folders else "file"
-                found.append(Problem(str(path), f"is not a {what}", fix, "not-permitted"))
-        if found:
-            raise Problems(found)
+                problems.append(Problem(str(path), f"is not a {what}", fix, "not-permitted"))
+        if problems:
+            raise Problems(problems)
 
     def attempts(self) -> list[Path]:
         """Folders of the process logs, first attempt first."""
-        found = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
-        return sorted(found, key=_number_of)
+        folders = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
+        return sorted(folders, key=_number_of)
 
     @property
     def next_attempt(self) -> int:
-        before = self.attempts()
-        return _number_of(before[-1]) + 1 if before else 1
+        attempts = self.attempts()
+        return _number_of(attempts[-1]) + 1 if attempts else 1
 
     def new_attempt(self) -> Path:
         logs = self.path / "logs" / f"attempt_{self.next_attempt}"
@@ -114,16 +114,16 @@ class Folder:
         return logs
 
     def write_evaluation(self, step: int, text: str, keep: int | None) -> Path | None:
-        """`eval_logs/eval_step_0010.json`; of more than `keep` those of the first steps are deleted. Returns the file;
-        None where it cannot be written."""
+        """Writes `eval_logs/eval_step_0010.json`, and deletes those of the first steps if there are more than `keep`.
+        Returns the file; None where it cannot be written."""
         path = self.evaluations / f"eval_step_{step:04}.json"
         try:
             self.evaluations.mkdir(mode=0o700, exist_ok=True)
             write_atomic(path, text)
         except OSError:
             return None
-        found = [file for file in self.evaluations.iterdir() if _EVALUATION.fullmatch(file.name)]
-        for old in sorted(found, key=lambda file: int(file.stem[len("eval_step_") :]))[: -keep if keep else 0]:
+        evaluations = [file for file in self.evaluations.iterdir() if _EVALUATION.fullmatch(file.name)]
+        for old in sorted(evaluations, key=lambda file: int(file.stem[len("eval_step_") :]))[: -keep if keep else 0]:
             old.unlink(missing_ok=True)
         return path
 
@@ -143,10 +143,10 @@ class Lock:
     """
 
     def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S, *, named: bool = True) -> None:
-        """Raises `Problems` where another process holds it. Whoever is `named` gets the signals of `rlrun stop`."""
+        """Raises `Problems` where another process holds it. A `named` holder gets the signals of `rlrun stop`."""
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         give_up = time.monotonic() + wait_s
-        while not self._taken():
+        while not self._try_lock():
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
                 raise Problems(in_use(folder))
@@ -155,7 +155,7 @@ class Lock:
         if named:
             os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
-    def _taken(self) -> bool:
+    def _try_lock(self) -> bool:
         with suppress(BlockingIOError):
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -169,8 +169,8 @@ class Lock:
 
 
 def holder(folder: Folder) -> dict[str, int | str] | None:
-    """Process id and host of the run's writer; None when nobody writes it. Nothing is known of the writer of another
-    user's run, whose lock cannot be opened; where it is not known whether there is one, there may be."""
+    """`pid` and `host` of the run's writer; None when nobody writes it. Empty where its lock names none, and where it
+    belongs to another user and cannot be opened, unless it is known to be free."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except PermissionError:
@@ -180,7 +180,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _named_in(os.pread(descriptor, 4096, 0))
+        return _parse_holder(os.pread(descriptor, 4096, 0))
     except OSError:
         return None
     finally:
@@ -188,8 +188,8 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     return None
 
 
-def _named_in(text: bytes) -> dict[str, int | str]:
-    """Whom the file names; nothing where it names no process, as its holder has only just locked it."""
+def _parse_holder(text: bytes) -> dict[str, int | str]:
+    """`pid` and `host` in the text of a lock; empty where it names no process, as just after it was locked."""
     with suppress(ValueError, KeyError, TypeError):
         node = parse_json(text)
         pid, host = node["pid"], node["host"]
@@ -199,14 +199,14 @@ def _named_in(text: bytes) -> dict[str, int | str]:
 
 
 def writer_here(folder: Folder) -> int | None:
-    """The lock's holder itself where it runs on this machine, not only processes that it left behind.
+    """Process id of the lock's holder where it runs on this machine; None where only processes that it started hold it.
 
-    It has the file open: else the number is that of a process that began since, or somebody wrote it there.
+    The holder has the file open; else the number belongs to a process that began later, or was written by hand.
     """
-    who = holder(folder)
-    if not who or who["host"] != socket.gethostname():
+    owner = holder(folder)
+    if not owner or owner["host"] != socket.gethostname():
         return None
-    pid = int(who["pid"])
+    pid = int(owner["pid"])
     return pid if machine.has_open(pid, folder.path / ".lock") else None
 
 
@@ -215,9 +215,9 @@ def writer_lives(folder: Folder) -> bool:
 
 
 def in_use(folder: Folder) -> Problem:
-    """Why this process may not write it now."""
-    who = holder(folder) or {}
-    got = f"is being written by process {who.get('pid', '?')} on {who.get('host', 'another host')}"
+    """The problem that another process is writing `folder`."""
+    owner = holder(folder) or {}
+    got = f"is being written by process {owner.get('pid', '?')} on {owner.get('host', 'another host')}"
     return Problem(folder.name, got, f"rlrun stop {folder.path} would end it", "in-use")
 
 
@@ -236,29 +236,29 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
 
 
 def free_name(root: Path, project: str, label: str) -> str:
-    """`label-1`, or with the next number that no folder has."""
+    """`label-1`, or with the first number that no folder of the project has."""
     taken = {path.name for path in (root / project).glob(f"{label}-*")}
     return next(name for number in count(1) if (name := f"{label}-{number}") not in taken)
 
 
 def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
-    """What the last attempt reported after the launcher was gone, so that the event log lacks it.
+    """Events that the last attempt reported after the launcher was gone, so that the event log lacks them.
 
-    `reader` makes events of the lines of rank 0; of each kind, the first ones are in the event log. The attempt's
-    folder holds the `seq` of its first event.
+    `reader` makes events of the lines of rank 0. As many of each type as the event log has of this attempt are skipped;
+    the attempt's folder holds the `seq` of its first event.
     """
     logs = (folder.attempts() or [folder.path])[-1]
-    log, begin = logs / "rank-0.log", logs / FIRST_SEQ
-    if not (log.is_file() and begin.is_file()):  # of no attempt yet, or one that was killed as it began
+    log, first_seq_file = logs / "rank-0.log", logs / FIRST_SEQ
+    if not (log.is_file() and first_seq_file.is_file()):  # of no attempt yet, or one that was killed as it began
         return []
-    since = LogReader(folder.events, after=_first_seq(begin) - 1).new()
-    logged = [each.event for each in since if not isinstance(each.event, LAUNCHER_EVENTS)]
-    heard = Counter(type(event) for event in logged if not is_damage(event))
-    damaged = len(logged) - heard.total()  # lines, each of which was one event
+    entries = LogReader(folder.events, after=_read_first_seq(first_seq_file) - 1).new()
+    logged = [entry.event for entry in entries if not isinstance(entry.event, LAUNCHER_EVENTS)]
+    logged_counts = Counter(type(event) for event in logged if not is_damage(event))
+    damaged = len(logged) - logged_counts.total()  # unreadable lines, each of which was one event
     unheard = []
-    for event in _reported(log, reader):
-        if heard[type(event)]:
-            heard[type(event)] -= 1
+    for event in _parse_log(log, reader):
+        if logged_counts[type(event)]:
+            logged_counts[type(event)] -= 1
         elif damaged:
             damaged -= 1
         else:
@@ -266,14 +266,14 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     return unheard
 
 
-def _first_seq(file: Path) -> int:
-    """0, for the whole log, where a kill or a hand left no such number."""
+def _read_first_seq(file: Path) -> int:
+    """The number in the file; 0, for the whole log, where there is none."""
     with suppress(OSError, ValueError):
         return int(read_file(file, most=64))
     return 0
 
 
-def _reported(log: Path, reader: EventReader) -> Iterator[Event]:
+def _parse_log(log: Path, reader: EventReader) -> Iterator[Event]:
     for line in NewLines(log).read():
         yield from reader.feed(line)
 
@@ -286,7 +286,7 @@ class AttemptEnd:
     """finished, stopped, or the name of a `Cause`."""
     why: str
     rank: int | None
-    """The process that ended by it; None where it was no single one."""
+    """The process that failed; None where it was no single one."""
     step: int
     """The last step that it reported."""
     at: Annotated[float, Interval(ge=0, lt=YEAR_9999)]
@@ -300,7 +300,7 @@ class AttemptEnd:
 class Attempt:
     name: str
     ended: AttemptEnd | None
-    """None while it goes on, and where the launcher was killed with it."""
+    """None while the attempt runs, and where the launcher was killed with it."""
 
 
 def read_attempts(folder: Folder) -> list[Attempt]:

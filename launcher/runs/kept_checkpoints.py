@@ -1,4 +1,4 @@
-"""A run's checkpoints, as a person asks for them: which there are, and which is best."""
+"""A run's checkpoints, as a user asks for them: which there are, and which is best."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Kept:
     """When it was written, in Unix seconds."""
     bytes: int
     faults: tuple[Problem, ...] | None
-    """What is wrong with it; None where nobody looked."""
+    """What is wrong with it; None where it was not verified."""
     metrics: Mapping[str, float]
     """What validation measured of it, and the step's score in training."""
     judged: tuple[str, float] | None
-    """The metric that says how good it is; None where its step was not validated."""
+    """Name and value of the metric that ranks it; None where its step was not validated."""
     newest: bool = False
     """The newest that verifies: the one that training goes on from."""
     best: bool = False
@@ -53,27 +53,27 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     Raises `Problems` where no checkpoint has that metric. With `verify` false nothing is hashed, and newest and best
     are those that would be if all verify.
     """
-    wanted = metric or own_metric(folder)
-    found = _listed(folder, wanted, verify)
-    measured = sorted({name for one in found for name in validation(one.metrics)})
-    if metric and found and metric not in measured:
+    ranking_metric = metric or own_metric(folder)
+    listed = _list_checkpoints(folder, ranking_metric, verify)
+    measured = sorted({name for one in listed for name in validation(one.metrics)})
+    if metric and listed and metric not in measured:
         got, fix = f"no checkpoint has {short_repr(metric)}", suggest(metric, measured)
         raise Problems(Problem("--metric", got, fix, "not-found"))
-    good = [one for one in found if not one.faults]
-    grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
+    good = [one for one in listed if not one.faults]
+    grades = {one.step: grade(validation(one.metrics), ranking_metric) for one in good}
     ranked = sorted((value, step) for step, value in grades.items() if value is not None)
     newest, best = good[0].step if good else None, ranked[-1][1] if ranked else None
-    return [replace(one, newest=one.step == newest, best=one.step == best) for one in found]
+    return [replace(one, newest=one.step == newest, best=one.step == best) for one in listed]
 
 
 def best(folder: Folder, metric: str | None = None) -> Kept:
     """The best checkpoint that verifies. Raises `Problems` where there is none."""
-    found = kept(folder, metric)
-    chosen = next((one for one in found if one.best), None)
+    candidates = kept(folder, metric)
+    chosen = next((one for one in candidates if one.best), None)
     if chosen is None:
-        every = [fault for one in found for fault in one.faults or ()]
-        faults = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in every]
-        measured = any(validation(one.metrics) for one in found)
+        all_faults = [fault for one in candidates for fault in one.faults or ()]
+        faults = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in all_faults]
+        measured = any(validation(one.metrics) for one in candidates)
         why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
         fix = "use a trainer.test_freq that divides trainer.save_freq"
         raise Problems([Problem(folder.name, why, fix, "not-found"), *faults])
@@ -82,32 +82,32 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
 
 def newest(folder: Folder) -> Kept:
     """The newest checkpoint that verifies. Raises `Problems` where there is none."""
-    found, faults = checkpoints.newest_verified(folder.checkpoints)
-    if found is None:
+    path, faults = checkpoints.newest_verified(folder.checkpoints)
+    if path is None:
         got, fix = "has no checkpoint that verifies", "use a run that saved one"
         raise Problems([Problem(folder.name, got, fix, "not-found"), *faults])
-    return _verified(folder, checkpoints.step_of(found))
+    return _verified_checkpoint(folder, checkpoints.step_of(path))
 
 
 def of_step(folder: Folder, step: int, option: str = "--step") -> Kept:
     """The checkpoint of a step, as `option` asks. Raises `Problems` where there is none or it does not verify."""
-    every = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
-    if step not in every:
-        fix = f"it has {', '.join(map(str, reversed(every))) or 'none'}"
+    path_by_step = {checkpoints.step_of(path): path for path in checkpoints.newest_first(folder.checkpoints)}
+    if step not in path_by_step:
+        fix = f"it has {', '.join(map(str, reversed(path_by_step))) or 'none'}"
         raise Problems(Problem(option, f"{folder.name} has no checkpoint of step {step}", fix, "not-found"))
-    if faults := checkpoints.faults(every[step]):
+    if faults := checkpoints.faults(path_by_step[step]):
         got = f"the checkpoint of step {step} does not verify"
         raise Problems([Problem(option, got, "use another", "bad-file"), *faults])
-    return _verified(folder, step)
+    return _verified_checkpoint(folder, step)
 
 
-def _verified(folder: Folder, step: int) -> Kept:
-    found = _listed(folder, own_metric(folder), verify=False)
-    return next(replace(one, faults=()) for one in found if one.step == step)
+def _verified_checkpoint(folder: Folder, step: int) -> Kept:
+    listed = _list_checkpoints(folder, own_metric(folder), verify=False)
+    return next(replace(one, faults=()) for one in listed if one.step == step)
 
 
 def own_metric(folder: Folder) -> str | None:
-    """What the run itself ranks its checkpoints by."""
+    """The metric by which the run itself ranks its checkpoints, `trainer.best_metric`."""
     metric = stored_setting(folder, "trainer", "best_metric")
     return metric if isinstance(metric, str) else None
 
@@ -120,7 +120,7 @@ def stored_setting(folder: Folder, group: str, name: str) -> Any:
         return None
 
 
-def _listed(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:
+def _list_checkpoints(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:
     steps: dict[int, Mapping[str, float]] = {}
     saved_at: dict[int, float] = {}
     for event in events_of(folder.events):
@@ -128,24 +128,24 @@ def _listed(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:
             steps[event.step] = event.metrics
         elif isinstance(event, Saved):
             saved_at[event.step] = event.at
-    found = []
+    listed = []
     for path in checkpoints.newest_first(folder.checkpoints):
         step = checkpoints.step_of(path)
         measured = validation(checkpoints.validated(path) or steps.get(step, {}))
         score = main_score(steps.get(step, {}))
         files = [file.stat() for file in path.rglob("*") if file.is_file()]
         written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
-        found.append(
+        listed.append(
             Kept(
                 step=step, path=path, at=saved_at.get(step, written), bytes=sum(file.st_size for file in files),
                 faults=tuple(checkpoints.faults(path)) if verify else None,
-                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=_judged(measured, metric),
+                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=_score_by(measured, metric),
             )
         )  # fmt: skip
-    return found
+    return listed
 
 
-def _judged(measured: Mapping[str, float], metric: str | None) -> tuple[str, float] | None:
+def _score_by(measured: Mapping[str, float], metric: str | None) -> tuple[str, float] | None:
     if metric is None:
         return held_out_score(measured)
     return (metric, measured[metric]) if metric in measured else None

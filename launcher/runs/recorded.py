@@ -1,4 +1,4 @@
-"""What a run has written, for programs: its state, and tables of its metrics, samples and checkpoints."""
+"""A run's results, for programs: its state, and tables of its metrics, samples and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.runs.kept_checkpoints import Kept
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run as its folder tells it. Tables are lists of rows: `pandas.DataFrame(run.metrics())`."""
+    """A run as its folder records it. Tables are lists of rows: `pandas.DataFrame(run.metrics())`."""
 
     folder: Folder
     state: RunState
@@ -41,8 +41,8 @@ class RecordedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting, as in spec.yaml. Raises OSError or ValueError where it cannot be read."""
-        found: dict[str, Any] = parse_yaml(read_file(self.folder.spec))
-        return found
+        settings: dict[str, Any] = parse_yaml(read_file(self.folder.spec))
+        return settings
 
     def metrics(self) -> list[dict[str, float]]:
         """A row for each step, in order: `step`, `at` (Unix seconds) and each metric that was measured in it."""
@@ -53,8 +53,8 @@ class RecordedRun:
         """A row for each logged answer to a held-out prompt: step, data_source, prompt, response, ground_truth, score,
         and episodes, its turns where there is an environment.
         `trainer.log_val_generations` says how many there are for each validation."""
-        found = (event for event in events_of(self.folder.events) if isinstance(event, Sample))
-        return [{name: value for name, value in asdict(event).items() if name != "at"} for event in found]
+        samples = (event for event in events_of(self.folder.events) if isinstance(event, Sample))
+        return [{name: value for name, value in asdict(event).items() if name != "at"} for event in samples]
 
     def checkpoints(self) -> list[Kept]:
         """The checkpoints that it kept, the newest first, hashed and compared with their manifests."""

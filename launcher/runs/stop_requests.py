@@ -32,11 +32,11 @@ class Stoppable(Protocol):
 
 
 class StopRequest:
-    """The first signal stops `job`, any other kills it; a mode in the folder counts as SIGTERM."""
+    """The first signal asks `job` to save and end, any other kills it; a request in the folder counts as SIGTERM."""
 
     def __init__(self, job: Stoppable, folder: Folder) -> None:
         self._job, self._folder = job, folder
-        self._looked = 0.0
+        self._looked_at = 0.0
         self.signals: list[int] = []
 
     def __bool__(self) -> bool:
@@ -55,9 +55,9 @@ class StopRequest:
 
     def look(self) -> None:
         """Handle a request in the folder, if any; at most every LOOK_S, as the disk may be remote."""
-        if time.monotonic() - self._looked < LOOK_S:
+        if time.monotonic() - self._looked_at < LOOK_S:
             return
-        self._looked = time.monotonic()
+        self._looked_at = time.monotonic()
         mode = _pop_mode(self._folder)
         if mode and not self:
             self.request(signal.SIGTERM)
@@ -66,11 +66,11 @@ class StopRequest:
 
 
 Handle = Callable[[StopRequest], AbstractContextManager[None]]
-"""How a stop request gets the signals of its process while a run is written."""
+"""Makes a context in which signals of this process go to the stop request."""
 
 
 def no_signals(request: StopRequest) -> AbstractContextManager[None]:
-    """For programs that own their signals: the file in the folder stops the run, or their call of `request`."""
+    """For programs that handle signals themselves: the file in the folder or their call of `request` stops the run."""
     return nullcontext()
 
 
@@ -78,13 +78,13 @@ def no_signals(request: StopRequest) -> AbstractContextManager[None]:
 def handle_signals(request: StopRequest) -> Iterator[None]:
     """For a command in the foreground. Python lets only the main thread handle signals; in another one, as of a
     notebook or a server, the file in the folder is what stops the run."""
-    can = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    handled = [number for number in can if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, request.request) for number in handled}
+    signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    previous_handlers = {number: signal.signal(number, request.request) for number in handled}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -94,16 +94,16 @@ def ask(folder: Folder, mode: StopMode) -> None:
 
 
 def _pop_mode(folder: Folder) -> StopMode | None:
-    """The mode, after removing the file. One that is older than the lock was meant for its holder before."""
+    """The mode in the file, which is removed. A file older than the lock was meant for the previous holder: None."""
     file = folder.stop_request
     try:
-        found = file.lstat()
-        if not stat.S_ISREG(found.st_mode):
+        status = file.lstat()
+        if not stat.S_ISREG(status.st_mode):
             return None
-        with file.open("rb") as opened:
-            output = opened.read(10).decode("ascii", "replace")
+        with file.open("rb") as stream:
+            text = stream.read(10).decode("ascii", "replace")
         file.unlink()
-        stale = found.st_mtime_ns < (folder.path / ".lock").stat().st_mtime_ns
+        stale = status.st_mtime_ns < (folder.path / ".lock").stat().st_mtime_ns
     except OSError:  # usually there is none; a disk that fails is asked again
         return None
-    return None if stale else next((mode for mode in get_args(StopMode) if mode == output), None)
+    return None if stale else next((mode for mode in get_args(StopMode) if mode == text), None)

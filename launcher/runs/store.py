@@ -23,8 +23,8 @@ from launcher.runs.summary import state_of
 if TYPE_CHECKING:
     from launcher.clusters.slurm import SlurmJob
 
-LOOK_S = 0.3  # between two pictures of a watched run
-ASK_S = 5.0  # between two questions to a queue, which all its users ask
+LOOK_S = 0.3  # between two updates of a watched run
+ASK_S = 5.0  # between two queries of a queue, which all its users query
 GONE = "its processes are gone; --resume continues it"
 UNHEARD = "nothing is heard of its script"
 
@@ -48,13 +48,13 @@ def _last_write(folder: Folder) -> float:
 
 
 def see(folder: Folder) -> Run:
-    """A run with the state that its events make. One without an end and without a writer was killed."""
-    lives = holder(folder) is not None  # before reading: a writer that has gone has written everything
-    return Run(folder, _actual(folder, state_of(folder, written=lives), lives))
+    """A run with the state that its events make. Where it has neither ended nor a writer, its status is failed."""
+    has_writer = holder(folder) is not None  # before reading: a writer that has gone has written everything
+    return Run(folder, _current_state(folder, state_of(folder, written=has_writer), has_writer))
 
 
-def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
-    if lives or state.status == "finished":
+def _current_state(folder: Folder, state: RunState, has_writer: bool) -> RunState:
+    if has_writer or state.status == "finished":
         return state
     if waits := queued(folder):
         return replace(state, status="waiting", phase="", why=waits)
@@ -63,10 +63,10 @@ def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
     job = _queued_job(folder)
     if job and job.stopped:  # before it began, or without time to say so
         return replace(state, status="stopped", phase="")
-    gone = UNHEARD if folder.is_logged else GONE
+    reason = UNHEARD if folder.is_logged else GONE
     if job:
-        gone = f"{job.name} has left the queue before the run ended; see {job.log}"
-    return replace(state, status="failed", phase="", why=state.why or gone)
+        reason = f"{job.name} has left the queue before the run ended; see {job.log}"
+    return replace(state, status="failed", phase="", why=state.why or reason)
 
 
 class RunReader:
@@ -84,7 +84,7 @@ class RunReader:
 
     def new(self) -> Iterator[LoggedEvent]:
         """The events logged since the last call, each after it has changed the state. Where one goes back to a
-        checkpoint, the state is made again without what is undone."""
+        checkpoint, the state is folded again without the steps after it."""
         for logged in self._log.new():
             event = logged.event
             if isinstance(event, GOES_BACK):
@@ -95,26 +95,26 @@ class RunReader:
 
 
 def follow(folder: Folder, reader: RunReader) -> Run:
-    """A run with the state that its events make so far; of those the reader has, only new ones are read."""
-    lives = holder(folder) is not None  # before reading, as in `see`
-    return Run(folder, _actual(folder, reader.look(), lives))
+    """A run with the state that its events make so far; only events that are new to `reader` are read."""
+    has_writer = holder(folder) is not None  # before reading, as in `see`
+    return Run(folder, _current_state(folder, reader.look(), has_writer))
 
 
 def watch(folder: Folder, sinks: Sequence[Sink]) -> RunState:
     """Show a run until it has ended and is not queued; returns its last state."""
     reader, shown = RunReader(folder.events), ""
     while True:
-        lives = holder(folder) is not None  # before reading, as in `see`
+        has_writer = holder(folder) is not None  # before reading, as in `see`
         events, lines = list[LoggedEvent](), list[str]()
         for logged in reader.new():
             events.append(logged)
             lines += screen_lines(logged.event, reader.state)
-        state = _actual(folder, reader.state, lives)
+        state = _current_state(folder, reader.state, has_writer)
         waits = state.why if state.status == "waiting" else ""
         lines += [waits] if waits and waits != shown else []
         shown = waits
         write_all(sinks, state, events, lines)
-        if not lives and state.status != "waiting":
+        if not has_writer and state.status != "waiting":
             return state
         time.sleep(ASK_S if waits else LOOK_S)
 
@@ -144,13 +144,13 @@ def find(name: str, root: Path) -> Folder:
 def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     """The folder of that name with a file `holds`. Raises `Problems` where several have the name."""
     for path in (Path(name), root / name):
-        if found := _at(path, holds):
-            return found
-    known = _names(root, holds)
-    same = sorted(full for full in known if full.partition("/")[2] == name)
-    if len(same) > 1:
-        raise Problems(Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(same)}"))
-    return Folder(known[same[0]]) if same else None
+        if folder := _folder_at(path, holds):
+            return folder
+    folders = _names(root, holds)
+    matches = sorted(full for full in folders if full.partition("/")[2] == name)
+    if len(matches) > 1:
+        raise Problems(Problem(short_repr(name), f"is the name of {len(matches)} runs", f"use {' or '.join(matches)}"))
+    return Folder(folders[matches[0]]) if matches else None
 
 
 def _names(root: Path, holds: str = "spec.yaml") -> dict[str, Path]:
@@ -158,7 +158,7 @@ def _names(root: Path, holds: str = "spec.yaml") -> dict[str, Path]:
     return {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
 
 
-def _at(path: Path, holds: str) -> Folder | None:
+def _folder_at(path: Path, holds: str) -> Folder | None:
     try:
         path = path.expanduser()
         if not (path / holds).is_file():
@@ -178,7 +178,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
         got = "is what a script of another program reports"
         raise Problems(Problem(folder.name, got, "end that script", "not-permitted"))
     if pid := writer_here(folder):
-        _signal(pid, folder, now)
+        _send_stop(pid, folder, now)
     else:  # on another machine, or the lock does not name its holder
         stop_requests.ask(folder, "now" if now else "save")
     give_up = time.monotonic() + wait_s
@@ -190,7 +190,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     return "stopped"
 
 
-def _signal(pid: int, folder: Folder, now: bool) -> None:
+def _send_stop(pid: int, folder: Folder, now: bool) -> None:
     with suppress(OSError):
         if not now and folder.stopping.lstat().st_mtime_ns >= (folder.path / ".lock").stat().st_mtime_ns:
             return  # it saves already: a second signal would end it at once

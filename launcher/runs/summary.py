@@ -1,5 +1,5 @@
-"""The state of a run that nobody writes, kept beside its events: `summary.json`. It is derived, belongs to one size and
-time of events.jsonl, and is made again where it does not fit."""
+"""The state of a run that has no writer, cached beside its events: `summary.json`. It is valid for one size and time of
+events.jsonl, and is made again where these differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state_of(folder: Folder, *, written: bool) -> RunState:
 
 
 def keep(folder: Folder, state: RunState) -> None:
-    """Keep the state that the events make as they are now."""
+    """Cache `state`, which the events make as they are now, where the log is long enough to be worth it."""
     mark = _mark(folder)
     if mark and mark[0] >= WORTH_BYTES:
         node = writable({"events": mark, "state": adapter(RunState).dump_python(state, mode="json")})
@@ -42,14 +42,14 @@ def keep(folder: Folder, state: RunState) -> None:
 def _mark(folder: Folder) -> list[int] | None:
     """Size and time of the last write of the events."""
     try:
-        found = folder.events.stat()
+        status = folder.events.stat()
     except OSError:
         return None
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _read(folder: Folder, mark: list[int] | None) -> RunState | None:
-    """The state that was kept of just these events."""
+    """The cached state where it belongs to these events; else None."""
     try:
         node = parse_json(read_file(folder.summary))
         return adapter(RunState).validate_python(node["state"]) if mark and node["events"] == mark else None

@@ -11,8 +11,8 @@ Number = tuple[int | None, int | None]
 """Of a call on x86_64 and on aarch64."""
 Calls = Mapping[str, Number]
 Conditions = Mapping[Number, Sequence[tuple[int, str, tuple[int, ...]]]]
-"""For a call, each: the place of a 32-bit word among its arguments (twice the argument's number, and one more for its
-upper half), how that is compared, and with what. All of them must hold."""
+"""Conditions on the arguments of a call, all of which must hold. Each: the index of a 32-bit word (twice the argument's
+number, and one more for its upper half), how it is compared, and with which values."""
 
 COMPUTE: Calls = {
     # what is open: files that Landlock let it open, pipes, a socket pair
@@ -48,9 +48,9 @@ COMPUTE: Calls = {
     "sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_get_priority_max": (146, 125),
     "sched_get_priority_min": (147, 126),
 }  # fmt: skip
-"""Calls of a computation, allowed whatever they are asked for. All that are named nowhere are refused: signals
-to others, their priorities, processors and memory, new processes, sockets, keys, mounts, and whatever a later kernel
-has."""
+"""Calls of a computation, allowed with any arguments. A call that is in no table here is refused: signals to others,
+their priorities, processors and memory, new processes, sockets, keys, mounts, and whatever a later kernel adds.
+"""
 COMPUTE_IF: Conditions = {
     (72, 25): [(2, "one of", (0, 1, 2, 3, 4, 1030, 1032))],  # fcntl: no owner, who would get signals; no locks
     (16, 29): [(2, "one of", (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451))],  # ioctl: isatty, sizes, flags
@@ -82,6 +82,6 @@ SHELL_IF: Conditions = {
     (203, 122): [(0, "one of", (0,))],  # sched_setaffinity: of the caller
     (16, 29): [(2, "one of", (0x5401, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451))],  # ioctl: also the group
 }
-"""What a shell asks of calls beyond a computation, in place of the conditions there."""
+"""Conditions for a shell, which replace those of `COMPUTE_IF` for the same calls."""
 KILL, OF_ITS_GROUP = (62, 129), [(0, "one of", (0,)), (1, "one of", (0,))]
 """`kill`, and the condition that it reaches the caller's own group only."""

@@ -54,8 +54,8 @@ COMPUTE = Profile(calls.COMPUTE, calls.COMPUTE_IF, 64)
 def shell_profile(version: int) -> Profile:
     """For a shell on a kernel with this version of Landlock. Where that does not watch signals, `kill` reaches only
     the caller's own process group."""
-    own = calls.OF_ITS_GROUP if version < SIGNALS_SCOPED else []
-    return Profile({**calls.COMPUTE, **calls.SHELL}, {**calls.COMPUTE_IF, **calls.SHELL_IF, calls.KILL: own}, 256)
+    kill_if = calls.OF_ITS_GROUP if version < SIGNALS_SCOPED else []
+    return Profile({**calls.COMPUTE, **calls.SHELL}, {**calls.COMPUTE_IF, **calls.SHELL_IF, calls.KILL: kill_if}, 256)
 
 
 @cache
@@ -63,17 +63,17 @@ def missing() -> tuple[str, ...]:
     """What this system lacks to forbid files and network."""
     if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
         return (f"a sandbox for {sys.platform} on {platform.machine()}",)
-    found = []
+    lacking = []
     if landlock_version() < 1:
-        found.append("Landlock, which forbids files (Linux 5.13 and later, where it is not switched off)")
+        lacking.append("Landlock, which forbids files (Linux 5.13 and later, where it is not switched off)")
     action = ctypes.c_uint32(0x00050000)  # refuse with an error
     if _call(SECCOMP[ARCHITECTURES[platform.machine()][0]], 2, 0, ctypes.byref(action)):
-        found.append("seccomp, which forbids network and processes")
-    return tuple(found)
+        lacking.append("seccomp, which forbids network and processes")
+    return tuple(lacking)
 
 
 def landlock_version() -> int:
-    """0 where there is none."""
+    """The version of Landlock's interface; 0 where the kernel has none."""
     return max(_call(LANDLOCK_CREATE, None, 0, 1), 0)
 
 
@@ -87,30 +87,30 @@ def readable() -> list[str]:
 
 
 def ruleset(read: Sequence[str], execute: Sequence[str] = (), change: Sequence[str] = ()) -> int:
-    """A descriptor of the rule that only these paths, and what is below them, can be read, executed (and read), or
-    changed in every way. /dev/null can be written. Raises `OSError`."""
+    """Descriptor of a Landlock ruleset by which only these paths, and what is below them, can be read, executed (and
+    read), or changed in every way. /dev/null can be written. Raises `OSError`."""
     version = landlock_version()
-    every = (1 << FILES_OF.get(version, 16)) - 1
-    wanted = struct.pack("QQQ", every, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    rules = checked(_call(LANDLOCK_CREATE, wanted, len(wanted), 0))
+    all_rights = (1 << FILES_OF.get(version, 16)) - 1
+    attributes = struct.pack("QQQ", all_rights, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
+    rules = checked(_call(LANDLOCK_CREATE, attributes, len(attributes), 0))
     grants = [(path, READ_FILE | READ_DIR | (WRITE_FILE if path == os.devnull else 0)) for path in read]
-    grants += [(path, READ_FILE | EXECUTE) for path in execute] + [(path, every) for path in change]
+    grants += [(path, READ_FILE | EXECUTE) for path in execute] + [(path, all_rights) for path in change]
     for path, rights in grants:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = rights if os.path.isdir(path) else rights & OF_FILES
-        checked(_call(LANDLOCK_ADD, rules, 1, struct.pack("=Qi", allowed & every, place), 0))
-        os.close(place)
+        checked(_call(LANDLOCK_ADD, rules, 1, struct.pack("=Qi", allowed & all_rights, descriptor), 0))
+        os.close(descriptor)
     return rules
 
 
 def confine(profile: Profile, limits: Mapping[str, int], rules: int | None) -> None:
-    """Give everything up, for good. `limits`: `cpu_s`, `memory_bytes` and `file_bytes`; `rules` None sets limits only.
-    Raises `OSError` where the system refuses."""
-    for what, most in (
+    """Confine this process, irrevocably. `limits`: `cpu_s`, `memory_bytes`, `file_bytes`; `rules`: descriptor of a
+    `ruleset`, None to set limits only. Raises `OSError` where the system refuses."""
+    for limit, value in (
         (resource.RLIMIT_CORE, 0), (resource.RLIMIT_CPU, limits["cpu_s"]), (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_FSIZE, limits.get("file_bytes", 0)), (resource.RLIMIT_NOFILE, profile.open_files),
     ):  # fmt: skip
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(limit, (value, value))
     if rules is None:
         return
     checked(_prctl(PR_SET_NO_NEW_PRIVS, 1))
@@ -157,23 +157,23 @@ def seccomp_filter(profile: Profile, column: int, architecture: int) -> bytes:
     ]  # fmt: skip
     for call, conditions in profile.conditions.items():
         body = list[tuple[int, int, int, int]]()
-        for word, how, values in conditions:
+        for word, comparison, values in conditions:
             body.append((load, 0, 0, 16 + 4 * word))
-            if how == "one of":
-                body += [(equal, len(values) - place, 0, value) for place, value in enumerate(values)]
+            if comparison == "one of":
+                body += [(equal, len(values) - index, 0, value) for index, value in enumerate(values)]
             else:
-                body.append((any_bit, 1, 0, values[0]) if how == "any bit" else (any_bit, 0, 1, values[0]))
+                body.append((any_bit, 1, 0, values[0]) if comparison == "any bit" else (any_bit, 0, 1, values[0]))
             body.append((give, 0, 0, refuse))
         if (number := call[column]) is not None:
             steps += [(equal, 0, len(body) + 1, number), *body, (give, 0, 0, allow)]
-    numbers = [number for of in profile.calls.values() if (number := of[column]) is not None]
-    steps += [(equal, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]  # to the last step
+    numbers = [number for columns in profile.calls.values() if (number := columns[column]) is not None]
+    steps += [(equal, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]  # to the last step
     steps += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
 def checked(found: int) -> int:
-    """What a call of the C library gave. Raises `OSError` where it failed."""
+    """The value that a call of the C library returned. Raises `OSError` where the call failed."""
     if found < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

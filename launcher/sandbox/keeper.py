@@ -21,8 +21,8 @@ from pathlib import Path
 from launcher.sandbox import confine
 
 CPU_S, CPU_OF_A_PROGRAM_S = 1.0, 0.01  # of all processes of a run; launch scripts take a tenth of it
-WALL_S = 20.0  # of a busy machine, too; scripts that wait for something are ended before
-IDLE = 25  # looks at it, without anything done between them: it waits for ever
+WALL_S = 20.0  # enough on a busy machine, too; scripts that wait for something are ended earlier, by IDLE
+IDLE = 25  # polls in a row without any activity: the script waits forever
 PROCESSES, MEMORY_BYTES, FILE_BYTES, FILES_BYTES, RECORDS = 64, 2**29, 2**24, 2**26, 300
 LIMITS = {"cpu_s": 4, "memory_bytes": MEMORY_BYTES, "file_bytes": FILE_BYTES}
 POLL_S = 0.005  # at first; later ten times as long
@@ -61,96 +61,96 @@ class ShellProcess:
 
 
 def main() -> None:
-    order = ShellCommand(**json.load(sys.stdin))
+    command = ShellCommand(**json.load(sys.stdin))
     confine.adopt_orphans()
     confine.die_with_parent(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, lambda *_: _exit_after_ending())
-    json.dump(asdict(_run(order)), sys.stdout)
+    signal.signal(signal.SIGTERM, lambda *_: _end_and_exit())
+    json.dump(asdict(_run(command)), sys.stdout)
 
 
-def _run(order: ShellCommand) -> ShellOutcome:
+def _run(command: ShellCommand) -> ShellOutcome:
     """Raises `OSError` where the command cannot be started, or not be confined."""
-    rules = confine.ruleset(order.read, order.execute, [order.sandbox]) if order.confined else None
+    rules = confine.ruleset(command.read, command.execute, [command.sandbox]) if command.confined else None
     profile = confine.shell_profile(confine.landlock_version())
 
-    def give_up() -> None:
+    def restrict() -> None:
         # No limit of processes binds root: the process that watches must come first, so that a fork bomb ends soon.
         os.nice(5)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, and does not kill
         confine.confine(profile, LIMITS, rules)
 
-    stdin, stderr = Path(order.sandbox, "stdin"), Path(order.sandbox, "stderr")
-    with stdin.open("rb") as given, stderr.open("wb") as errors:
+    stdin, stderr = Path(command.sandbox, "stdin"), Path(command.sandbox, "stderr")
+    with stdin.open("rb") as source, stderr.open("wb") as error_file:
         process = subprocess.Popen(
-            order.command, cwd=order.folder, env=dict(order.environment), stdin=given, stdout=subprocess.DEVNULL,
-            stderr=errors, start_new_session=True, preexec_fn=give_up, pass_fds=[rules] if rules else [],
+            command.command, cwd=command.folder, env=dict(command.environment), stdin=source, stdout=subprocess.DEVNULL,
+            stderr=error_file, start_new_session=True, preexec_fn=restrict, pass_fds=[rules] if rules else [],
         )  # fmt: skip
     if rules is not None:
         os.close(rules)
     try:
-        code, stopped = _watch(process, Path(order.sandbox))
+        code, stopped = _watch(process, Path(command.sandbox))
     finally:
         with suppress(ProcessLookupError):  # before they are listed, as a fork bomb goes on meanwhile
             os.killpg(process.pid, signal.SIGKILL)
         _end_descendants()
-    used = os.times()
-    return ShellOutcome(code, stopped, used.children_user + used.children_system)
+    times = os.times()
+    return ShellOutcome(code, stopped, times.children_user + times.children_system)
 
 
 def _watch(process: subprocess.Popen[bytes], sandbox: Path) -> tuple[int, str]:
-    """Until the command and all that it left behind have ended, or a limit is reached."""
+    """Waits until the command and its descendants have ended, or a limit is reached; exit code and limit, or ""."""
     began = time.monotonic()
-    before, idle, pause = (0, 0, set[int]()), 0, POLL_S
+    last_activity, idle, pause = (0, 0, set[int]()), 0, POLL_S
     while True:
         time.sleep(pause)
         pause = min(1.5 * pause, 10 * POLL_S)
-        now, there = time.monotonic(), _reap(process)
-        if not there:
+        now, processes = time.monotonic(), _reap(process)
+        if not processes:
             return process.returncode, ""
-        used = os.times()
-        ticks = sum(one.ticks for one in there) + round((used.children_user + used.children_system) * TICK)
-        seen = ticks, _size(sandbox / "trace"), {one.pid for one in there}
-        idle = 0 if seen != before or any(one.state in "RD" for one in there) else idle + 1
-        before = seen
+        times = os.times()
+        ticks = sum(one.ticks for one in processes) + round((times.children_user + times.children_system) * TICK)
+        activity = ticks, _size(sandbox / "trace"), {one.pid for one in processes}
+        idle = 0 if activity != last_activity or any(one.state in "RD" for one in processes) else idle + 1
+        last_activity = activity
         programs = _count(sandbox / "records")
         reasons = {
             f"used more than {CPU_S:g} s of processor time": ticks > (CPU_S + programs * CPU_OF_A_PROGRAM_S) * TICK,
             f"took more than {WALL_S:g} s": now - began > WALL_S,
             "waits for what does not come": idle > IDLE,
-            f"started more than {PROCESSES} processes at a time": len(there) > PROCESSES,
+            f"started more than {PROCESSES} processes at a time": len(processes) > PROCESSES,
             "used more memory than a launch script needs":
-                sum(one.pages for one in there) * os.sysconf("SC_PAGE_SIZE") > 2 * MEMORY_BYTES,
+                sum(one.pages for one in processes) * os.sysconf("SC_PAGE_SIZE") > 2 * MEMORY_BYTES,
             "wrote more than a launch script needs": _bytes_below(sandbox) > FILES_BYTES,
             f"started more than {RECORDS} programs": programs > RECORDS,
         }  # fmt: skip
-        if reached := next((reason for reason, true in reasons.items() if true), ""):
+        if reached := next((reason for reason, exceeded in reasons.items() if exceeded), ""):
             return process.poll() or 0, reached
 
 
 def _reap(process: subprocess.Popen[bytes]) -> list[ShellProcess]:
-    """Take the status of what has ended: the command, and processes that came to us without a parent. Returns those
-    that are left."""
+    """Collects the exit status of the command and of orphans that were adopted, where they have ended. Returns the
+    processes that are left."""
     process.poll()
-    left = list[ShellProcess]()
+    remaining = list[ShellProcess]()
     for one in _descendants():
         if one.state == "Z" and one.parent == os.getpid() and one.pid != process.pid:
             with suppress(ChildProcessError):
                 os.waitpid(one.pid, os.WNOHANG)
         else:
-            left.append(one)
-    return left
+            remaining.append(one)
+    return remaining
 
 
 def _descendants() -> list[ShellProcess]:
-    found, parents = list[ShellProcess](), [os.getpid()]
-    while parents and len(found) <= 2 * PROCESSES:  # more are ended, however many they are
+    processes, parents = list[ShellProcess](), [os.getpid()]
+    while parents and len(processes) <= 2 * PROCESSES:  # enough to see that there are too many
         for pid in _children(parents.pop()):
             with suppress(OSError):  # it has ended
                 fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
                 ticks = sum(map(int, fields[11:15]))
-                found.append(ShellProcess(pid, fields[0], int(fields[1]), ticks, int(fields[21])))
+                processes.append(ShellProcess(pid, fields[0], int(fields[1]), ticks, int(fields[21])))
                 parents.append(pid)
-    return found
+    return processes
 
 
 def _children(pid: int) -> list[int]:
@@ -158,19 +158,19 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     if os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
         return []
-    found = []  # a kernel without these lists
+    children = []  # a kernel without these lists
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             stat = Path("/proc", name, "stat").read_text(errors="replace")
-            found += [int(name)] if stat.rpartition(")")[2].split()[1] == str(pid) else []
-    return found
+            children += [int(name)] if stat.rpartition(")")[2].split()[1] == str(pid) else []
+    return children
 
 
 def _end_descendants() -> None:
-    """None is left. Whole groups are killed at once, so that none of them can start another while the list is read."""
-    while there := [one.pid for one in _descendants() if one.state != "Z"]:
+    """Kills all descendants. Whole groups are killed at once, so that none can start another while the list is read."""
+    while pids := [one.pid for one in _descendants() if one.state != "Z"]:
         groups = set[int]()
-        for pid in there:
+        for pid in pids:
             with suppress(ProcessLookupError):
                 if (group := os.getpgid(pid)) == os.getpgrp():  # it has not left ours yet
                     os.kill(pid, signal.SIGKILL)
@@ -187,18 +187,18 @@ def _end_descendants() -> None:
             os.waitpid(-1, 0)
 
 
-def _exit_after_ending() -> None:
+def _end_and_exit() -> None:
     _end_descendants()
     os._exit(1)
 
 
 def _bytes_below(folder: Path) -> int:
-    """Of files that it holds; what it is is not followed."""
+    """Bytes on disk of all files below `folder`; links are not followed."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
     return total
 
 

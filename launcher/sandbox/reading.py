@@ -1,6 +1,6 @@
-"""What a shell script starts, and which parts of it depend on the machine: it runs with different answers.
+"""Which programs a shell script starts, and which of their arguments depend on the machine: it runs on fake machines.
 
-Parts of words that differ between the runs are open; launches of one run alone are named with the answer that decides.
+Text that differs between the runs becomes a placeholder; a launch of one run alone is noted with its condition.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SHELL_SETS = re.compile(
     r"PATH|TMPDIR|REPLY|FUNCNAME|PIPESTATUS|SHELL|TERM|LANG|COLUMNS|LINES|MAPFILE|DIRSTACK|COPROC|PS\d|SHLVL|GROUPS|_"
 )
 """Variables that a shell has without a script."""
-_USED = re.compile(r"(?<!\\)\$(?:\{(?P<braced>[A-Za-z_]\w*)(?P<after>[^}]?)|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
-_SET = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=|\b(?:for|select|read|mapfile|readarray|getopts|local|declare|"
-                  r"typeset|export|printf -v)\b([^;|&\n]*)", re.ASCII)  # fmt: skip
+_VARIABLE_USE = re.compile(r"(?<!\\)\$(?:\{(?P<braced>[A-Za-z_]\w*)(?P<after>[^}]?)|(?P<plain>[A-Za-z_]\w*))", re.ASCII)
+_ASSIGNMENT = re.compile(r"\b([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=|\b(?:for|select|read|mapfile|readarray|getopts|local|"
+                         r"declare|typeset|export|printf -v)\b([^;|&\n]*)", re.ASCII)  # fmt: skip
 _ASKS_FOR_GPUS = re.compile(r"(command -v|which|hash|type)\s[^\n]*nvidia-smi")
 _TEMPORARY = re.compile(r"/tmp/tmp\.rlrun\d+")
 _START = re.compile(r"\b(python|torchrun|accelerate|deepspeed|rlrun)|\.sh\b")
-_EXPECTED = re.compile(r"Broken pipe|command not found")
-_UNSET = re.compile(r"(\w+): unbound variable")
-_ARGUMENT = re.compile(r"(\w+): (.*)")
+_HARMLESS_ERROR = re.compile(r"Broken pipe|command not found")
+_UNSET_ERROR = re.compile(r"(\w+): unbound variable")
+_ARGUMENT_ERROR = re.compile(r"(\w+): (.*)")
 
 
 def _machine(host: str, address: str, gpus: Sequence[str], numbers: Sequence[int], depth: int) -> Machine:
@@ -52,12 +52,12 @@ FIRST, SECOND = (
     _machine("node-a", "10.0.0.1", [f"GPU {at}: NVIDIA H100 HBM3" for at in range(8)], (8, 64, 1735787045, 29512), 0),
     _machine("another", "192.168.7.9", [f"GPU {at}: NVIDIA A100" for at in range(4)], (4, 48, 1789135699, 31777), 1),
 )
-"""Two machines that differ in whatever a script may ask, but for the kind of system."""
+"""Two machines that differ in all that a script may ask of them, except the kind of system."""
 
 
 @dataclass(frozen=True)
 class OpenPart:
-    """What only running the script on its own machine could tell."""
+    """A part of a launch that only running the script on its own machine can tell."""
 
     place: str
     text: str
@@ -70,11 +70,11 @@ class OpenPart:
 @dataclass(frozen=True)
 class Reading:
     started: tuple[StartedProgram, ...] = ()
-    """In the order in which the script starts them; what is open in a word is written `{the command that tells}`."""
+    """In the order in which the script starts them; an unknown part of a word is written `{the command that tells}`."""
     placeholders: tuple[str, ...] = ()
     open: tuple[OpenPart, ...] = ()
     refused: tuple[Problem, ...] = ()
-    """Why it could not be read to its end."""
+    """Why the script could not be run to its end."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Configs that it writes, by path."""
 
@@ -85,8 +85,8 @@ def read_script(
     """What `bash path arguments...` starts, in a shell with that environment. Raises `Problems` where the file is no
     script, or the system cannot confine it."""
     text = _checked_text(path, confined)
-    given = environment or {}
-    first, substitutes = _first_run(path, text, arguments, given, confined)
+    env = environment or {}
+    first, substitutes = _first_run(path, text, arguments, env, confined)
     notes = _error_notes(first, substitutes)
     if not any(one.launches for one in first.started):
         notes.append(OpenPart(first.last, "the script", f"ended here, with exit code {first.outcome.code}"))
@@ -96,17 +96,17 @@ def read_script(
         return Reading(launches, (), tuple(notes), (stopped,), first.written)
 
     def run_on(machine: Machine) -> ScriptRun:
-        return run_script(path, arguments, given, machine, substitutes, confined=confined)
+        return run_script(path, arguments, env, machine, substitutes, confined=confined)
 
-    found = _Comparison(first, run_on)
-    found.add(SECOND)
+    compared = _Comparison(first, run_on)
+    compared.add(SECOND)
     if any(one.name == "nvidia-smi" for one in first.started) or _ASKS_FOR_GPUS.search(text):
-        found.add(replace(FIRST, absent=("nvidia-smi",)))
-    refused = _ends(first, text, bool(found.launches))
-    unset = [] if refused else _unset(path, text, {*given})
+        compared.add(replace(FIRST, absent=("nvidia-smi",)))
+    refused = _fatal_errors(first, text, bool(compared.launches))
+    unset = [] if refused else _unset_variables(path, text, {*env})
     return Reading(
-        tuple(found.launches), tuple(found.placeholders), tuple(dict.fromkeys([*found.open, *notes, *unset])),
-        tuple(refused), found.written,
+        tuple(compared.launches), tuple(compared.placeholders), tuple(dict.fromkeys([*compared.open, *notes, *unset])),
+        tuple(refused), compared.written,
     )  # fmt: skip
 
 
@@ -137,21 +137,21 @@ def _checked_text(path: Path, confined: bool) -> str:
 
 
 def _first_run(
-    path: Path, text: str, arguments: Sequence[str], given: Mapping[str, str], confined: bool
+    path: Path, text: str, arguments: Sequence[str], environment: Mapping[str, str], confined: bool
 ) -> tuple[ScriptRun, list[Substitute]]:
-    """The run on the first machine, where paths that stood in its way lie in the sandbox."""
+    """The run on the first machine, and the paths that had to be replaced for it by ones in the sandbox."""
     substitutes = list[Substitute]()
     for _ in range(ROUNDS):
-        run = run_script(path, arguments, given, FIRST, substitutes, confined=confined)
-        known = {one.path for one in substitutes}
-        more = {one.path: one for one in missing_paths(run) if one.path not in known}
-        if not more or run.outcome.stopped:
+        run = run_script(path, arguments, environment, FIRST, substitutes, confined=confined)
+        known_paths = {one.path for one in substitutes}
+        missing = {one.path: one for one in missing_paths(run) if one.path not in known_paths}
+        if not missing or run.outcome.stopped:
             break
-        words = " ".join([text, *arguments, *given.values()])
-        for one in more.values():
+        words = " ".join([text, *arguments, *environment.values()])
+        for one in missing.values():
             parts = [one.path, *map(str, Path(one.path).parents)][:-1]
-            named = tuple(part for part in parts if part in words)
-            substitutes.append(replace(one, prefixes=named[: 1 if one.path in words else 9]))
+            prefixes = tuple(part for part in parts if part in words)
+            substitutes.append(replace(one, prefixes=prefixes[: 1 if one.path in words else 9]))
     return run, substitutes
 
 
@@ -159,7 +159,7 @@ def _first_run(
 
 
 class _Comparison:
-    """The launches of the first run, with what other machines change in them."""
+    """The launches of the first run, with placeholders where they differ on other machines."""
 
     def __init__(self, first: ScriptRun, run_on: Callable[[Machine], ScriptRun]) -> None:
         self.run_on, self.first = run_on, first
@@ -167,35 +167,35 @@ class _Comparison:
         self.calls = [one for one in first.started if not one.launches and not _START.search(" ".join(one.words))]
         self.placeholders = dict[str, None]()
         self.open = list[OpenPart]()
-        self.launches = [_each_text(launch, self._temporary) for launch in self.before]
-        self.written = {self._temporary(key): self._temporary(text) for key, text in first.written.items()}
+        self.launches = [_map_text(launch, self._mask_temporary) for launch in self.before]
+        self.written = {self._mask_temporary(key): self._mask_temporary(text) for key, text in first.written.items()}
 
     def add(self, machine: Machine) -> None:
         run = self.run_on(machine)
-        left = [_each_text(one, self._temporary) for one in run.started if one.launches]
+        remaining = [_map_text(one, self._mask_temporary) for one in run.started if one.launches]
         unmatched = list[StartedProgram]()
         for number, launch in enumerate(self.launches[: len(self.before)]):
-            alike = [one for one in left if _shape(one) == _shape(launch)]
-            if not alike:
+            candidates = [one for one in remaining if _shape(one) == _shape(launch)]
+            if not candidates:
                 unmatched.append(launch)
                 continue
-            other = max(alike, key=lambda one: _equal_words(one, launch))
-            left.remove(other)
-            self.launches[number] = self._merged(launch, other, machine)
+            other = max(candidates, key=lambda one: _count_equal_words(one, launch))
+            remaining.remove(other)
+            self.launches[number] = self._merge_launches(launch, other, machine)
         for path, text in {**self.written}.items():
-            other_text = self._temporary(run.written.get(path, ""))
-            self.written[path] = self._differing_lines(text, other_text, machine)
-        more = self.launches[len(self.before) :]
-        left = [one for one in left if not any(_shape(one) == _shape(there) for there in more)]
-        if not unmatched and not left:
+            other_text = self._mask_temporary(run.written.get(path, ""))
+            self.written[path] = self._mark_differing_lines(text, other_text, machine)
+        previous = self.launches[len(self.before) :]
+        remaining = [one for one in remaining if not any(_shape(one) == _shape(launch) for launch in previous)]
+        if not unmatched and not remaining:
             return
         reason = self._reason(machine, {*map(_shape, self.before)})
         self.open += [OpenPart(one.place, one.command, f"is not started where {reason}") for one in unmatched]
-        self.open += [OpenPart(one.place, one.command, f"is started only where {reason}") for one in left]
-        self.launches += left
+        self.open += [OpenPart(one.place, one.command, f"is started only where {reason}") for one in remaining]
+        self.launches += remaining
 
     def _reason(self, machine: Machine, shapes: set[tuple[str, str, int]]) -> str:
-        """The answer that decides what is started."""
+        """The answer of the machine that decides whether a program is started."""
         if machine.absent:
             return f"{machine.absent[0]} is not there"
         for name in dict.fromkeys(one.name for one in self.calls):
@@ -210,26 +210,26 @@ class _Comparison:
                 return f"{name} says {answer[0]!r}" + (f" and {len(answer) - 1} lines more" if answer[1:] else "")
         return "the machine answers otherwise"
 
-    def _merged(self, launch: StartedProgram, other: StartedProgram, machine: Machine) -> StartedProgram:
-        words = tuple(self._differing(a, b, machine) for a, b in zip(launch.words, other.words, strict=True))
+    def _merge_launches(self, launch: StartedProgram, other: StartedProgram, machine: Machine) -> StartedProgram:
+        words = tuple(self._mark_difference(a, b, machine) for a, b in zip(launch.words, other.words, strict=True))
         environment = {
-            key: self._differing(value, other.environment.get(key, value), machine)
+            key: self._mark_difference(value, other.environment.get(key, value), machine)
             for key, value in launch.environment.items()
         }
         return replace(launch, words=words, environment=environment)
 
-    def _differing_lines(self, text: str, other: str, machine: Machine) -> str:
+    def _mark_differing_lines(self, text: str, other: str, machine: Machine) -> str:
         lines, others = text.splitlines(), other.splitlines()
         if len(lines) != len(others):
             return text
-        return "\n".join([*(self._differing(a, b, machine) for a, b in zip(lines, others, strict=True)), ""])
+        return "\n".join([*(self._mark_difference(a, b, machine) for a, b in zip(lines, others, strict=True)), ""])
 
-    def _differing(self, text: str, other: str, machine: Machine) -> str:
-        """`text`, with a placeholder where the other machine has something else."""
+    def _mark_difference(self, text: str, other: str, machine: Machine) -> str:
+        """`text`, with a placeholder for the part in which `other` differs."""
         if text == other or any(part in text for part in self.placeholders):
             return text
-        begin = _alike(text, other)
-        end = _alike(text[begin:][::-1], other[begin:][::-1])
+        begin = _common_prefix_length(text, other)
+        end = _common_prefix_length(text[begin:][::-1], other[begin:][::-1])
         while begin and text[begin - 1].isalnum():  # to the end of a number or a name
             begin -= 1
         while end and text[len(text) - end].isalnum():
@@ -238,20 +238,20 @@ class _Comparison:
         return f"{text[:begin]}{self._placeholder(middle)}{text[len(text) - end :]}"
 
     def _placeholder(self, value: str) -> str:
-        """`{date +%m%d}`: the commands that the value may come from."""
+        """Adds and returns a placeholder that names the commands of which `value` may be the output: `{date +%m%d}`."""
         calls = {f"{one.name} {' '.join(one.words)}".strip(): one for one in self.calls}
-        likely = {text: _likelihood(one, value) for text, one in calls.items()}
-        most = max(likely.values(), default=0)
-        chosen = [text for text, likelihood in likely.items() if likelihood == most]
-        named = shortened(" or ".join(chosen[:3]) or "running the script", 80)
+        likelihoods = {text: _likelihood(one, value) for text, one in calls.items()}
+        maximum = max(likelihoods.values(), default=0)
+        chosen = [text for text, likelihood in likelihoods.items() if likelihood == maximum]
+        source = shortened(" or ".join(chosen[:3]) or "running the script", 80)
         place = next((one.place for text, one in calls.items() if text in chosen), self.first.last)
-        self.open.append(OpenPart(place, f"$({named})" if chosen else named, "only running the script tells"))
-        return self._open(f"{{{named}}}")
+        self.open.append(OpenPart(place, f"$({source})" if chosen else source, "only running the script tells"))
+        return self._add_placeholder(f"{{{source}}}")
 
-    def _temporary(self, text: str) -> str:
-        return _TEMPORARY.sub(lambda _: self._open("{mktemp}"), text)
+    def _mask_temporary(self, text: str) -> str:
+        return _TEMPORARY.sub(lambda _: self._add_placeholder("{mktemp}"), text)
 
-    def _open(self, placeholder: str) -> str:
+    def _add_placeholder(self, placeholder: str) -> str:
         self.placeholders[placeholder] = None
         return placeholder
 
@@ -261,7 +261,7 @@ def _shape(one: StartedProgram) -> tuple[str, str, int]:
 
 
 def _likelihood(one: StartedProgram, value: str) -> int:
-    """Of the value coming from the call: it is the answer, the number of its lines, or a part of it."""
+    """2 where `value` is the answer to the call or the number of its lines, 1 where it is a part of it, else 0."""
     answer = FIRST.answers.get(one.name, str(FIRST.number))
     if one.name == "date":
         return int(value[:1].isdigit() and len(value) > 2)
@@ -270,32 +270,32 @@ def _likelihood(one: StartedProgram, value: str) -> int:
     return int(len(value) > 1 and value in answer)
 
 
-def _alike(text: str, other: str) -> int:
-    """How many characters both begin with."""
+def _common_prefix_length(text: str, other: str) -> int:
+    """The number of characters in the prefix that both share."""
     return next((at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
 
 
-def _equal_words(one: StartedProgram, other: StartedProgram) -> int:
+def _count_equal_words(one: StartedProgram, other: StartedProgram) -> int:
     return sum(a == b for a, b in zip(one.words, other.words, strict=False))
 
 
-def _each_text(one: StartedProgram, change: Callable[[str], str]) -> StartedProgram:
+def _map_text(one: StartedProgram, change: Callable[[str], str]) -> StartedProgram:
     environment = {name: change(value) for name, value in one.environment.items()}
     return replace(one, words=tuple(map(change, one.words)), environment=environment)
 
 
-# ---- what is told of the run itself
+# ---- errors and notes of a run
 
 
-def _ends(run: ScriptRun, script: str, launches: bool) -> list[Problem]:
-    """Why bash ended the script; where it started nothing, whatever ended it."""
+def _fatal_errors(run: ScriptRun, script: str, launches: bool) -> list[Problem]:
+    """Why bash ended the script early; where the script started no training, also its exit code."""
     for place, text in run.errors:
-        if name := _UNSET.match(text):
-            got = f"{name[1]} is not set, and set -u ends the script there"
-            return [Problem(place, got, how_to_set(name[1]), "bad-file")]
-        missing = _ARGUMENT.match(text)
-        if missing and re.search(rf"\$\{{{missing[1]}:?\?", script) and not launches:
-            return [Problem(place, f"{text} ends the script there", how_to_set(missing[1]), "bad-file")]
+        if unset := _UNSET_ERROR.match(text):
+            got = f"{unset[1]} is not set, and set -u ends the script there"
+            return [Problem(place, got, how_to_set(unset[1]), "bad-file")]
+        argument = _ARGUMENT_ERROR.match(text)
+        if argument and re.search(rf"\$\{{{argument[1]}:?\?", script) and not launches:
+            return [Problem(place, f"{text} ends the script there", how_to_set(argument[1]), "bad-file")]
         if "syntax error" in text or "unexpected" in text:
             return [Problem(place, f"bash says: {shortened(text)}", "", "bad-file")]
     if launches or not run.outcome.code:
@@ -312,35 +312,35 @@ def how_to_set(name: str) -> str:
 def _error_notes(run: ScriptRun, substitutes: Sequence[Substitute]) -> list[OpenPart]:
     notes = [
         OpenPart(place, shortened(text), "an error of bash here")
-        for place, text in run.errors if place and not _EXPECTED.search(text)
+        for place, text in run.errors if place and not _HARMLESS_ERROR.search(text)
     ]  # fmt: skip
-    taken = {"folder": "taken as an empty folder", "file": "taken as an empty file"}
+    treatment = {"folder": "taken as an empty folder", "file": "taken as an empty file"}
     notes += [
-        OpenPart(str(one.place), one.path, f"cannot be used here; {taken[one.kind]}")
-        for one in substitutes if one.kind in taken
+        OpenPart(str(one.place), one.path, f"cannot be used here; {treatment[one.kind]}")
+        for one in substitutes if one.kind in treatment
     ]  # fmt: skip
     return notes
 
 
-def _unset(path: Path, text: str, given: set[str]) -> list[OpenPart]:
-    """Variables that the script uses and nobody sets, where it has no default for them."""
+def _unset_variables(path: Path, text: str, env: set[str]) -> list[OpenPart]:
+    """Variables that the script uses, has no default for, and that neither it nor the environment `env` sets."""
     plain = re.sub(r"'[^'\n]*'|(?m:(?:^|\s)#.*$)", "", text)
-    whole = "\n".join([plain, *_sourced(path, plain)])
-    known = {name for match in _SET.finditer(whole) for name in re.findall(r"\w+", match[1] or match[2])} | given
-    found = dict[str, OpenPart]()
-    for match in _USED.finditer(plain):
+    full = "\n".join([plain, *_read_sourced_files(path, plain)])
+    assigned = {name for match in _ASSIGNMENT.finditer(full) for name in re.findall(r"\w+", match[1] or match[2])} | env
+    unset = dict[str, OpenPart]()
+    for match in _VARIABLE_USE.finditer(plain):
         name = match["braced"] or match["plain"]
-        checked = re.search(rf"-[nzv]\s+\"?\$?\{{?{name}\b", plain)
+        is_tested = re.search(rf"-[nzv]\s+\"?\$?\{{?{name}\b", plain)
         has_default = (match["after"] or "x") in ":-=+?"
-        if name in {*known, *found} or checked or has_default or SHELL_SETS.fullmatch(name):
+        if name in {*assigned, *unset} or is_tested or has_default or SHELL_SETS.fullmatch(name):
             continue
         line = plain[: match.start()].count("\n") + 1
         note = f"not set in the script; empty as in a clean shell; {how_to_set(name)}"
-        found[name] = OpenPart(f"{path}:{line}", f"${{{name}}}", note)
-    return [*found.values()]
+        unset[name] = OpenPart(f"{path}:{line}", f"${{{name}}}", note)
+    return [*unset.values()]
 
 
-def _sourced(path: Path, text: str) -> Iterator[str]:
+def _read_sourced_files(path: Path, text: str) -> Iterator[str]:
     """Texts of the files beside the script that it sources."""
     for word in re.findall(r"(?m)(?:^|[;&|]|\b(?:then|do|else)\b)\s*(?:source|\.)\s+(\S+)", text):
         name = re.sub(r"^.*[$})]\w*/", "", word.strip("\"'"))

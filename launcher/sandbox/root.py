@@ -1,7 +1,7 @@
-"""A root folder that holds only chosen files, so that others have no name, size or time there to ask for.
+"""A root folder that holds only chosen files: a process in it cannot learn name, size or times of any other.
 
-A mount namespace of its own (Linux 3.8), which needs no root where the system lets users have user namespaces; many
-containers and some distributions do not. Then there is none, and Landlock alone forbids to read files.
+It is a mount namespace (Linux 3.8), which needs no privileges where the system lets users make user namespaces; many
+containers and some distributions do not. There `make` returns None, and Landlock alone forbids reading files.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def make(paths: Collection[str]) -> Root | None:
     """A root that holds `paths` alone, under these names; None where the system has no such thing."""
     if sys.platform != "linux":
         return None
-    with tempfile.TemporaryDirectory() as folder:  # it is removed here, and goes on there
-        return _made(folder, paths)
+    with tempfile.TemporaryDirectory() as folder:  # removed here, and still mounted in the namespace
+        return _make_in_child(folder, paths)
 
 
-def _made(folder: str, paths: Collection[str]) -> Root | None:
-    """A process that is forked for it makes the namespaces and ends; they last as long as their descriptors."""
-    made, end = (os.pipe() for _ in range(2))
+def _make_in_child(folder: str, paths: Collection[str]) -> Root | None:
+    """Forks a process that makes the namespaces and ends; they last as long as the descriptors that are returned."""
+    ready, done = (os.pipe() for _ in range(2))
     pid = os.fork()
     if not pid:
         with suppress(BaseException):
-            _build(folder, paths)
-            os.write(made[1], b"1")
-            os.close(end[1])
-            os.read(end[0], 1)  # until its namespaces are open
+            _build_root(folder, paths)
+            os.write(ready[1], b"1")
+            os.close(done[1])
+            os.read(done[0], 1)  # until its namespaces are open
         os._exit(0)
-    os.close(made[1])
+    os.close(ready[1])
     try:
-        if not os.read(made[0], 1):
+        if not os.read(ready[0], 1):
             return None
         user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -57,18 +57,18 @@ def _made(folder: str, paths: Collection[str]) -> Root | None:
     except OSError:
         return None
     finally:
-        for descriptor in (made[0], *end):
+        for descriptor in (ready[0], *done):
             os.close(descriptor)
         os.waitpid(pid, 0)
 
 
 def enter(root: Root) -> None:
-    """For good; this process must have one thread. Raises `OSError`."""
+    """Move this process into `root`, irrevocably; it must have one thread. Raises `OSError`."""
     for descriptor, kind in zip(root, (NEW_USER, NEW_MOUNTS), strict=True):
         checked(_libc.setns(descriptor, kind))
 
 
-def _build(new: str, paths: Collection[str]) -> None:
+def _build_root(new_root: str, paths: Collection[str]) -> None:
     user, group = os.getuid(), os.getgid()
     checked(_libc.unshare(NEW_USER | NEW_MOUNTS))
     with suppress(OSError):  # root of a container may have nothing to deny
@@ -76,20 +76,20 @@ def _build(new: str, paths: Collection[str]) -> None:
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _mount(None, "/", None, PRIVATE)
-    _mount("none", new, "tmpfs", 0)
-    bound = ""
-    there = (os.path.normpath(path) for path in paths if os.path.exists(path))
-    for path in sorted(there, key=lambda at: at.split("/")):
-        if bound and path.startswith(f"{bound}/"):  # is there already, and nothing is made in real folders
+    _mount("none", new_root, "tmpfs", 0)
+    mounted = ""
+    existing = (os.path.normpath(path) for path in paths if os.path.exists(path))
+    for path in sorted(existing, key=lambda at: at.split("/")):
+        if mounted and path.startswith(f"{mounted}/"):  # is there already, and nothing is made in real folders
             continue
-        bound, target = path, Path(new + path)
+        mounted, target = path, Path(new_root + path)
         if os.path.isdir(path):
             target.mkdir(parents=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.touch()
         _mount(path, str(target), None, BIND)
-    os.chdir(new)
+    os.chdir(new_root)
     checked(_libc.pivot_root(b".", b"."))
     checked(_libc.umount2(b".", DETACH))
 

@@ -1,7 +1,7 @@
-"""One run of a shell script where it can do nothing: what it started, what it wrote, and how it ended.
+"""One run of a shell script in a sandbox: what it started, what it wrote, and how it ended.
 
-The folders of the script and of the caller are copied below `fs` of the sandbox, under their whole paths, so that the
-script may write there; `fs` is taken away again from every word that it hands over.
+The folders of the script and of the caller are copied below `fs` of the sandbox, under their full paths, so that the
+script may write there; this prefix is removed from every path in the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from launcher.sandbox.keeper import ShellCommand, ShellOutcome
 from launcher.sandbox.stubs import ABSENT, RECORDED, THERE, TOOLS, write_stubs
 
 ENTRIES, COPIED_BYTES, DEPTH = 2_000, 2**16, 4
-"""Of a folder so many entries are copied, files of at most this size, and folders so deep; larger files are linked."""
+"""Limits for a copied folder: number of files, size of a copied file, and depth; larger files are linked."""
 TEXTS = (".sh", ".bash", ".env", ".conf", ".cfg", ".txt", ".yaml", ".yml", ".json", ".list", ".rc", "")
 """Endings of files that a script may source or change."""
 CONFIGS = (".yaml", ".yml", ".json")
@@ -39,7 +39,7 @@ _ERROR = re.compile(r"^(?P<file>.*?): line (?P<line>\d+): (?P<text>.*)")
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"’‘`]+")
 _FLAGS = ("-u", "-B", "-O", "-s", "-E", "-I")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "rlrun")
-_MISSING = ("No such file or directory", "Permission denied", "Operation not permitted", "Read-only file system")
+_MISSING_ERRORS = ("No such file or directory", "Permission denied", "Operation not permitted", "Read-only file system")
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Machine:
     """Answers to what a script asks of the machine."""
 
     answers: Mapping[str, str]
-    """By program; others print `number`."""
+    """What a program prints, by its name; others print `number`."""
     number: int
     seconds: int
     """Since 1970: what `date` shows."""
     absent: tuple[str, ...] = ()
     depth: int = 0
-    """Folders between the sandbox and its files, so that what depends on the length of a path differs between runs."""
+    """How many folders deeper the sandbox lies, so that what depends on the length of a path differs between runs."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class StartedProgram:
 
     @property
     def launches(self) -> bool:
-        """Whether it starts a training, and does not tell something to the script."""
+        """Whether it starts a training, rather than answering the script (`python -c`, `--version`)."""
         first = next((word for word in self.words if word not in _FLAGS), "")
         return self.name in LAUNCHERS or (self.name in RECORDED and first not in ("", "-", "-c", "-V", "--version"))
 
@@ -88,17 +88,17 @@ class ScriptRun:
     written: Mapping[str, str]
     """Texts of the configs that it wrote, by path."""
     errors: Sequence[tuple[str, str]]
-    """`file:line` and message of each error of bash, and errors of others at the end."""
+    """`file:line` and message of each line on standard error; lines that are not of bash have no place."""
     outcome: ShellOutcome
     last: str
     """`file:line` of its last command."""
     programs: Mapping[str, str]
-    """Programs that it names by a path elsewhere, with their place."""
+    """`file:line` of each program that it names by a path outside the sandbox, by that path."""
 
 
 @dataclass(frozen=True)
 class Substitute:
-    """A path that the script uses and that cannot be used in the sandbox: it lies below `fs` instead."""
+    """A path that the script uses and that is missing in the sandbox: one below `fs` takes its place."""
 
     path: str
     kind: str
@@ -106,7 +106,7 @@ class Substitute:
     place: str = ""
     """`file:line` of the command that needs it."""
     prefixes: tuple[str, ...] = ()
-    """Beginnings of the path, as they stand in the script: `fs` is put before them."""
+    """Beginnings of the path that stand in the script: each is replaced by its path below `fs`."""
 
 
 def run_script(
@@ -133,19 +133,19 @@ class _Sandbox:
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], confined: bool) -> ScriptRun:
         machine = self.machine
-        home, here = os.path.expanduser("~"), os.getcwd()
-        folders = list(dict.fromkeys([os.path.dirname(os.path.abspath(self.script)), here]))
+        home, cwd = os.path.expanduser("~"), os.getcwd()
+        folders = list(dict.fromkeys([os.path.dirname(os.path.abspath(self.script)), cwd]))
         readable = list[str]()
         for folder in folders:
             readable += self._copy(folder, shallow=f"{home}/".startswith(f"{folder.rstrip('/')}/"))
-        for folder in (home, here, "/tmp"):
+        for folder in (home, cwd, "/tmp"):
             Path(f"{self.files}{folder}").mkdir(parents=True, exist_ok=True)
-        self._make_stand_ins()
+        self._create_substitutes()
         words = {"SEED": str(machine.seconds % 1000), "HOST": machine.answers.get("hostname", "node"),
                  "NOW": str(machine.seconds), "NUMBER": str(machine.number)}  # fmt: skip
         executable = write_stubs(self.programs, self.box, words, machine.answers, (*ABSENT, *machine.absent))
         (self.box / "stdin").write_text(f"answer-{machine.number}\n" * 3)
-        given = {name: self._moved(value) for name, value in environment.items()}
+        variables = {name: self._redirect_paths(value) for name, value in environment.items()}
         base = {
             "PATH": str(self.programs / "bin"), "HOME": f"{self.files}{home}", "TMPDIR": f"{self.files}/tmp",
             "USER": machine.answers.get("whoami", "user"), "TERM": "dumb", "LC_ALL": "C.UTF-8",
@@ -153,34 +153,34 @@ class _Sandbox:
         }  # fmt: skip
         path = str(self.script)
         shell = os.path.realpath(shutil.which("bash", path=os.defpath) or "/bin/bash")
-        order = ShellCommand(
-            [shell, f"{self.files}{path}" if os.path.isabs(path) else path, *map(self._moved, arguments)],
-            f"{self.files}{here}", {**given, **base}, str(self.box),
+        command = ShellCommand(
+            [shell, f"{self.files}{path}" if os.path.isabs(path) else path, *map(self._redirect_paths, arguments)],
+            f"{self.files}{cwd}", {**variables, **base}, str(self.box),
             [*filter(os.path.exists, LIBRARIES), *readable, str(self.programs)],
             [*executable, *_loaders()], confined,
         )  # fmt: skip
-        ended = subprocess.run(
-            [sys.executable, "-P", "-m", "launcher.sandbox.keeper"], input=json.dumps(asdict(order)), text=True,
+        completed = subprocess.run(
+            [sys.executable, "-P", "-m", "launcher.sandbox.keeper"], input=json.dumps(asdict(command)), text=True,
             capture_output=True, check=False, start_new_session=True,
         )  # fmt: skip
-        if ended.returncode:
-            raise OSError(f"the script cannot be run: {ended.stderr.strip().splitlines()[-1:]}")
-        outcome = ShellOutcome(**json.loads(ended.stdout))
-        places, last, programs = self._places()
-        started = [*self._records(places, base)]
-        return ScriptRun(started, self._written(), self._errors(), outcome, last, programs)
+        if completed.returncode:
+            raise OSError(f"the script cannot be run: {completed.stderr.strip().splitlines()[-1:]}")
+        outcome = ShellOutcome(**json.loads(completed.stdout))
+        places, last, programs = self._read_trace()
+        started = [*self._read_records(places, base)]
+        return ScriptRun(started, self._read_configs(), self._read_errors(), outcome, last, programs)
 
     # ---- before
 
     def _copy(self, folder: str, *, shallow: bool) -> list[str]:
-        """Copies a folder; of one in which a person's whole home lies, the visible files alone. Returns what may be
-        read in place."""
+        """Copies a folder; where `shallow`, as it holds the home folder, its own visible files alone. Returns the paths
+        that may be read in place."""
         files = list[str]()
-        for place, names in islice(_folders_below(folder, shallow), ENTRIES):
-            target = Path(f"{self.files}{place}")
+        for subfolder, names in islice(_folders_below(folder, shallow), ENTRIES):
+            target = Path(f"{self.files}{subfolder}")
             target.mkdir(parents=True, exist_ok=True)
             for name in names[: ENTRIES - len(files)]:
-                files.append(os.path.join(place, name))
+                files.append(os.path.join(subfolder, name))
                 if not os.path.lexists(target / name):
                     self._copy_file(files[-1], target / name)
         return files if shallow else [folder]
@@ -194,15 +194,15 @@ class _Sandbox:
             if not text and source != os.path.abspath(self.script):
                 target.symlink_to(source)
                 return
-            target.write_bytes(os.fsencode(self._moved(os.fsdecode(Path(source).read_bytes()))))
+            target.write_bytes(os.fsencode(self._redirect_paths(os.fsdecode(Path(source).read_bytes()))))
             target.chmod(status.st_mode & 0o777 | 0o600)
 
-    def _moved(self, text: str) -> str:
-        for path, moved in self.prefixes:
-            text = re.sub(rf"(?<![\w./}}-]){re.escape(path)}(?![\w-])", moved, text)
+    def _redirect_paths(self, text: str) -> str:
+        for path, redirected in self.prefixes:
+            text = re.sub(rf"(?<![\w./}}-]){re.escape(path)}(?![\w-])", redirected, text)
         return text
 
-    def _make_stand_ins(self) -> None:
+    def _create_substitutes(self) -> None:
         for each in self.substitutes:
             target = Path(f"{self.files}{each.path}")
             with suppress(OSError):
@@ -217,12 +217,12 @@ class _Sandbox:
 
     # ---- after
 
-    def _shown(self, text: str) -> str:
-        """As it stands on this machine."""
+    def _restore_paths(self, text: str) -> str:
+        """`text` with the sandbox's paths replaced by those that they stand for."""
         return text.replace(f"{self.files}", "").replace(f"{self.programs}/bin/", "/usr/bin/")
 
-    def _read(self, path: Path, most: int) -> str:
-        """Text of a regular file; empty where it is none. Links are not followed, as a script may make them."""
+    def _read_text(self, path: Path, most: int) -> str:
+        """Up to `most` bytes of a regular file as text, else empty. Links, which scripts may make, are not followed."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -232,106 +232,106 @@ class _Sandbox:
                 return ""
             return file.read(most).decode("utf-8", "replace")
 
-    def _places(self) -> tuple[dict[tuple[str, str], str], str, dict[str, str]]:
-        """`file:line` of each command by the process that ran it and its number; of the last one; and of programs that
-        are named by a path elsewhere."""
+    def _read_trace(self) -> tuple[dict[tuple[str, str], str], str, dict[str, str]]:
+        """`file:line` of each command, by its process and its number there; of the last command; and of each program
+        that is named by a path outside the sandbox, by that path."""
         programs = dict[str, str]()
-        found, last = dict[tuple[str, str], str](), str(self.script)
-        begun = dict[str, str]()  # where a shell was started, of which the text is in no file
+        places, last = dict[tuple[str, str], str](), str(self.script)
+        shell_places = dict[str, str]()  # of shells whose text is in no file (bash -c)
         prelude = str(self.programs / "prelude")
-        trace = self._read(self.box / "trace", 2**24)
+        trace = self._read_text(self.box / "trace", 2**24)
         for process, step, file, line, word, shell, parent, before in _TRACED.findall(trace):
             if shell:
-                begun[shell] = found.get((parent, before), last)
+                shell_places[shell] = places.get((parent, before), last)
             elif file not in ("", "environment", "main", prelude):
-                found[process, step] = last = f"{self._shown(file)}:{line}"
+                places[process, step] = last = f"{self._restore_paths(file)}:{line}"
             else:
-                found[process, step] = begun.get(process, last)
+                places[process, step] = shell_places.get(process, last)
             if word.startswith("/") and not word.startswith((str(self.box), str(self.programs))):
                 programs.setdefault(word, last)
-        return found, last, programs
+        return places, last, programs
 
-    def _records(self, places: Mapping[tuple[str, str], str], base: Mapping[str, str]) -> Iterator[StartedProgram]:
+    def _read_records(self, places: Mapping[tuple[str, str], str], base: Mapping[str, str]) -> Iterator[StartedProgram]:
         folder = self.box / "records"
         wrappers = dict[str, tuple[str, ...]]()
-        found = list[tuple[int, StartedProgram]]()
+        programs = list[tuple[int, StartedProgram]]()
         for name in sorted(os.listdir(folder)):
-            fields = self._read(folder / name, 2**22).split("\0")[:-1]
+            fields = self._read_text(folder / name, 2**22).split("\0")[:-1]
             if not name.startswith("record.") or len(fields) < 6:
                 continue
-            pid, program, place, process, step, within, *words = map(self._shown, fields)
+            pid, program, cwd, process, step, within, *words = map(self._restore_paths, fields)
             wrappers[name] = (program, *words)
-            exported = self._read(folder / f"environment.{pid}", 2**22) if program in (*RECORDED, "rlrun") else ""
+            exported = self._read_text(folder / f"environment.{pid}", 2**22) if program in (*RECORDED, "rlrun") else ""
             entries = dict(entry.split("=", 1) for entry in exported.split("\0") if "=" in entry)
             environment = {
-                key: self._shown(value) for key, value in entries.items()
+                key: self._restore_paths(value) for key, value in entries.items()
                 if key not in OF_SHELL and not key.startswith(("RLRUN_", "BASH_FUNC_")) and base.get(key) != value
             }  # fmt: skip
-            chain = tuple(wrappers[each] for each in within.split() if each in wrappers)
-            where = places.get((process, step), str(self.script))
-            found.append((int(step or 0), StartedProgram(where, program, tuple(words), environment, place, chain)))
-        yield from (one for _, one in _in_order(found))
+            chain = tuple(wrappers[record] for record in within.split() if record in wrappers)
+            place = places.get((process, step), str(self.script))
+            programs.append((int(step or 0), StartedProgram(place, program, tuple(words), environment, cwd, chain)))
+        yield from (one for _, one in _order_by_step(programs))
 
-    def _errors(self) -> list[tuple[str, str]]:
-        found = list[tuple[str, str]]()
-        for text in self._read(self.box / "stderr", 2**16).splitlines():
+    def _read_errors(self) -> list[tuple[str, str]]:
+        errors = list[tuple[str, str]]()
+        for text in self._read_text(self.box / "stderr", 2**16).splitlines():
             match = _ERROR.match(text)
-            where = f"{self._shown(match['file'])}:{match['line']}" if match else ""
-            found.append((where, self._shown(match["text"] if match else text)))
-        return found
+            place = f"{self._restore_paths(match['file'])}:{match['line']}" if match else ""
+            errors.append((place, self._restore_paths(match["text"] if match else text)))
+        return errors
 
-    def _written(self) -> dict[str, str]:
+    def _read_configs(self) -> dict[str, str]:
         """Configs that are new or changed."""
-        found = dict[str, str]()
-        for place, _, names in os.walk(self.files):
+        configs = dict[str, str]()
+        for folder, _, names in os.walk(self.files):
             for name in names:
-                path = os.path.join(place, name)
-                real = path.removeprefix(str(self.files))
-                if name.endswith(CONFIGS) and len(found) < WRITTEN and not os.path.islink(path):
-                    text = self._read(Path(path), WRITTEN_BYTES)
-                    if text and text != self._read(Path(os.path.realpath(real)), WRITTEN_BYTES):
-                        found[real] = self._shown(text)
-        return found
+                path = os.path.join(folder, name)
+                original = path.removeprefix(str(self.files))
+                if name.endswith(CONFIGS) and len(configs) < WRITTEN and not os.path.islink(path):
+                    text = self._read_text(Path(path), WRITTEN_BYTES)
+                    if text and text != self._read_text(Path(os.path.realpath(original)), WRITTEN_BYTES):
+                        configs[original] = self._restore_paths(text)
+        return configs
 
 
 def _folders_below(folder: str, shallow: bool) -> Iterator[tuple[str, list[str]]]:
     """Each folder with its files, without hidden folders; where `shallow`, one folder with its visible files."""
-    for place, names, files in os.walk(folder):
-        if shallow or place[len(folder) :].count("/") >= DEPTH:
-            names.clear()
-        names[:] = [name for name in names if not name.startswith(".") and name != "node_modules"]
-        yield place, [name for name in files if not (shallow and name.startswith("."))]
+    for root, folders, files in os.walk(folder):
+        if shallow or root[len(folder) :].count("/") >= DEPTH:
+            folders.clear()
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
+        yield root, [name for name in files if not (shallow and name.startswith("."))]
 
 
 def missing_paths(run: ScriptRun) -> list[Substitute]:
-    """Paths that stood in the way of the run and that can be in the sandbox instead."""
-    found = [
+    """Paths that the run needed and did not find, and that can be replaced by ones in the sandbox."""
+    missing = [
         Substitute(path, "program", place)
         for path, place in run.programs.items() if os.path.basename(path) not in (*TOOLS, "bash")
     ]  # fmt: skip
     for place, text in run.errors:
-        if not text.endswith(_MISSING):
+        if not text.endswith(_MISSING_ERRORS):
             continue
         for path in _PATH.findall(text):
             name = os.path.basename(path)
             kind = "program" if name in (*RECORDED, *THERE, "sh", "bash") or "/bin/" in path else "file"
-            found.append(Substitute(path, "folder" if text.startswith(("cd:", "pushd:", "mkdir")) else kind, place))
-    return found
+            missing.append(Substitute(path, "folder" if text.startswith(("cd:", "pushd:", "mkdir")) else kind, place))
+    return missing
 
 
-def _in_order(found: list[tuple[int, StartedProgram]]) -> list[tuple[int, StartedProgram]]:
-    """Neighbours of one place, which a loop may have started beside each other, in the order of the loop."""
+def _order_by_step(records: list[tuple[int, StartedProgram]]) -> list[tuple[int, StartedProgram]]:
+    """Sorts successive programs of one place by step: a loop may have started them in parallel."""
     ordered = list[tuple[int, StartedProgram]]()
     group = list[tuple[int, StartedProgram]]()
-    for each in found:
-        if group and group[-1][1].place != each[1].place:
+    for record in records:
+        if group and group[-1][1].place != record[1].place:
             ordered += sorted(group, key=lambda one: one[0])
             group = []
-        group.append(each)
+        group.append(record)
     return ordered + sorted(group, key=lambda one: one[0])
 
 
 def _loaders() -> list[str]:
-    """The programs that load shared libraries."""
+    """The dynamic linkers of this machine, which load shared libraries."""
     names = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
     return [os.path.realpath(name) for name in names if os.path.exists(name)]

@@ -1,7 +1,7 @@
 """The programs that a confined script finds: text tools of this machine, and stubs that record what starts them.
 
-A stub that starts another program on the real machine (srun, docker, `ray job submit`) goes on to that program; one
-that tells something about the machine prints an answer; every other one prints a number.
+The stub of a program that starts another one (srun, docker, `ray job submit`) runs the other one; that of a program
+that tells something about the machine prints the given answer; every other one prints a number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOOLS, BEHIND_STUBS = _BY_KIND["tools"], _BY_KIND["behind stubs"]
 RECORDED, PASSED = _BY_KIND["recorded"], _BY_KIND["passed"]
 """Programs that start a training, and those that start what their words name."""
 THERE = _BY_KIND["there"]
-"""Further programs that a machine for training has. Others are answered, too, but `command -v` does not find them."""
+"""Further programs that a training machine has. Calls of any other are answered, too, but `command -v` finds none."""
 ABSENT = _BY_KIND["absent"]
 """Programs of other makers' devices, which are not there: a script finds a machine with GPUs of NVIDIA."""
 HERE = Path(__file__).parent
@@ -45,22 +45,22 @@ def write_stubs(
 
     `machine` has HOST, and SEED, NOW and NUMBER, which are numbers; `answers` are what programs print; `box` is where
     stubs record."""
-    programs, tools, told = folder / "bin", folder / "tools", folder / "answers"
-    for place in (programs, tools, told):
+    programs, tools, answers_dir = folder / "bin", folder / "tools", folder / "answers"
+    for place in (programs, tools, answers_dir):
         place.mkdir()
     real = dict[str, str]()
     for name in (*TOOLS, *BEHIND_STUBS):
-        if found := shutil.which(name, path=f"{os.defpath}:/usr/local/bin"):
-            real[name] = os.path.realpath(found)
+        if program_path := shutil.which(name, path=f"{os.defpath}:/usr/local/bin"):
+            real[name] = os.path.realpath(program_path)
             (tools / name).symlink_to(real[name])
     words = {**machine, "BOX": str(box), "PROGRAMS": str(folder), "TOOLS": str(tools), "BASH": real["bash"],
              "PASSED": " ".join(PASSED), "ABSENT": " ".join(absent)}  # fmt: skip
     stub = programs / ".stub"
-    _fill("prelude.sh", folder / "prelude", words)
-    _fill("stub.sh", stub, words, f"#!{real['bash']} -p\n")
+    _write_template("prelude.sh", folder / "prelude", words)
+    _write_template("stub.sh", stub, words, f"#!{real['bash']} -p\n")
     stub.chmod(0o755)
     for name, text in answers.items():
-        (told / name).write_text(text)
+        (answers_dir / name).write_text(text)
     for name in {"sh", "zsh", "rlrun", *RECORDED, *PASSED, *THERE, *BEHIND_STUBS, *answers}:
         if name not in absent:
             (programs / name).symlink_to(stub)
@@ -70,7 +70,7 @@ def write_stubs(
     return [*real.values(), str(stub)]
 
 
-def _fill(name: str, target: Path, words: Mapping[str, str], head: str = "") -> None:
+def _write_template(name: str, target: Path, words: Mapping[str, str], head: str = "") -> None:
     text = (HERE / name).read_text(encoding="utf-8")
     for word, value in words.items():
         text = text.replace(f"@{word}@", value)
