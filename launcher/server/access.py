@@ -1,5 +1,5 @@
-"""Who may do what: bearer tokens with a scope. `read` looks; `launch` starts, stops and changes jobs, which is running
-code on this machine; `admin` gives out tokens. Of tokens only digests are kept."""
+"""Bearer tokens and their scopes: `read` reads; `launch` also starts, stops and changes jobs, which means running code
+on this machine; `admin` also issues tokens. Only digests of tokens are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Holder:
     who: str = ""
 
     def may(self, scope: Scope) -> bool:
-        """Each scope has those before it."""
+        """Whether this scope includes `scope`: each includes those before it in `SCOPES`."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
 
 
@@ -37,29 +37,29 @@ def new_token() -> str:
 
 
 class AccessTokens:
-    """The server's own token, which has every scope, and those given out. Methods may be called from any thread."""
+    """The server's own token, which has every scope, and the issued ones. Methods may be called from any thread."""
 
     def __init__(self, own: str, database: Database) -> None:
-        self._own, self._database = _digest(own) if own else "", database
+        self._own_digest, self._database = _digest(own) if own else "", database
         self._lock = threading.Lock()
         with database.session() as session:
             rows = session.scalars(select(TokenRow))
-            scopes: dict[str, Scope] = {scope: scope for scope in SCOPES}  # another, of a later version, reads
+            scopes: dict[str, Scope] = {scope: scope for scope in SCOPES}  # unknown ones of later versions may read
             self._holders = {row.digest: Holder(scopes.get(row.scope, "read"), row.who) for row in rows}
 
     @property
     def are_wanted(self) -> bool:
-        return bool(self._own)
+        return bool(self._own_digest)
 
     def holder(self, token: str) -> Holder | None:
-        """None of an unknown token."""
+        """Who holds this token; None if it is unknown."""
         digest = _digest(token)
-        if self._own and hmac.compare_digest(digest, self._own):
+        if self._own_digest and hmac.compare_digest(digest, self._own_digest):
             return Holder("admin")
         return self._holders.get(digest)
 
     def give(self, scope: Scope, who: str) -> str:
-        """A new token. It is not kept, and cannot be shown again."""
+        """Issue a new token. Only its digest is stored, so it cannot be shown again."""
         token = new_token()
         digest = _digest(token)
         with self._lock, self._database.session() as session:
@@ -68,17 +68,17 @@ class AccessTokens:
         return token
 
     def take_back(self, prefix: str) -> None:
-        """By the first digits of its digest, as `listed` shows it. Raises `Problems`."""
+        """Revoke the one token whose digest begins with `prefix`. Raises `Problems` unless there is exactly one."""
         with self._lock, self._database.session() as session:
-            found = [digest for digest in self._holders if digest.startswith(prefix)]
-            if len(found) != 1:
+            digests = [digest for digest in self._holders if digest.startswith(prefix)]
+            if len(digests) != 1:
                 raise Problems(Problem("id", "is the id of no token", "GET /api/tokens lists them", "not-found"))
-            session.execute(delete(TokenRow).where(TokenRow.digest == found[0]))
-            del self._holders[found[0]]
+            session.execute(delete(TokenRow).where(TokenRow.digest == digests[0]))
+            del self._holders[digests[0]]
 
     def listed(self) -> list[dict[str, str]]:
         with self._lock:
-            return [{"id": digest[:16], "scope": of.scope, "who": of.who} for digest, of in self._holders.items()]
+            return [{"id": key[:16], "scope": holder.scope, "who": holder.who} for key, holder in self._holders.items()]
 
 
 def _digest(token: str) -> str:

@@ -1,4 +1,4 @@
-"""Answers as JSON: numbers that are not finite are the texts NaN, Infinity, -Infinity, as in every file of a run."""
+"""Responses as JSON; numbers that are not finite become the texts NaN, Infinity, -Infinity, as in files of runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.responses import Response
 from launcher.core.events import writable
 from launcher.core.redaction import redact
 
-_STEERING = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x80-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def plain(view: Any) -> Any:
-    """Dataclasses, mappings, paths and tuples as what JSON has, as `--json` of the commands prints them."""
+    """Dataclasses, mappings, paths and tuples converted to JSON types, as commands print them with `--json`."""
     if is_dataclass(view) and not isinstance(view, type):
         view = asdict(view)
     if isinstance(view, dict):
@@ -29,19 +29,19 @@ def plain(view: Any) -> Any:
 
 
 def encoded(view: Any) -> bytes:
-    """`view` as JSON. Characters that steer a terminal or turn text around are escapes, also those that JSON leaves."""
+    """`view` as JSON; control and text direction characters are escaped, also those that JSON allows."""
     node = writable(plain(view))
     try:
-        found = orjson.dumps(node)
-    except orjson.JSONEncodeError:  # an integer of more than 64 bits, which a person typed
+        data = orjson.dumps(node)
+    except orjson.JSONEncodeError:  # an integer of more than 64 bits
         return json.dumps(node, allow_nan=False).encode()
-    if found.isascii():
-        return found
-    return _STEERING.sub(lambda each: f"\\u{ord(each[0]):04x}", found.decode()).encode()
+    if data.isascii():
+        return data
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", data.decode()).encode()
 
 
 class Json(Response):
-    """An answer that is JSON already as a value."""
+    """A response whose content is encoded by `encoded`."""
 
     media_type = "application/json"
 
@@ -50,7 +50,7 @@ class Json(Response):
 
 
 class RedactedJson(Json):
-    """... of what a request brought: a folder's files have no secrets."""
+    """The same, redacted: for content that came with a request. Files of runs hold no secrets."""
 
     def render(self, content: Any) -> bytes:
         return redact(encoded(content).decode()).encode()

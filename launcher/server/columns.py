@@ -1,8 +1,8 @@
-"""The numbers of a run as arrays, and where its other events stand: what charts and lists are made of.
+"""A run's metrics as arrays, with an index of its other events: what charts and lists are made of.
 
-An event log is read once and then only where it has grown. Steps become columns, of 12 bytes a value; of every other
-event only its place in the file is kept, so texts are read when they are asked for. What a log undoes (`GOES_BACK`) is
-left out, as every view does. Logs that nobody asked for lately are forgotten (`LogCache`) and read again.
+An event log is read incrementally: once, then only its new bytes. Steps become columns of 12 bytes a value; of every
+other event only its byte range is kept, so its text is read on demand. What a log undoes (`GOES_BACK`) is dropped,
+as in every view. The least recently used logs are evicted (`LogCache`) and read again on demand.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ Floats = NDArray[np.float64]
 
 Kind = TypeVar("Kind", bound=Event)
 
-MOST_BYTES = 160 * 2**20  # of all columns that are kept
-NO_STEP = -(2**63)  # of an event that belongs to none
+MOST_BYTES = 160 * 2**20  # of all cached columns together
+NO_STEP = -(2**63)  # the step of an event that has none
 _HEAD = re.compile(
     rb'\{(?:"seq":\d+,)?(?:"attempt":\d+,)?"kind":"(\w+)"(?:,"at":[-+.eE\d]+)?(?:,"step":(-?\d{1,18})\b)?'
 )
-"""How `core.events.to_line` begins a line: enough to know where an event belongs without reading its texts."""
-_STAY = {kind.__name__ for kind in PROCESS_EVENTS}
-_BACK = {kind.__name__ for kind in GOES_BACK}
+"""How `core.events.to_line` begins a line: kind and step of an event, without parsing the rest of it."""
+_PROCESS_KINDS = {kind.__name__ for kind in PROCESS_EVENTS}
+_UNDOING_KINDS = {kind.__name__ for kind in GOES_BACK}
 
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """One metric: in which rows it has a value, and the values."""
+    """One metric: the rows that have a value, in ascending order, and the values; both [V]."""
 
     rows: NDArray[np.int32]
     values: Floats
@@ -62,57 +62,57 @@ class MetricColumn:
 
 @dataclass(frozen=True)
 class Columns:
-    """What a log holds up to byte `offset`; reading on makes another of it."""
+    """What a log holds up to byte `offset`; `read_on` returns a new value and leaves this one unchanged."""
 
     path: Path
     offset: int = 0
     lines: int = 0
-    """The next `seq`."""
+    """Lines read so far, which is the `seq` of the next one."""
     inode: int = 0
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Of each row, that is each `Step` that stands, in the order of the log; with `at`, Unix seconds, and `seq`."""
+    """[R], as `at` (Unix seconds) and `seq`: a row is a `Step` event that is not undone, in log order."""
     at: Floats = field(default_factory=lambda: np.empty(0))
     seq: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     series: Mapping[str, MetricColumn] = field(default_factory=dict)
     places: Mapping[str, Ints] = field(default_factory=dict)
-    """By the kind of other events that stand, a row of seq, byte, size in bytes and step (or NO_STEP) for each."""
+    """By kind, the other events that are not undone, as [N, 4]: seq, byte offset, size in bytes, step (or NO_STEP)."""
 
     @property
     def nbytes(self) -> int:
-        values = sum(each.values.nbytes + each.rows.nbytes for each in self.series.values())
-        return values + 3 * self.steps.nbytes + sum(each.nbytes for each in self.places.values()) + 4096
+        values = sum(column.values.nbytes + column.rows.nbytes for column in self.series.values())
+        return values + 3 * self.steps.nbytes + sum(column.nbytes for column in self.places.values()) + 4096
 
     def read_on(self) -> Columns:
         return _Reader(self).read()
 
     def rows_between(self, first: float | None, last: float | None) -> Ints:
-        """The rows of these steps, both ends included."""
+        """Indices of the rows with `first` <= step <= `last`; None is no bound."""
         low = self.steps >= (-LARGEST if first is None else first)
         return np.nonzero(low & (self.steps <= (LARGEST if last is None else last)))[0]
 
     def metrics_at(self, row: int) -> dict[str, float]:
-        """All metrics of a row."""
-        found = {}
-        for name, each in self.series.items():
-            place = int(np.searchsorted(each.rows, row))
-            if place < each.rows.size and each.rows[place] == row:
-                found[name] = float(each.values[place])
-        return found
+        """The metrics that have a value in this row."""
+        metrics = {}
+        for name, column in self.series.items():
+            index = int(np.searchsorted(column.rows, row))
+            if index < column.rows.size and column.rows[index] == row:
+                metrics[name] = float(column.values[index])
+        return metrics
 
     def step_events(self, rows: Iterable[int]) -> Iterator[Step]:
-        """These rows as events."""
+        """The `Step` events of these rows."""
         for row in rows:
             yield Step(at=float(self.at[row]), step=int(self.steps[row]), metrics=self.metrics_at(row))
 
     def places_of(self, *kinds: type[Event], steps: Collection[int] | None = None) -> Ints:
-        """Places of events of these kinds, in the order of the log; with `steps` those of these or of none."""
-        found = [self.places[kind.__name__] for kind in kinds if kind.__name__ in self.places]
-        every = np.concatenate(found) if found else np.empty((0, 4), np.int64)
-        every = every if steps is None else every[np.isin(every[:, 3], [*steps, NO_STEP])]
-        return every[np.argsort(every[:, 0])] if len(found) > 1 else every
+        """[N, 4]: places of events of these kinds, in log order; with `steps` those of these steps or of no step."""
+        parts = [self.places[kind.__name__] for kind in kinds if kind.__name__ in self.places]
+        places = np.concatenate(parts) if parts else np.empty((0, 4), np.int64)
+        places = places if steps is None else places[np.isin(places[:, 3], [*steps, NO_STEP])]
+        return places[np.argsort(places[:, 0])] if len(parts) > 1 else places
 
     def read(self, places: Ints, *kinds: type[Kind]) -> Iterator[Kind]:
-        """The events at these places; one that cannot be read is left out."""
+        """The events at these places; unreadable ones are skipped. Raises `OSError` where the log cannot be opened."""
         if not len(places):
             return
         with open_file(self.path) as file:
@@ -125,62 +125,62 @@ class Columns:
                     yield event
 
     def events(self, *kinds: type[Kind], steps: Collection[int] | None = None) -> Iterator[Kind]:
-        """The events of these kinds that stand, in the order of the log."""
+        """The events of these kinds that are not undone, in log order."""
         return self.read(self.places_of(*kinds, steps=steps), *kinds)
 
 
 class _Reader:
-    """Reads on from `before`. A line is made into numbers at once, so that the memory of one serves the next."""
+    """Reads a log from where `before` ends. Each line is parsed and packed at once, so parsed lines do not pile up."""
 
     def __init__(self, before: Columns) -> None:
-        self._go_on_from(before)
+        self._reset_to(before)
 
-    def _go_on_from(self, found: Columns) -> None:
-        self.found = found
+    def _reset_to(self, columns: Columns) -> None:
+        self.found = columns
         self._steps, self._at, self._seq = array("q"), array("d"), array("q")
         self._tables: dict[tuple[str, ...], tuple[array[int], bytearray]] = {}
-        """Of steps that have the same metrics: the row of each, and its values one after the other."""
-        self._names: tuple[str, ...] | None = None  # of the step before, as most have the same ones
+        """By metric names: the rows of the steps that have exactly these metrics, and their packed float64 values."""
+        self._names: tuple[str, ...] | None = None  # those of the previous step: most steps have the same
         self._pack: Callable[..., bytes]
-        self._first_row = found.steps.size
+        self._first_row = columns.steps.size
         self._places: dict[str, array[int]] = {}
 
     def read(self) -> Columns:
         with open_file(self.found.path) as file:
             now = os.fstat(file.fileno())
             if now.st_size < self.found.offset or self.found.inode not in (0, now.st_ino):
-                self._go_on_from(Columns(self.found.path))  # another file is in its place
+                self._reset_to(Columns(self.found.path))  # the log was replaced or truncated
             seq, offset = self.found.lines, self.found.offset
             file.seek(offset)
             for line, size, ended in read_lines(file):
                 if not ended:
                     break
-                self._take(seq, line, offset, size)
+                self._add_line(seq, line, offset, size)
                 seq, offset = seq + 1, offset + size
-        self._settle()
+        self._flush_buffers()
         return replace(self.found, offset=offset, lines=seq, inode=now.st_ino)
 
-    def _take(self, seq: int, line: bytes, offset: int, size: int) -> None:
-        """Keep what a step says, of another event its place."""
+    def _add_line(self, seq: int, line: bytes, offset: int, size: int) -> None:
+        """Add a step's values to the columns; of any other event add the place."""
         if line.find(b'"kind":"Step"', 0, 80) < 0:
             head = _HEAD.match(line)
             kind, step = (head[1].decode(), head[2]) if head else _read_head(line)
-            if kind in _BACK:
-                self._go_back(line, seq)
-            if kind != "Step":  # which another hand may write otherwise
+            if kind in _UNDOING_KINDS:
+                self._drop_undone(line, seq)
+            if kind != "Step":  # a step of another writer may be spelled differently
                 place = (seq, offset, size, NO_STEP if step is None else int(step))
                 self._places.setdefault(kind, array("q")).extend(place)
                 return
         try:
-            self._take_step(seq, orjson.loads(line))
-        except (*INVALID, struct.error):  # it is damaged, or says a number in another way
+            self._add_step(seq, orjson.loads(line))
+        except (*INVALID, struct.error):  # damaged, or a number is written as a text such as "NaN"
             with suppress(*INVALID):
                 event = from_line(line)
                 if isinstance(event, Step):
-                    self._take_step(seq, {"kind": "Step", **vars(event)})
+                    self._add_step(seq, {"kind": "Step", **vars(event)})
 
-    def _take_step(self, seq: int, node: Mapping[str, Any]) -> None:
-        """Raises `INVALID` or `struct.error` where the node is no step, before anything is kept."""
+    def _add_step(self, seq: int, node: Mapping[str, Any]) -> None:
+        """Raises `INVALID` or `struct.error` where the node is not a valid step; nothing is added then."""
         metrics, at = node["metrics"], node.get("at", 0.0)
         as_before = (names := tuple(metrics)) == self._names
         pack = self._pack if as_before else struct.Struct(f"{len(names)}d").pack
@@ -197,54 +197,54 @@ class _Reader:
         self._rows.append(row)
         self._values += packed
 
-    def _go_back(self, line: bytes, seq: int) -> None:
-        """Leave out what is undone: rows after the checkpoint's step, and what else was reported since; as
-        `core.events.undone` does."""
-        self._settle()
+    def _drop_undone(self, line: bytes, seq: int) -> None:
+        """Drop what the event undoes, as `core.events.undone` does: rows after the checkpoint's step, and the other
+        events since, but for those of processes (`PROCESS_EVENTS`)."""
+        self._flush_buffers()
         try:
             event = from_line(line)
         except INVALID:
             return
         assert isinstance(event, GOES_BACK)
-        of = self.found
-        stand = np.nonzero(of.steps <= event.step)[0]
-        keep = int(stand[-1]) + 1 if stand.size and event.step else 0
-        first = int(of.seq[keep - 1]) + 1 if keep else 0
+        old = self.found
+        kept_rows = np.nonzero(old.steps <= event.step)[0]
+        n_rows = int(kept_rows[-1]) + 1 if kept_rows.size and event.step else 0
+        undone_seq = int(old.seq[n_rows - 1]) + 1 if n_rows else 0
         series = {}
-        for name, each in of.series.items():
-            if end := int(np.searchsorted(each.rows, keep)):
-                series[name] = MetricColumn(each.rows[:end], each.values[:end])
+        for name, column in old.series.items():
+            if end := int(np.searchsorted(column.rows, n_rows)):
+                series[name] = MetricColumn(column.rows[:end], column.values[:end])
         places = {
-            kind: each if kind in _STAY else each[: np.searchsorted(each[:, 0], first)]
-            for kind, each in of.places.items()
+            kind: column if kind in _PROCESS_KINDS else column[: np.searchsorted(column[:, 0], undone_seq)]
+            for kind, column in old.places.items()
         }
-        self._go_on_from(replace(
-            of, steps=of.steps[:keep], at=of.at[:keep], seq=of.seq[:keep], series=series, places=places
+        self._reset_to(replace(
+            old, steps=old.steps[:n_rows], at=old.at[:n_rows], seq=old.seq[:n_rows], series=series, places=places
         ))  # fmt: skip
 
-    def _settle(self) -> None:
-        """What was kept becomes a part of `found`."""
-        of = self.found
-        parts = dict[str, list[MetricColumn]]()
+    def _flush_buffers(self) -> None:
+        """Append the buffered rows and places to `found`, and start with empty buffers."""
+        old = self.found
+        new_columns = dict[str, list[MetricColumn]]()
         for names, (rows, values) in self._tables.items():
             table = np.ascontiguousarray(np.frombuffer(values).reshape(len(rows), len(names)).T)
             for name, column in zip(names, table, strict=True):
-                parts.setdefault(printable(name), []).append(MetricColumn(np.array(rows, np.int32), column))
-        series, places = dict(of.series), dict(of.places)
-        for name, new in parts.items():
-            series[name] = _joined([series[name], *new] if name in series else new)
+                new_columns.setdefault(printable(name), []).append(MetricColumn(np.array(rows, np.int32), column))
+        series, places = dict(old.series), dict(old.places)
+        for name, added in new_columns.items():
+            series[name] = _join_columns([series[name], *added] if name in series else added)
         for kind, new_places in self._places.items():
-            rows4 = np.array(new_places).reshape(-1, 4)
-            places[kind] = np.concatenate([places[kind], rows4]) if kind in places else rows4
-        self._go_on_from(replace(
-            of, steps=np.append(of.steps, self._steps), at=np.append(of.at, self._at), seq=np.append(of.seq, self._seq),
-            series=series, places=places,
+            added_places = np.array(new_places).reshape(-1, 4)
+            places[kind] = np.concatenate([places[kind], added_places]) if kind in places else added_places
+        self._reset_to(replace(
+            old, steps=np.append(old.steps, self._steps), at=np.append(old.at, self._at),
+            seq=np.append(old.seq, self._seq), series=series, places=places,
         ))  # fmt: skip
 
 
-def _joined(parts: Sequence[MetricColumn]) -> MetricColumn:
-    rows = np.concatenate([each.rows for each in parts])
-    values = np.concatenate([each.values for each in parts])
+def _join_columns(parts: Sequence[MetricColumn]) -> MetricColumn:
+    rows = np.concatenate([part.rows for part in parts])
+    values = np.concatenate([part.values for part in parts])
     if (rows[1:] < rows[:-1]).any():
         order = np.argsort(rows, kind="stable")
         rows, values = rows[order], values[order]
@@ -252,7 +252,7 @@ def _joined(parts: Sequence[MetricColumn]) -> MetricColumn:
 
 
 def _read_head(line: bytes) -> tuple[str, int | None]:
-    """Kind and step of a line that was written by another hand; an empty kind where it is damaged."""
+    """Kind and step of a line that `to_line` did not write; an empty kind where it is damaged."""
     try:
         node = parse_json(line)
         step = node.get("step")
@@ -262,7 +262,7 @@ def _read_head(line: bytes) -> tuple[str, int | None]:
 
 
 class Growing(Protocol):
-    """What was read of a file that is only appended to."""
+    """What was read of an append-only file."""
 
     @property
     def path(self) -> Path: ...
@@ -271,60 +271,60 @@ class Growing(Protocol):
     def nbytes(self) -> int: ...
 
     def read_on(self) -> Self:
-        """What the file holds now. Raises `OSError`."""
+        """The same with what was appended since. Raises `OSError`."""
 
 
 Kept = TypeVar("Kept", bound=Growing)
 
 
 class LogCache:
-    """What was read of the files that were asked for lately, at most `most_bytes` of it together."""
+    """An LRU cache of what was read of files, at most `most_bytes` in all; the newest stays even if it is larger."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._kept = most_bytes, OrderedDict[Path, Growing]()
+        self._most, self._entries = most_bytes, OrderedDict[Path, Growing]()
         self._lock, self._locks = threading.Lock(), dict[Path, threading.Lock]()
 
     @property
     def nbytes(self) -> int:
         with self._lock:
-            return sum(each.nbytes for each in self._kept.values())
+            return sum(content.nbytes for content in self._entries.values())
 
     def now(self, empty: Kept) -> Kept:
-        """What the file holds now; `empty` where there is none. Raises `OSError`."""
+        """What the file of `empty.path` holds now; `empty` where there is no such file. Raises other `OSError`."""
         path = empty.path
         with self._lock:
-            mine = self._locks.setdefault(path, threading.Lock())
-        with mine:  # two requests of one run read it once
-            before = self._kept.get(path)
+            file_lock = self._locks.setdefault(path, threading.Lock())
+        with file_lock:  # concurrent requests for one file read it once
+            cached = self._entries.get(path)
             try:
-                found = (before if isinstance(before, type(empty)) else empty).read_on()
+                content = (cached if isinstance(cached, type(empty)) else empty).read_on()
             except FileNotFoundError:
-                found = empty
+                content = empty
             with self._lock:
-                self._kept[path] = found
-                self._kept.move_to_end(path)
-                size = sum(each.nbytes for each in self._kept.values())
-                while size > self._most and len(self._kept) > 1:
-                    old, forgotten = self._kept.popitem(last=False)
-                    size -= forgotten.nbytes
-                    self._locks.pop(old, None)
-        return found
+                self._entries[path] = content
+                self._entries.move_to_end(path)
+                size = sum(entry.nbytes for entry in self._entries.values())
+                while size > self._most and len(self._entries) > 1:
+                    evicted_path, evicted = self._entries.popitem(last=False)
+                    size -= evicted.nbytes
+                    self._locks.pop(evicted_path, None)
+        return content
 
 
 class Memo:
-    """Answers that take long, by what they were made of; the latest `most` are kept."""
+    """An LRU cache of `most` results that are slow to compute, by their inputs."""
 
     def __init__(self, most: int = 64) -> None:
-        self._most, self._kept, self._lock = most, OrderedDict[Hashable, Any](), threading.Lock()
+        self._most, self._entries, self._lock = most, OrderedDict[Hashable, Any](), threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = make()
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key]
+        result = make()
         with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-        return made
+            self._entries[key] = result
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        return result

@@ -1,6 +1,6 @@
-"""What folders do not hold, as a database: SQLite in WAL mode in the run root, or PostgreSQL.
+"""The server's database: SQLite in WAL mode in the run root, or PostgreSQL.
 
-Of jobs it is an index, made again from their folders (`--reindex`); tokens stand only here, as digests.
+Jobs are only indexed here: `--reindex` rebuilds them from their folders. Tokens are stored only here, as digests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from launcher.core.problems import Problem, Problems, error_message
 
 NAME = ".rlrun-serve.sqlite"
-"""In the run root, where no address is given."""
+"""The database file in the run root, used where no address is given."""
 
 
 class Base(DeclarativeBase):
@@ -31,7 +31,7 @@ class JobRow(Base):
     __tablename__ = "jobs"
     uuid: Mapped[str] = mapped_column(String(128), primary_key=True)
     place: Mapped[str] = mapped_column(Text, default="")
-    """Its folder, below the run root or whole; empty while it has none."""
+    """Its folder, relative to the run root or absolute; empty while it has none."""
     record: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
@@ -67,7 +67,7 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """One transaction: all of it, or nothing."""
+        """A transaction, committed at the end and rolled back by an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             yield session
 
@@ -80,21 +80,21 @@ class Database:
 
 
 def _engine(address: str) -> Engine:
-    """Raises `Problems` for an address that names no database that is installed here."""
+    """Raises `Problems` for an invalid address, or one whose driver is not installed."""
     try:
         url = make_url(address)
-        made = create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True)
     except (ArgumentError, ImportError) as error:
         got, fix = error_message(error), "use sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
         raise Problems(Problem("--db", got, fix)) from error
     if url.get_backend_name() == "sqlite":
-        event.listen(made, "connect", _prepare_sqlite)
-    return made
+        event.listen(engine, "connect", _prepare_sqlite)
+    return engine
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
     """WAL, so that readers do not wait for a writer; a writer waits up to 10 s for another."""
     cursor = connection.cursor()
-    for line in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
-        cursor.execute(f"PRAGMA {line}")
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
+        cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

@@ -1,5 +1,5 @@
-"""What loggers of scripts report, written as the events of runs below `logged/`: each row once, whatever ends the
-server. A row is one line of events.jsonl, marked with its session and number, so what is stored is found again there:
+"""Rows that training scripts' loggers report, stored as events of runs below `logged/`: each exactly once, also when
+the server is killed. A row is one line of events.jsonl with its session and number, by which a reopened log knows it:
 
     {"seq":7,"attempt":1,"session":"18c0-5f","row":4,"kind":"Step","at":1700000000.0,"step":3,"metrics":{"loss":1.2}}
 """
@@ -52,9 +52,9 @@ from launcher.views.record import RunRecord
 
 PROJECT = "logged"
 IDLE_S, LOOK_S = 60.0, 5.0
-"""Without a word from its loggers for so long, a job has no writer any more; they speak every 5 s."""
+"""A job whose loggers send nothing for so long is closed; a logger sends something every 5 s."""
 LEVELS = {"failed": "critical", "error": "critical", "warning": "warn", "warn": "warn"}
-"""Of a status, of the alert that it is."""
+"""The level of the alert that a reported status becomes; `info` for all others."""
 _LINE = re.compile(
     rb'\{"seq":[0-9]+,"attempt":([0-9]+)(?:,"session":"([\w.-]+)","row":([0-9]+))?,"kind":"(\w+)","at":([^,]+)'
     rb'(?:,"(?:step|open)":([\w-]+)(?:,"parent":"([\w.-]+)")?)?'
@@ -63,48 +63,48 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class LoggerSession(Event):
-    """A session of a logger began, or has ended. Its line is passed over by who reads a run, as one of a later
-    version."""
+    """A session of a logger began, or has ended. Readers of runs skip its line, as they skip kinds of events that
+    they do not know."""
 
     open: bool
     parent: str = ""
-    """Of a process that was forked, the session of the one that it was forked from, which may be yet to come."""
+    """Of a forked process, the session of its parent process, which may not have reported yet."""
     host: str = ""
     program: str = ""
 
 
 @dataclass
 class LoggedRows:
-    """What a log holds, as far as its writer has to know."""
+    """The state of an event log that its writer needs."""
 
     seq: int = 0
-    """Of the next line."""
+    """The number of the next line."""
     attempt: int = 1
     status: str = ""
     """`running` or `ended`; empty before its first event."""
     step: int = 0
     following: dict[str, int] = field(default_factory=dict)
-    """Of each session the number of its next row."""
+    """By session, the number of the next row that is expected."""
     begun: dict[str, float] = field(default_factory=dict)
     """When each session began."""
     ended_at: float = 0.0
     open: set[str] = field(default_factory=set)
-    """The sessions that have not ended, and those that are yet to come: parents of such as did."""
+    """Sessions that have not ended, and parents of sessions that have not reported yet."""
     alerts: set[tuple[int, str]] = field(default_factory=set)
-    """Step and text of each."""
+    """Step and text of each alert, so that none is written twice."""
 
     @classmethod
     def read(cls, path: Path) -> LoggedRows:
-        """Of whole lines; what a kill left of the last one is cut off."""
-        found, end = cls(), 0
+        """The state of the log at `path`; an incomplete last line, which a kill left, is truncated."""
+        rows, end = cls(), 0
         with path.open("rb") as log:
             for line, size, ended in read_lines(log):
                 if not ended:
                     os.truncate(path, end)
                     break
                 end += size
-                found.see(line)
-        return found
+                rows.see(line)
+        return rows
 
     def see(self, line: bytes) -> None:
         self.seq += 1
@@ -132,8 +132,8 @@ class LoggedRows:
 
 
 class LoggedJob:
-    """The one writer of a job's folder. Raises `Problems` where another process is that, or the folder is another
-    run's."""
+    """The only writer of a job's folder. Raises `Problems` where another process writes it, or it is the folder of a
+    run that no logger made."""
 
     def __init__(self, folder: Folder) -> None:
         folder.check_no_link()
@@ -144,60 +144,60 @@ class LoggedJob:
         folder.check()
         self.folder, self.heard = folder, time.monotonic()
         self._lock = Lock(folder, wait_s=1.0, named=False)
-        with ExitStack() as opened:
-            opened.enter_context(self._lock)
+        with ExitStack() as stack:
+            stack.enter_context(self._lock)
             if not folder.spec.exists():
                 names = {"project_name": folder.path.parent.name, "experiment_name": folder.path.name}
                 write_atomic(folder.spec, LOGGED.decode() + f"trainer: {json.dumps(names)}\n")
             folder.events.touch(0o600)
             self._log = LoggedRows.read(folder.events)
             self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
-            opened.pop_all()
-        self._state = RunState()  # since it was opened: what console.log needs
+            stack.pop_all()
+        self._state = RunState()  # after the events written since it was opened; console.log needs it
         self._unjudged = LogReader(folder.events)
-        self._judge_anew()
+        self._reset_judge()
 
     def store(self, session: str, first: int, rows: Sequence[Mapping[str, Any] | None]) -> int:
-        """Write the rows that are new, and make them durable; the number of the row that comes next. Nothing is stored
-        where rows before these are missing. Raises `Problems` where the disk refuses them: the job is to be closed."""
+        """Write and sync those of `rows`, numbered from `first`, that are new; returns the next row's number. Nothing
+        is stored where earlier rows are missing. Raises `Problems` where the disk fails: the job must be closed."""
         self.heard = time.monotonic()
         following = self._log.following.get(session, 0)
         if first > following or first + len(rows) <= following:
             return following
         for number, row in enumerate(rows[following - first :], following):
             if row is not None:
-                self._take(row, session, number)
+                self._store_row(row, session, number)
         self._events.sync()
         if refused := self._events.refused:
             raise Problems(Problem(self.folder.name, error_message(refused), "make room on the disk", "not-enough"))
         self._log.following[session] = first + len(rows)
-        self.judge(2 * len(rows))  # so that little is left when it ends
+        self.judge(2 * len(rows))  # so that little is left to judge when the job ends
         return first + len(rows)
 
-    def _judge_anew(self) -> None:
-        """What `judge` has seen: so far, nothing."""
+    def _reset_judge(self) -> None:
+        """Start a judge that has seen no event."""
         self._judge = judge_of(None, "unknown")
         self._record = RunRecord(self.folder, RunState(), partial(events_of, self.folder.events))
 
     def judge(self, most: int = 500) -> bool:
-        """Write the alerts that the next steps give rise to; whether there were any."""
-        found = list(islice(self._unjudged.new(), most))
-        for logged in found:
-            back = isinstance(logged.event, GOES_BACK)
-            if back:
-                self._judge_anew()
-            for event in events_of(self.folder.events, logged.seq) if back else (logged.event,):
+        """Judge up to `most` events and write the alerts that they raise; False where no event was left."""
+        events = list(islice(self._unjudged.new(), most))
+        for logged in events:
+            undoes = isinstance(logged.event, GOES_BACK)
+            if undoes:
+                self._reset_judge()
+            for event in events_of(self.folder.events, logged.seq) if undoes else (logged.event,):
                 self._record.state = after(self._record.state, event)
                 self._record.take(event)
-                self._alert(self._judge.see(event))
-        return bool(found)
+                self._write_new_alerts(self._judge.see(event))
+        return bool(events)
 
     def close(self) -> None:
         self._events.close()
         self._console.close()
         self._lock.__exit__()
 
-    def _alert(self, alerts: list[Alert]) -> None:
+    def _write_new_alerts(self, alerts: list[Alert]) -> None:
         for alert in alerts:
             if (alert.step, alert.text) not in self._log.alerts:
                 self._write(alert)
@@ -210,17 +210,17 @@ class LoggedJob:
         for text in console_lines(event, self._state):
             self._console.append(text)
 
-    def _take(self, row: Mapping[str, Any], session: str, number: int) -> None:
+    def _store_row(self, row: Mapping[str, Any], session: str, number: int) -> None:
         try:
-            event = self._event_of(row)
+            event = self._event_from_row(row)
         except INVALID as error:
             text = f"row {number} of session {session} was left out: {' '.join(error_message(error).split())[:300]}"
             event = Alert(step=self._log.step, text=text, rule="logger")
         log = self._log
         if isinstance(event, Step) and log.status == "ended":
             log.attempt += 1
-            beside = log.begun.get(session, math.inf) < log.ended_at  # it comes late, and undoes nothing
-            step = log.step if beside else min(event.step - 1, log.step)  # started again, perhaps from a checkpoint
+            is_late = log.begun.get(session, math.inf) < log.ended_at  # late rows undo nothing
+            step = log.step if is_late else min(event.step - 1, log.step)  # else a restart, perhaps from a checkpoint
             self._write(Resumed(at=event.at, step=step, attempt=log.attempt))
             log.status = ""
         if not log.status:
@@ -228,15 +228,15 @@ class LoggedJob:
         if isinstance(event, LoggerSession) and not event.open and log.status != "ended" and log.open <= {session}:
             while self.judge():
                 pass
-            verdict = replace(self._record.verdict, fix="")  # which names settings of ours
+            verdict = replace(self._record.verdict, fix="")  # the fix names settings of rlrun
             how, why, at = row.get("how", "finished"), str(row.get("why", "")), event.at
-            if how == "finished":  # only now it is known how many steps there were to be
+            if how == "finished":  # the total of steps is known only now
                 self._write(LogProgress(at=at, step=log.step, steps=log.step))
             self._write(Ended(at=at, how=how, why=why, verdict=verdict))
         self._write(event, session=session, row=number)
 
-    def _event_of(self, row: Mapping[str, Any]) -> Event:
-        """Raises `INVALID` where the row is of no kind, or has values that it cannot have."""
+    def _event_from_row(self, row: Mapping[str, Any]) -> Event:
+        """The event that a row describes. Raises `INVALID` where its kind is unknown or a value is not valid."""
         at, kind = row.get("at") or time.time(), row["kind"]
         match kind:
             case "metrics":
@@ -258,11 +258,11 @@ class LoggedJob:
             case "begin":
                 host, program = str(row.get("host", "")), str(row.get("program", ""))
                 parent = str(row.get("parent", ""))
-                return LoggerSession(at=_time(at), open=True, parent=parent, host=host, program=program)
+                return LoggerSession(at=_valid_time(at), open=True, parent=parent, host=host, program=program)
             case "finish":
                 if row.get("how", "finished") not in get_args(How):
                     raise ValueError(f"how: {row['how']!r} is none of {', '.join(get_args(How))}")
-                return LoggerSession(at=_time(at), open=False)
+                return LoggerSession(at=_valid_time(at), open=False)
             case _:
                 raise ValueError(f"kind: {kind!r} is none of metrics, gpu, checkpoint, status, begin, finish")
         event = from_node({"at": at, **node})
@@ -270,8 +270,8 @@ class LoggedJob:
         return event
 
 
-def _time(at: object) -> float:
-    step = from_node({"kind": "Step", "at": at, "step": 0, "metrics": {}})  # which raises where it is none
+def _valid_time(at: object) -> float:
+    step = from_node({"kind": "Step", "at": at, "step": 0, "metrics": {}})  # raises `INVALID` for a bad time
     assert step
     return step.at
 
@@ -281,19 +281,19 @@ def _in_bytes(gigabytes: float | None) -> int | None:
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row, by our names; of several spellings of one metric all but one keep their own."""
-    given = dict[str, float]()
+    """The numbers of a row under our metric names; if two names mean one metric, only one of them is translated."""
+    values = dict[str, float]()
     scores = {f"val-core/{name}/reward/mean@1": score for name, score in (row.get("held_out") or {}).items()}
     for name, value in ({"training/epoch": row.get("epoch")} | row["metrics"] | scores).items():
-        with suppress(ValueError, TypeError, OverflowError):  # a text, a picture
-            given[name] = float(value)
-    names = {theirs: ours for ours, theirs in by_our_names(given).items()}
-    return {names.get(name, name): value for name, value in given.items()}
+        with suppress(ValueError, TypeError, OverflowError):  # not a number: a text, a picture
+            values[name] = float(value)
+    names = {reported: ours for ours, reported in by_our_names(values).items()}
+    return {names.get(name, name): value for name, value in values.items()}
 
 
 def folder_for(jobs: Jobs, uuid: str) -> Folder:
-    """Where a logger's job is written; a job that is new is entered. One that was created and not started is the
-    logger's from now on."""
+    """The folder of a logger's job, which is registered where it is new. A job that was created but not started
+    becomes the logger's. Raises `Problems`."""
     place = f"{PROJECT}/{uuid}"
     try:
         job = jobs.get(uuid)
@@ -315,33 +315,33 @@ class Ingest:
         self._watch: threading.Thread | None = None
 
     def store(self, uuid: str, session: str, first: int, rows: Sequence[Mapping[str, Any] | None]) -> int:
-        """As `LoggedJob.store`, of the job of that name, which is made where it is new."""
+        """`LoggedJob.store` of the job with this id, which is opened first where it is not open. Raises `Problems`."""
         if self._watch is None:
-            self._watch = threading.Thread(target=self._look_after, daemon=True)
+            self._watch = threading.Thread(target=self._watch_jobs, daemon=True)
             self._watch.start()
         with self._locks[uuid]:
             if (job := self._jobs.get(uuid)) is None:
                 job = self._jobs[uuid] = LoggedJob(self._folder_of(uuid))
             try:
                 return job.store(session, first, rows)
-            except BaseException:  # what was written of the rows is found when it is opened again
+            except BaseException:  # reopening reads from the log which rows were written
                 self._jobs.pop(uuid).close()
                 raise
 
-    def _look_after(self) -> None:
+    def _watch_jobs(self) -> None:
         while not self._closed.wait(min(LOOK_S, self._idle_s)):
             for uuid, job in list(self._jobs.items()):
-                while self._with(uuid, job, job.judge):
+                while self._call_if_open(uuid, job, job.judge):
                     pass
             self.close(self._idle_s)
 
-    def _with(self, uuid: str, job: LoggedJob, call: Callable[[], bool]) -> bool:
-        """What `call` returns; False where the job was closed."""
+    def _call_if_open(self, uuid: str, job: LoggedJob, call: Callable[[], bool]) -> bool:
+        """Run `call` under the job's lock and return its result; False where the job was closed."""
         with self._locks[uuid]:
             return self._jobs.get(uuid) is job and call()
 
     def close(self, idle_s: float = -math.inf) -> None:
-        """Close the jobs that were silent for so long, by default all, for good."""
+        """Close the jobs that were silent for so long; by default close all of them, and stop watching."""
         if idle_s < 0:
             self._closed.set()
         for uuid, job in list(self._jobs.items()):

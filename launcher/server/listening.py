@@ -1,4 +1,4 @@
-"""The sockets of a server, and what a connection may cost before it has asked for anything."""
+"""The sockets of a server, and the limits of a connection before its request is complete."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from launcher.core.problems import Problem, Problems, error_message
 
-HEAD_S = 10.0  # in which a request's first lines must be complete
+HEAD_S = 10.0  # in which the request line and headers must be complete
 CONNECTIONS = 1_000
-UNREAD_S, UNREAD_BYTES = 30.0, 2**18  # that the system holds for a client that does not read
-MESSAGE_BYTES = 2**16  # of a WebSocket message that a client sends
+UNREAD_S, UNREAD_BYTES = 30.0, 2**18  # limits of what the kernel buffers for a client that does not read
+MESSAGE_BYTES = 2**16  # of a WebSocket message from a client
 
 
 class BoundedProtocol(H11Protocol):
-    """Leaves a client that does not finish its request line and headers, and one too many."""
+    """Closes connections whose request line and headers take longer than HEAD_S, and those beyond CONNECTIONS."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -29,47 +29,47 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             transport.close()
-        self._wait()
+        self._restart_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._wait()
+        self._restart_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer:
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
+    def _restart_timer(self) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = self.loop.call_later(HEAD_S, self._leave)
+        self._timer = self.loop.call_later(HEAD_S, self._close_if_idle)
 
-    def _leave(self) -> None:
+    def _close_if_idle(self) -> None:
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.close()
 
 
 def listen(host: str, ports: Sequence[int]) -> list[socket.socket]:
-    """A socket for each port; 0 takes a free one. Raises `Problems` where one is taken."""
-    found = list[socket.socket]()
+    """A listening socket for each port; 0 takes a free one. Raises `Problems` where a port is in use."""
+    sockets = list[socket.socket]()
     for port in ports:
         try:
             kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-            found.append(socket.create_server((host, port), family=kind, backlog=512))
+            sockets.append(socket.create_server((host, port), family=kind, backlog=512))
         except OSError as error:
             got = f"port {port} of {host} cannot be taken: {error_message(error)}"
             raise Problems(Problem("--port", got, "use another, or --port 0 for a free one", "in-use")) from error
-        # a connection that it takes sends at once, and holds little for a client that does not read, and not for long
-        found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        found[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux
-            found[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
-    return found
+        # accepted connections inherit these: send at once, and buffer little for a client that does not read
+        sockets[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux only
+            sockets[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_S * 1e3))
+    return sockets
 
 
 def run(app: FastAPI, sockets: list[socket.socket], began: Callable[[], None]) -> None:
-    """Answer until SIGINT or SIGTERM. `began` is called once requests are answered."""
+    """Serve until SIGINT or SIGTERM. `began` is called once the server accepts requests."""
     config = uvicorn.Config(
         app, http=BoundedProtocol, ws="websockets-sansio", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, timeout_keep_alive=5, timeout_graceful_shutdown=3, ws_max_size=MESSAGE_BYTES,
@@ -80,7 +80,7 @@ def run(app: FastAPI, sockets: list[socket.socket], began: Callable[[], None]) -
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             gc.collect()
-            gc.freeze()  # a look at all that was loaded would hold up a request for 80 ms
+            gc.freeze()  # a full collection over all loaded modules would delay a request by 80 ms
             began()
 
     Server(config).run(sockets)

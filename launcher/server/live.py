@@ -1,9 +1,9 @@
-"""What happens, sent as it happens: the lines of event logs, and what changes about jobs.
+"""Live streams: the lines of event logs as they are written, and changes of jobs.
 
-Each log that is watched is read by one reader, however many clients watch it, and each of its lines is made into a
-message once. The latest messages wait in a ring of bounded size, through which each client goes at its own pace: a
-client that the ring has overtaken, or that takes nothing for STALL_S, loses its connection and can come back with the
-last `seq` that it has. What is older than the ring is read from the log, so nothing is lost, and nothing comes twice.
+Each watched log is read by one reader, however many clients watch it, and each of its lines becomes a message once. The
+latest messages are kept in a ring of bounded size, which each client reads at its own pace: a client that the ring has
+overtaken, or that takes nothing for STALL_S, loses its connection and can reconnect with the last `seq` that it has.
+Messages older than the ring are read from the log, so each client gets every message exactly once.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ from launcher.core.events import INVALID, Alert, to_line, writable
 from launcher.core.files import open_file, read_lines
 from launcher.server.jobs import Jobs
 
-POLL_S = 0.05  # between two looks at the logs that are watched
-JOBS_S = 0.5  # ... at the jobs
-STALL_S = 15.0  # that a client may take for BURST messages
-PING_S = 20.0  # of silence after which a message says that the connection stands
-RING_LINES, RING_BYTES = 2_000, 2**22  # messages that wait for slow clients
-PART_BYTES = 2**18  # of a log that a client catches up with at once
+POLL_S = 0.05  # between two reads of the watched logs
+JOBS_S = 0.5  # ... of the jobs
+STALL_S = 15.0  # in which a client must take BURST messages
+PING_S = 20.0  # without a message, after which a Ping is sent
+RING_LINES, RING_BYTES = 2_000, 2**22  # messages kept for slow clients
+PART_BYTES = 2**18  # read of a log at a time while a client catches up
 BURST = 32  # messages to one client before others have their turn
-TRY_AGAIN, BEGUN_ANEW = 1013, 1012  # codes with which a connection is closed
+TRY_AGAIN, BEGUN_ANEW = 1013, 1012  # WebSocket close codes
 
 Send = Callable[[str], Awaitable[None]]
 
 
 class Overtaken(Exception):
-    """A client is too slow; it may come back."""
+    """The client is too slow; it may reconnect."""
 
 
 class BegunAnew(Exception):
-    """Another log is in the place of the one that was watched."""
+    """The log that was watched has been replaced or truncated."""
 
 
 class Ring:
-    """The latest messages of a source; each has a number, which grows by one."""
+    """The latest messages of a source, numbered consecutively."""
 
     def __init__(self, next_number: int = 0) -> None:
         self.first = self.next = next_number
-        self._kept, self._bytes = list[str](), 0
+        self._messages, self._bytes = list[str](), 0
         self._changed, self.ended = asyncio.Event(), False
 
     def add(self, texts: list[str]) -> None:
-        self._kept += texts
+        self._messages += texts
         self.next += len(texts)
         self._bytes += sum(map(len, texts))
-        if len(self._kept) > 2 * RING_LINES or self._bytes > 2 * RING_BYTES:
-            while len(self._kept) > RING_LINES or self._bytes > RING_BYTES:
-                gone = max(len(self._kept) // 4, 1)
-                self._bytes -= sum(map(len, self._kept[:gone]))
-                del self._kept[:gone]
-                self.first += gone
-        self._wake()
+        if len(self._messages) > 2 * RING_LINES or self._bytes > 2 * RING_BYTES:
+            while len(self._messages) > RING_LINES or self._bytes > RING_BYTES:
+                dropped = max(len(self._messages) // 4, 1)
+                self._bytes -= sum(map(len, self._messages[:dropped]))
+                del self._messages[:dropped]
+                self.first += dropped
+        self._notify()
 
     def end(self) -> None:
-        """Whoever listens hears that nothing comes any more."""
+        """No more messages come: readers get `BegunAnew`."""
         self.ended = True
-        self._wake()
+        self._notify()
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def since(self, number: int) -> list[str]:
-        """Some messages from that one on. Raises `Overtaken` where it is gone, `BegunAnew` at the end."""
+        """At most BURST messages from `number` on. Raises `Overtaken` where it is gone, `BegunAnew` after `end`."""
         if self.ended:
             raise BegunAnew
         if number < self.first:
             raise Overtaken
-        return self._kept[number - self.first : number - self.first + BURST]
+        return self._messages[number - self.first : number - self.first + BURST]
 
     async def changed(self, wait_s: float) -> bool:
-        """Whether something came within that time."""
+        """Whether a message was added, or the ring ended, within that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 return await self._changed.wait()
@@ -90,7 +90,7 @@ class Ring:
 
 @dataclass
 class LogPosition:
-    """A place in an event log, and how its lines are read on from there."""
+    """A position in an event log, which moves on as lines are read."""
 
     path: Path
     seq: int = 0
@@ -99,13 +99,13 @@ class LogPosition:
     inode: int = 0
 
     def lines(self, most_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Whole lines from here on, with their byte; about `most_bytes` of them. Raises `BegunAnew`."""
+        """Complete lines from here on with their byte offsets, about `most_bytes` of them. Raises `BegunAnew`."""
         try:
             with open_file(self.path) as file:
-                now = os.fstat(file.fileno())
-                if now.st_size < self.offset or self.inode not in (0, now.st_ino):
+                stat = os.fstat(file.fileno())
+                if stat.st_size < self.offset or self.inode not in (0, stat.st_ino):
                     raise BegunAnew
-                self.inode = now.st_ino
+                self.inode = stat.st_ino
                 end = None if most_bytes is None else self.offset + most_bytes
                 file.seek(self.offset)
                 for line, size, ended in read_lines(file):
@@ -118,21 +118,21 @@ class LogPosition:
                 raise BegunAnew from None
 
     def skip(self, seq: int) -> None:
-        """Go to the line of that number, or to the end."""
+        """Move to line `seq`, or to the end. Raises `BegunAnew`."""
         while self.seq < seq:
-            before = self.seq
+            start = self.seq
             for _ in self.lines():
                 if self.seq >= seq:
                     break
-            if self.seq == before:
+            if self.seq == start:
                 return
 
     def messages(self, most_bytes: int | None = None) -> list[str]:
-        """The lines from here on as they are sent."""
+        """The lines from here on as JSON messages; about `most_bytes` of them. Raises `BegunAnew`."""
         return [self._message(self.seq - 1, offset, line) for offset, line in self.lines(most_bytes)]
 
     def _message(self, seq: int, offset: int, line: bytes) -> str:
-        """A line of our own stays as it is; one of another hand has `seq` and `attempt`, too."""
+        """A line of rlrun is sent unchanged; `seq` and `attempt` are added to one that another program wrote."""
         try:
             node = orjson.loads(line)
         except ValueError:
@@ -155,20 +155,20 @@ def _is_event(node: Any) -> bool:
 
 @dataclass
 class LogTail:
-    """One log that is watched."""
+    """The new lines of one log."""
 
     position: LogPosition
     ring: Ring
     clients: int = 0
 
     def look(self) -> list[str]:
-        """The messages since the last look; in a thread."""
+        """The messages since the last call, which reads the file: call it in a thread."""
         return self.position.messages(RING_BYTES)
 
 
 @dataclass
 class JobsTail:
-    """What changes about jobs: `uuid` and the fields that are new; `gone` of a job that is there no more."""
+    """Changes of jobs: `uuid` and the changed fields, or `gone` where the job no longer exists."""
 
     jobs: Jobs
     ring: Ring = field(default_factory=Ring)
@@ -182,22 +182,22 @@ class JobsTail:
         return {job.uuid: job.node for job in self.jobs.every()}
 
     def look(self) -> list[str]:
-        found, nodes = self._nodes(), list[dict[str, Any]]()
-        for uuid, node in found.items():
-            before = self._seen.get(uuid)
-            if node is not before:
-                new = {name: value for name, value in node.items() if before is None or before.get(name) != value}
-                nodes += [{**new, "uuid": uuid}] if new else []
-        nodes += [{"uuid": uuid, "gone": True} for uuid in self._seen.keys() - found.keys()]
-        self._seen = found
-        return [orjson.dumps(node).decode() for node in nodes]
+        current, messages = self._nodes(), list[dict[str, Any]]()
+        for uuid, node in current.items():
+            old = self._seen.get(uuid)
+            if node is not old:
+                changes = {name: value for name, value in node.items() if old is None or old.get(name) != value}
+                messages += [{**changes, "uuid": uuid}] if changes else []
+        messages += [{"uuid": uuid, "gone": True} for uuid in self._seen.keys() - current.keys()]
+        self._seen = current
+        return [orjson.dumps(node).decode() for node in messages]
 
 
 LiveSource = LogTail | JobsTail
 
 
 class LiveStreams:
-    """All that is watched, and the task that looks at it while anybody watches."""
+    """All watched sources, and the task that polls them while there are clients."""
 
     def __init__(self) -> None:
         self._sources = dict[Any, LiveSource]()
@@ -206,12 +206,12 @@ class LiveStreams:
     @asynccontextmanager
     async def _watched(self, key: Any, make: Callable[[], LiveSource]) -> AsyncIterator[LiveSource]:
         if key not in self._sources:
-            made = await asyncio.to_thread(make)
-            self._sources.setdefault(key, made)  # another client may have been faster
+            new_source = await asyncio.to_thread(make)
+            self._sources.setdefault(key, new_source)  # another client may have been faster
         source = self._sources[key]
         source.clients += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._look_on(), name="live")
+            self._task = asyncio.create_task(self._poll_sources(), name="live")
         try:
             yield source
         finally:
@@ -219,7 +219,7 @@ class LiveStreams:
             if not source.clients and self._sources.get(key) is source:
                 del self._sources[key]
 
-    async def _look_on(self) -> None:
+    async def _poll_sources(self) -> None:
         turn = 0
         while self._sources:
             for key, source in list(self._sources.items()):
@@ -235,8 +235,8 @@ class LiveStreams:
             await asyncio.sleep(POLL_S)
 
     async def send_log(self, path: Path, after: int, send: Send) -> None:
-        """Send every line with a larger `seq` than `after`, in order, and go on as the log grows. Raises `Overtaken`
-        where the client is too slow, `BegunAnew` where another log is in its place."""
+        """Send every line whose `seq` is larger than `after`, in order, and go on as the log grows. Raises `Overtaken`
+        where the client is too slow, `BegunAnew` where the log was replaced."""
 
         def at_the_end() -> LogTail:
             position = LogPosition(path)
@@ -245,25 +245,25 @@ class LiveStreams:
 
         async with self._watched(path, at_the_end) as source:
             number = after + 1
-            if number < source.ring.first:  # else nothing of the log has to be read again
-                mine = LogPosition(path)
-                await asyncio.to_thread(mine.skip, number)
-                while mine.seq < source.ring.first:
-                    texts = await asyncio.to_thread(mine.messages, PART_BYTES)
+            if number < source.ring.first:  # it needs lines that the ring no longer has
+                position = LogPosition(path)
+                await asyncio.to_thread(position.skip, number)
+                while position.seq < source.ring.first:
+                    texts = await asyncio.to_thread(position.messages, PART_BYTES)
                     if not texts:
                         raise BegunAnew
                     await _send_all(texts, send)
-                number = mine.seq
-            await _send_on(source.ring, number, send)
+                number = position.seq
+            await _follow_ring(source.ring, number, send)
 
     async def send_changes(self, jobs: Jobs, send: Send) -> None:
-        """Send what changes about jobs from now on. Raises `Overtaken` where the client is too slow."""
+        """Send the changes of jobs from now on. Raises `Overtaken` where the client is too slow."""
         async with self._watched("jobs", lambda: JobsTail(jobs)) as source:
-            await _send_on(source.ring, source.ring.next, send)
+            await _follow_ring(source.ring, source.ring.next, send)
 
 
-async def _send_on(ring: Ring, number: int, send: Send) -> None:
-    """All messages of a ring from that number on, which may come later."""
+async def _follow_ring(ring: Ring, number: int, send: Send) -> None:
+    """Send all messages of a ring from `number` on, and wait for later ones."""
     while True:
         while ring.next <= number:
             if not await ring.changed(PING_S):
@@ -276,11 +276,11 @@ async def _send_on(ring: Ring, number: int, send: Send) -> None:
 
 
 async def _send_all(texts: list[str], send: Send) -> None:
-    for begin in range(0, len(texts), BURST):
+    for start in range(0, len(texts), BURST):
         try:
             async with asyncio.timeout(STALL_S):
-                for text in texts[begin : begin + BURST]:
+                for text in texts[start : start + BURST]:
                     await send(text)
         except TimeoutError:
             raise Overtaken from None
-        await asyncio.sleep(0)  # a client that takes everything would keep the others waiting
+        await asyncio.sleep(0)  # let other clients have their turn

@@ -20,7 +20,7 @@ MEDIA = "application/problem+json"
 STATUS: Mapping[str, int] = {
     "not-found": 404, "in-use": 409, "changed": 409, "not-permitted": 403, "not-enough": 422, "not-reachable": 502,
 }  # fmt: skip
-"""Of a `Code`; 422 of all others."""
+"""HTTP status by problem code; 422 for all others."""
 
 
 class ProblemNode(BaseModel):
@@ -50,7 +50,7 @@ def declared(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def document(status: int, problems: Sequence[Problem], headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that says what is wrong. Secrets and control characters never leave."""
+    """A response with these problems, without secrets and with control characters escaped."""
     nodes = [
         {"where": printable(each.where), "got": printable(each.got), "fix": printable(each.fix), "code": each.code}
         for each in problems
@@ -61,49 +61,49 @@ def document(status: int, problems: Sequence[Problem], headers: Mapping[str, str
 
 
 def status_of(problems: Sequence[Problem]) -> int:
-    """That of the first, as the others are often what follows from it."""
+    """The status of the first problem, as the others often follow from it."""
     return STATUS.get(problems[0].code, 422) if problems else 422
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Every error of every route becomes a document."""
-    app.add_exception_handler(Problems, _of_problems)
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(FileNotFoundError, _of_gone)
-    app.add_exception_handler(500, _of_fault)
+    """Turn every error of every route into a problem document."""
+    app.add_exception_handler(Problems, _handle_problems)
+    app.add_exception_handler(RequestValidationError, _handle_validation)
+    app.add_exception_handler(HTTPException, _handle_http)
+    app.add_exception_handler(FileNotFoundError, _handle_gone)
+    app.add_exception_handler(500, _handle_fault)
 
 
-def _of_problems(_: Request, error: Exception) -> Response:
+def _handle_problems(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problems)
     return document(status_of(error.problems), error.problems)
 
 
-def _of_validation(request: Request, error: Exception) -> Response:
+def _handle_validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     body = getattr(request.scope.get("route"), "body_field", None)
     model = body.field_info.annotation if body else None
-    known = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
-    return document(422, [_of_field(each, known) for each in error.errors()])
+    fields = [name for each in get_args(model) or (model,) for name in getattr(each, "model_fields", ())]
+    return document(422, [_field_problem(each, fields) for each in error.errors()])
 
 
-def _of_field(found: Mapping[str, Any], known: Sequence[str]) -> Problem:
-    """One finding of pydantic, named by the field as the request spells it."""
-    source, *names = found["loc"]
-    where, what = ".".join(map(str, names)) or str(source), found["type"]
-    if what == "extra_forbidden":
-        near = nearest(where, known)
-        fix = f"did you mean {near}?" if near else f"leave it out; known are {', '.join(sorted(known))}"
+def _field_problem(error: Mapping[str, Any], fields: Sequence[str]) -> Problem:
+    """One error of pydantic as a problem, with the field as the request spells it."""
+    source, *names = error["loc"]
+    where, kind = ".".join(map(str, names)) or str(source), error["type"]
+    if kind == "extra_forbidden":
+        near = nearest(where, fields)
+        fix = f"did you mean {near}?" if near else f"leave it out; known are {', '.join(sorted(fields))}"
         return Problem(where, "no such field", fix, "unknown-setting")
-    if what == "missing":
+    if kind == "missing":
         return Problem(where, "is missing", "give it a value")
-    if what == "json_invalid":
-        return Problem("body", f"is no JSON: {found['ctx']['error']}", "send a JSON object")
-    got = f"got {short_repr(found.get('input'))}: {found['msg'][:1].lower()}{found['msg'][1:]}"
+    if kind == "json_invalid":
+        return Problem("body", f"is no JSON: {error['ctx']['error']}", "send a JSON object")
+    got = f"got {short_repr(error.get('input'))}: {error['msg'][:1].lower()}{error['msg'][1:]}"
     return Problem(where, got, "send a JSON object" if where == "body" else "")
 
 
-def _of_http(_: Request, error: Exception) -> Response:
+def _handle_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     got, status = str(error.detail), error.status_code
     fixes: Mapping[int, tuple[Code, str]] = {
@@ -114,12 +114,12 @@ def _of_http(_: Request, error: Exception) -> Response:
     return document(status, [Problem("request", got[:1].lower() + got[1:], fix, code)], error.headers)
 
 
-def _of_gone(_: Request, __: Exception) -> Response:
-    """Of a run whose folder was moved or deleted while it was read."""
+def _handle_gone(_: Request, __: Exception) -> Response:
+    """A run's folder was moved or deleted while it was read."""
     return document(404, [Problem("request", "a file of it is gone", "GET /api/jobs lists all jobs", "not-found")])
 
 
-def _of_fault(_: Request, error: Exception) -> Response:
-    """A fault of ours: the log has it, the answer says no more than that."""
+def _handle_fault(_: Request, error: Exception) -> Response:
+    """A bug of the server: the traceback is in its log and not in the response."""
     got, fix = "a fault of the server's own; its log has it", "report it with the log"
     return document(500, [Problem("server", got, fix, "not-supported")])

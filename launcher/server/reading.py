@@ -1,4 +1,4 @@
-"""The run that a request is about, as routes read it."""
+"""The run of a request, as routes read it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ StepNumber = Annotated[int, Query(ge=0, lt=2**53)]
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A run as its folder is now."""
+    """A run, read from its folder."""
 
     uuid: str
     folder: Folder
@@ -35,23 +35,23 @@ class ReadRun:
     mark: Mark
     """Sizes and times of its files: equal where nothing has changed."""
     log: Path | None = None
-    """The log of another program that it is."""
+    """The log from which the run was read, where another program wrote one."""
 
     @cached_property
     def columns(self) -> Columns:
-        """Its steps, and where its other events stand."""
+        """Its steps as arrays, and the index of its other events. Raises `OSError`."""
         return self.services.logs.now(Columns(self.folder.events))
 
     def source(self, *kinds: type[Event], steps: Collection[int] = ()) -> LogOrRun:
-        """It as views read it, but for other kinds of events than these and, where all these steps have some, for those
-        of other steps."""
-        of = self.columns
-        known = set(of.places_of(*kinds)[:, 3].tolist())
-        only = steps if steps and known.issuperset(steps) else None
-        return LogOrRun(self.folder, "rlrun", lambda: of.events(*kinds, steps=only))
+        """The run as views read it, with events of these kinds only; also only those of these `steps`, where each of
+        the steps has some."""
+        log_columns = self.columns
+        covered_steps = set(log_columns.places_of(*kinds)[:, 3].tolist())
+        only_steps = steps if steps and covered_steps.issuperset(steps) else None
+        return LogOrRun(self.folder, "rlrun", lambda: log_columns.events(*kinds, steps=only_steps))
 
     def row_of(self, step: int) -> list[int]:
-        """The rows of a step, more than one where the log repeats it. Raises `Problems`."""
+        """Indices of the rows of a step, several where the log repeats it. Raises `Problems` for an unknown step."""
         rows: list[int] = np.nonzero(self.columns.steps == step)[0].tolist()
         if not rows:
             steps = self.columns.steps
@@ -60,8 +60,8 @@ class ReadRun:
         return rows
 
     def inside(self, path: Path) -> Path:
-        """`path`, a file of the run that is there. Raises `Problems` for any other, also where a link leads away, as a
-        copied folder may hold one."""
+        """`path`, if it is an existing file of the run. Raises `Problems` otherwise, also for a link that leads out of
+        the folder, as a copied one may hold."""
         root = self.folder.path.resolve()
         if not path.resolve().is_relative_to(root) or not path.is_file():
             got = f"the run has no {short_repr(str(path.relative_to(self.folder.path)))}"
@@ -69,15 +69,15 @@ class ReadRun:
         return path
 
     def metrics_of(self, step: int) -> dict[str, float]:
-        """All metrics of a step; those of its later rows count."""
-        found: dict[str, float] = {}
+        """All metrics of a step; where the log repeats it, later values win. Raises `Problems` for an unknown step."""
+        metrics: dict[str, float] = {}
         for event in self.columns.step_events(self.row_of(step)):
-            found |= event.metrics
-        return found
+            metrics |= event.metrics
+        return metrics
 
 
 def read_run(uuid: Uuid, services: UsesServices) -> ReadRun:
-    """Raises `Problems` where there is no such job, or its folder holds links and pipes instead of files."""
+    """Raises `Problems` where there is no such job, or its folder holds links or pipes in place of files."""
     job = services.jobs.get(uuid)
     job.folder.check()
     return ReadRun(uuid, job.folder, services, job.mark, Path(job.record.log) if job.record.log else None)
@@ -87,7 +87,7 @@ UsesRun = Annotated[ReadRun, Depends(read_run)]
 
 
 def read_own_run(run: UsesRun) -> ReadRun:
-    """Raises `Problems` where it is the log of another program, which has neither settings nor checkpoints."""
+    """Raises `Problems` for the log of another program, which has neither settings nor checkpoints."""
     run.services.launching.check_own(run.uuid)
     return run
 
@@ -96,5 +96,5 @@ UsesOwnRun = Annotated[ReadRun, Depends(read_own_run)]
 
 
 def page_of(items: list[Any], total: int, page: int, size: int) -> dict[str, Any]:
-    """A part of a list that is counted whole."""
+    """One page of a list; `total` counts the whole list."""
     return {"items": items, "total": total, "page": page, "size": size}

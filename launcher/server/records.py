@@ -1,5 +1,5 @@
-"""What is known of a job beside its run: `job.json` in its folder, and of a job without one `jobs/UUID.json` below the
-run root. The database is an index of these."""
+"""Job records, which hold what a run does not: `job.json` in its folder or, of a job without one, `jobs/UUID.json` in
+the run root. The database is an index of these."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from launcher.core.settings import adapter
 FILE = "job.json"
 CREATED = "jobs"
 SPACE = UUID("5c1f7a52-6a0f-5a39-9d0e-3c2f0c6d9b41")
-"""Of the ids of runs that no server started: the uuid5 of their place."""
+"""The namespace of ids of runs that no server started: uuid5 of their place."""
 VALID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-"""What a program may choose as an id."""
+"""A valid job id; loggers and clients may choose their own."""
 
 JobRequest = Literal["", "start", "stop", "pause", "resume"]
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job, as its file has it; of fields that a file lacks the defaults."""
+    """A job as stored in its file; fields that the file lacks have their defaults."""
 
     uuid: str
     name: str = ""
@@ -43,35 +43,35 @@ class JobRecord:
     """The program that trains: rlrun, or what reports here: logger, verl, trl."""
     created_at: float = 0.0
     words: Mapping[str, Any] = field(default_factory=dict)
-    """The documents' fields, as they were sent."""
+    """Fields of the job API (conf/job_words.yaml), as they were sent."""
     planned: Mapping[str, Any] = field(default_factory=dict)
-    """The same fields as its plan had them, shown until the run has settings."""
+    """The same fields according to its plan, shown until the run has settings."""
     arguments: tuple[str, ...] = ()
-    """What follows `rlrun train` where a server starts it."""
+    """The arguments of `rlrun train` with which the server starts it."""
     log: str = ""
-    """The log of another program that it is; `place` has what was read of it."""
+    """Path of the log of another program, of which `place` is the copy; empty for runs."""
     place: str = ""
-    """The run's folder, below the run root or whole; empty while it has none."""
+    """The run's folder, relative to the run root or absolute; empty while it has none."""
     request: JobRequest = ""
-    """What was asked for last."""
+    """The last request."""
     requested_at: float = 0.0
     pid: int | None = None
-    """The process that was started last, which may not have begun to write yet."""
+    """The process that was started last; it may not have written anything yet."""
     key: str = ""
     digest: str = ""
     """Idempotency-Key of the request that created it, and the request's digest."""
 
     @property
     def node(self) -> dict[str, Any]:
-        found: dict[str, Any] = writable(asdict(self))
-        return found
+        node: dict[str, Any] = writable(asdict(self))
+        return node
 
 
 def read_record(file: Path) -> JobRecord | None:
-    """None where there is no such file, or it holds no record."""
+    """The record in a file; None where it cannot be read or is not valid."""
     with suppress(OSError, ValueError, ValidationError):
-        found = adapter(JobRecord).validate_python(parse_json(read_file(file, 2**22)))
-        return found if VALID.fullmatch(found.uuid) else None
+        record = adapter(JobRecord).validate_python(parse_json(read_file(file, 2**22)))
+        return record if VALID.fullmatch(record.uuid) else None
     return None
 
 
@@ -81,5 +81,5 @@ def write_record(file: Path, record: JobRecord) -> None:
 
 
 def id_of_place(place: str) -> str:
-    """Of a run that no server started."""
+    """The id of a run that no server started; the same for every server."""
     return str(uuid5(SPACE, place))

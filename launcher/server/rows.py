@@ -1,4 +1,4 @@
-"""A job as people see it: one row, the same in a list and alone, and where it stands."""
+"""A job's row in responses, the same in a list and alone, and its status."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from launcher.server.records import JobRecord
 from launcher.server.words import shown_words
 from launcher.views.runs import status_word
 
-MARK = "✗ "  # begins a line with a problem
-TEXT_LAYOUT = "\n\t\u200c\u200d"  # of what people write: an escape would stand in it once it is changed again
-STOPS = {"stop": ("stopping", "stopped"), "pause": ("pausing", "paused")}  # where a job stands until it ends, and then
+MARK = "✗ "  # starts a printed line that tells a problem
+TEXT_LAYOUT = "\n\t\u200c\u200d"  # kept in texts of people: an escape would be sent back with the next change
+STOPS = {"stop": ("stopping", "stopped"), "pause": ("pausing", "paused")}  # status before and after the run ends
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a job stands, why, and since when (Unix seconds)."""
+    """A job's status, the reason for it, and since when (Unix seconds)."""
 
     status: str
     reason: str = ""
@@ -42,47 +42,47 @@ class Standing:
 
 
 def standing_of(record: JobRecord, run: Run | None, folder: Folder, *, begins: bool) -> Standing:
-    """From its events, what was asked for last, and whether a process of it `begins`."""
+    """From the run's events and the last request; `begins`: its process is alive and may have written nothing yet."""
     if not record.place:
         return Standing("created", "", record.created_at)
-    at, (stops, stopped) = record.requested_at, STOPS.get(record.request, ("waiting", ""))
-    if run and not _is_earlier(run.state, at):
-        return _of_events(record, run.state, folder)
+    requested_at, (pending, final) = record.requested_at, STOPS.get(record.request, ("waiting", ""))
+    if run and not _is_earlier(run.state, requested_at):
+        return _standing_from_events(record, run.state, folder)
     if begins:
-        return Standing(stops, "its process begins", at)
-    if not stopped:  # its process is gone, and has left no more than its output
-        return Standing(status_word(run.state) if run else "failed", _last_problem(folder), at)
-    return _of_events(record, run.state, folder) if run else Standing(stopped, "before it began", at)
+        return Standing(pending, "its process begins", requested_at)
+    if not final:  # its process is gone and left only its output
+        return Standing(status_word(run.state) if run else "failed", _last_problem(folder), requested_at)
+    return _standing_from_events(record, run.state, folder) if run else Standing(final, "before it began", requested_at)
 
 
 def _is_earlier(state: RunState, requested_at: float) -> bool:
-    """Whether all that is written is from before the request, and from a process that has ended."""
+    """Whether the run has ended, and wrote its last event before the request."""
     return state.status not in ("running", "waiting") and (state.last_at or 0.0) < requested_at
 
 
-def _of_events(record: JobRecord, state: RunState, folder: Folder) -> Standing:
+def _standing_from_events(record: JobRecord, state: RunState, folder: Folder) -> Standing:
     status, ended_at = status_word(state), state.last_at or record.created_at
     if status in ("running", "waiting"):
-        begun = _attempt_began(folder) or state.started_at or record.created_at
-        if record.request in STOPS and record.requested_at >= begun:
+        began_at = _attempt_start(folder) or state.started_at or record.created_at
+        if record.request in STOPS and record.requested_at >= began_at:
             return Standing(STOPS[record.request][0], "it saves first", record.requested_at)
-        return Standing(status, waiting(state, time.time()) or state.why or state.phase, begun)
+        return Standing(status, waiting(state, time.time()) or state.why or state.phase, began_at)
     if status == "stopped" and record.request == "pause":
         return Standing("paused", "resume goes on with it", ended_at)
     return Standing(status, state.why or (state.verdict.line if state.verdict else ""), ended_at)
 
 
 def _last_problem(folder: Folder) -> str:
-    """What the process printed before it ended."""
+    """The last problems that the process printed, else its last line."""
     with suppress(OSError):
         lines = read_file(folder.detached, 2**20).decode("utf-8", "replace").splitlines()
         blocks = [list(block) for is_problem, block in groupby(lines, lambda line: line.startswith(MARK)) if is_problem]
-        found = [line.removeprefix(MARK) for line in blocks[-1]] if blocks else lines[-1:]
-        return "; ".join(found) or "its process ended before it began"
+        problems = [line.removeprefix(MARK) for line in blocks[-1]] if blocks else lines[-1:]
+        return "; ".join(problems) or "its process ended before it began"
     return "its process ended before it began"
 
 
-def _attempt_began(folder: Folder) -> float | None:
+def _attempt_start(folder: Folder) -> float | None:
     attempts = folder.attempts()
     with suppress(OSError):
         return os.stat(attempts[-1] / FIRST_SEQ).st_mtime if attempts else None
@@ -92,7 +92,7 @@ def _attempt_began(folder: Folder) -> float | None:
 def job_node(
     record: JobRecord, run: Run | None, standing: Standing, words: Mapping[str, Any], *, attempt: int
 ) -> dict[str, Any]:
-    """The whole row. Texts of people stay as they are, but for secrets and control characters."""
+    """A job's row, as JSON has it. Control characters of texts are escaped."""
     state = run.state if run else RunState()
     words = {**(words or record.planned), **record.words}
     node = {
@@ -109,16 +109,16 @@ def job_node(
         "alerts": _alerts(state),
     }  # fmt: skip
     node |= {name: value for name, value in words.items() if name not in node}
-    found: dict[str, Any] = writable(_printable(node))
-    return found
+    row: dict[str, Any] = writable(_make_printable(node))
+    return row
 
 
-def _printable(node: Any) -> Any:
+def _make_printable(node: Any) -> Any:
     if isinstance(node, str):
         return printable(node, TEXT_LAYOUT)
     if isinstance(node, Mapping):
-        return {key: _printable(value) for key, value in node.items()}
-    return [_printable(value) for value in node] if isinstance(node, list | tuple) else node
+        return {key: _make_printable(value) for key, value in node.items()}
+    return [_make_printable(value) for value in node] if isinstance(node, list | tuple) else node
 
 
 def _score(state: RunState) -> dict[str, Any] | None:
@@ -136,21 +136,21 @@ def _held_out(state: RunState) -> dict[str, Any] | None:
     )
 
 
-def _result(of: HeldOut | None) -> dict[str, Any] | None:
-    return {**asdict(of), "label": label(of.name), "text": of.shown} if of else None
+def _result(score: HeldOut | None) -> dict[str, Any] | None:
+    return {**asdict(score), "label": label(score.name), "text": score.shown} if score else None
 
 
 def _alerts(state: RunState) -> dict[str, int]:
-    """A summary of an older version knows only how many, and the most serious level."""
-    found = dict(state.alerts_by_level) or {state.alert_level: state.alerts}
-    return {level: found.get(level, 0) for level in LEVELS}
+    """Alerts by level. Summaries of older versions have only the number, counted here under the most serious level."""
+    counts = dict(state.alerts_by_level) or {state.alert_level: state.alerts}
+    return {level: counts.get(level, 0) for level in LEVELS}
 
 
-# ---- the documents' words of a run
+# ---- fields of the job API, read from a run
 
 
 def words_of_run(folder: Folder) -> dict[str, Any]:
-    """What its spec.yaml says in the words of the job API; empty where it cannot be read."""
+    """The settings of its spec.yaml as fields of the job API; empty where it cannot be read."""
     try:
         node = parse_yaml(read_file(folder.spec, 2**22))
     except (OSError, ValueError, YAMLError):
@@ -162,23 +162,23 @@ def words_of_run(folder: Folder) -> dict[str, Any]:
 
 
 def typed_of_run(folder: Folder) -> list[str]:
-    """What its first attempt was started with, without secrets; nothing where that is not known."""
+    """The arguments of its first attempt, redacted; empty where they are not known."""
     try:
-        first = shlex.split(read_file(folder.words, 2**16).decode().partition("\n")[0])
+        command = shlex.split(read_file(folder.words, 2**16).decode().partition("\n")[0])
     except (OSError, ValueError):
         return []
-    return list(map(redact, first[2:])) if first[:2] == ["rlrun", "train"] else []
+    return list(map(redact, command[2:])) if command[:2] == ["rlrun", "train"] else []
 
 
 def words_of_node(node: dict[str, Any], model_choice: str = "") -> dict[str, Any]:
-    """The same of settings that were read; `model_choice` is the name in conf/model where that is known."""
+    """As `words_of_run`, of settings that were read; `model_choice` is the name in conf/model, where known."""
     algorithm, model = (_class_path(node, group) for group in ("algorithm", "model"))
     words = shown_words(node)
-    named = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
-    return {**words, "algorithm": algorithm[-1].lower(), "model": named}
+    model_name = words["model_path"] or model_choice or (model[-2] if len(model) > 1 else "")
+    return {**words, "algorithm": algorithm[-1].lower(), "model": model_name}
 
 
 def _class_path(node: dict[str, Any], group: str) -> list[str]:
-    """`launcher.algorithms.grpo.GRPO`, in parts."""
-    chosen = node.get(group)
-    return str(chosen.get("_target_") if isinstance(chosen, dict) else "").split(".")
+    """The parts of a group's `_target_`, such as `launcher.algorithms.grpo.GRPO`."""
+    choice = node.get(group)
+    return str(choice.get("_target_") if isinstance(choice, dict) else "").split(".")

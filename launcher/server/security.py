@@ -1,5 +1,5 @@
-"""What stands before every request: where it comes from, what it may do, how much it may bring and how long it may
-take. Pure ASGI, for HTTP and WebSocket alike."""
+"""Checks of every request before the application sees it: origin, permission, size and time. Pure ASGI, for HTTP and
+WebSocket alike."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from launcher.server.problems import document
 
 READS = ("GET", "HEAD", "OPTIONS")
 GUARDED = ("/api", "/metrics")
-"""All else, the page and the description of the API, is what everybody has a copy of."""
+"""Paths that need a token. The others, the page and the description of the API, hold no data."""
 SUBPROTOCOL = "bearer."
-"""Begins the WebSocket subprotocol with the token, as a browser can send no header with one."""
+"""Prefix of the WebSocket subprotocol that carries the token, as a browser cannot set headers there."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -35,30 +35,30 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Of every answer."""
+"""Sent with every response."""
 REFUSED = (400, 401, 403, 408, 413, 414, 415, 421, 503)
-"""The statuses of all refusals."""
+"""The statuses of all `Refusal`s."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How much a client may cost."""
+    """Limits on requests."""
 
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 128 * 2**20
-    """Of all requests that are being read together."""
+    """Bodies in memory, of all open requests together."""
     body_s: float = 20.0
-    """Until a body is complete."""
+    """Seconds in which a body must be complete."""
     query_bytes: int = 8 * 2**10
     requests: int = 200
-    """At a time."""
+    """Open at a time."""
     sockets: int = 600
-    """WebSockets at a time."""
+    """WebSockets open at a time."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request gets no further."""
+    """Why a request is refused."""
 
     status: int
     where: str
@@ -72,20 +72,20 @@ class Refusal:
                 {"type": "websocket.close", "code": 1013 if self.status == 503 else 1008, "reason": self.got[:100]}
             )
             return
-        more = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(self.status, {})
+        headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(self.status, {})
         problem = Problem(self.where, self.got, self.fix, "not-permitted")
-        await document(self.status, [problem], {**more, "connection": "close"})(connection, receive, send)
+        await document(self.status, [problem], {**headers, "connection": "close"})(connection, receive, send)
 
 
 class Guard:
-    """Around the application."""
+    """ASGI middleware that refuses requests before they reach the application."""
 
     def __init__(
         self, app: ASGIApp, tokens: AccessTokens, names: frozenset[str], limits: RequestLimits | None = None
     ) -> None:
         self._app, self._tokens, self._names, self._limits = app, tokens, names, limits or RequestLimits()
         self._open = {"http": 0, "websocket": 0}
-        self._held = 0
+        self._held_bytes = 0
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
         kind = connection["type"]
@@ -97,57 +97,57 @@ class Guard:
             return await refusal.send(connection, receive, send)
         self._open[kind] += 1
         try:
-            await self._pass_on(connection, receive, send)
+            await self._call_app(connection, receive, send)
         finally:
             self._open[kind] -= 1
         return None
 
-    async def _pass_on(self, connection: Connection, receive: Receive, send: Send) -> None:
+    async def _call_app(self, connection: Connection, receive: Receive, send: Send) -> None:
         if connection["type"] == "websocket" or connection["method"] in READS:
             return await self._app(connection, receive, send)
-        held = 0
+        held_bytes = 0
 
         def hold(count: int) -> bool:
-            nonlocal held
-            held, self._held = held + count, self._held + count
-            return held <= self._limits.body_bytes and self._held <= self._limits.bodies_bytes
+            nonlocal held_bytes
+            held_bytes, self._held_bytes = held_bytes + count, self._held_bytes + count
+            return held_bytes <= self._limits.body_bytes and self._held_bytes <= self._limits.bodies_bytes
 
         try:
             body = await _read_body(receive, hold, self._limits.body_s)
             if isinstance(body, Refusal):
                 return await body.send(connection, receive, send)
-            return await self._app(connection, _replayed(body, receive), send)
+            return await self._app(connection, _replay_body(body, receive), send)
         finally:
-            self._held -= held
+            self._held_bytes -= held_bytes
 
     # ---- what is refused
 
     def _refusal(self, connection: Connection) -> Refusal | None:
-        return next(filter(None, self._looks(connection)), None)
+        return next(filter(None, self._run_checks(connection)), None)
 
-    def _looks(self, connection: Connection) -> Iterator[Refusal | None]:
+    def _run_checks(self, connection: Connection) -> Iterator[Refusal | None]:
         kind, headers = connection["type"], connection["headers"]
-        yield self._host(_values(headers, b"host"))
-        yield self._origin(headers)
-        yield self._query(connection["query_string"])
+        yield self._check_host(_values(headers, b"host"))
+        yield self._check_origin(headers)
+        yield self._check_query(connection["query_string"])
         guarded = connection["path"].startswith(GUARDED) or kind == "websocket"
         if guarded or connection["method"] not in READS:
-            yield self._token(connection)
+            yield self._check_token(connection)
         if kind == "http" and connection["method"] not in READS:
-            yield self._body(headers)
-        most = self._limits.requests if kind == "http" else self._limits.sockets
-        if self._open[kind] >= most:
-            yield Refusal(503, "connections", f"{most} are open", "try again in a second")
+            yield self._check_body(headers)
+        limit = self._limits.requests if kind == "http" else self._limits.sockets
+        if self._open[kind] >= limit:
+            yield Refusal(503, "connections", f"{limit} are open", "try again in a second")
 
-    def _host(self, hosts: list[str]) -> Refusal | None:
-        """DNS rebinding: another name that leads here. An address cannot be rebound."""
+    def _check_host(self, hosts: list[str]) -> Refusal | None:
+        """Against DNS rebinding, where another name resolves to this server. An IP address cannot be rebound."""
         name = _name_of(hosts[0]) if len(hosts) == 1 else ""
         if name in self._names or _is_address(name):
             return None
         return Refusal(421, "Host", "is no name of this server", f"use {' or '.join(sorted(self._names))}")
 
-    def _origin(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
-        """A page of another place: a browser says where a script is from."""
+    def _check_origin(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
+        """Against cross-site requests: browsers send the origin of a script."""
         host, origins = _values(headers, b"host"), _values(headers, b"origin")
         if any(origin.partition("://")[2].lower() != host[0].lower() for origin in origins):
             return Refusal(403, "Origin", "is another place", "open the server's own page")
@@ -157,8 +157,8 @@ class Guard:
             return Refusal(403, "Sec-Fetch-Site", "is another place", "open the server's own page")
         return None
 
-    def _query(self, query: bytes) -> Refusal | None:
-        """A token in an address would stand in every log and history."""
+    def _check_query(self, query: bytes) -> Refusal | None:
+        """Too long, or with a secret, which a URL would leave in logs and browser histories."""
         if len(query) > self._limits.query_bytes:
             return Refusal(414, "query", f"has {len(query):,} bytes", f"use at most {self._limits.query_bytes:,}")
         names = [name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True)]
@@ -166,27 +166,27 @@ class Guard:
             return Refusal(400, "query", "holds a secret", "send the token in the header Authorization: Bearer TOKEN")
         return None
 
-    def _token(self, connection: Connection) -> Refusal | None:
-        given = _token_of(connection)
-        holder = self._tokens.holder(given) if given else None
-        if holder is None and not self._tokens.are_wanted and not given:
+    def _check_token(self, connection: Connection) -> Refusal | None:
+        token = _token_of(connection)
+        holder = self._tokens.holder(token) if token else None
+        if holder is None and not self._tokens.are_wanted and not token:
             holder = Holder("admin")
         if holder is None:
             fix = "send Authorization: Bearer TOKEN; the server printed one when it started"
             return Refusal(401, "Authorization", "has no token that is known here", fix)
-        wanted = _scope_of(connection)
-        if not holder.may(wanted):
-            return Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {wanted}")
+        scope = _scope_of(connection)
+        if not holder.may(scope):
+            return Refusal(403, "Authorization", f"the token may {holder.scope}", f"use one with the scope {scope}")
         connection["who"] = holder.who
         return None
 
-    def _body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
+    def _check_body(self, headers: list[tuple[bytes, bytes]]) -> Refusal | None:
         length = _values(headers, b"content-length")
         if length and length[0].isdigit() and int(length[0][:18]) > self._limits.body_bytes:
             return _too_large(self._limits.body_bytes)
         has_body = (length or ["0"])[0] != "0" or bool(_values(headers, b"transfer-encoding"))
         kinds = [kind.partition(";")[0].strip().lower() for kind in _values(headers, b"content-type")]
-        if has_body and kinds != ["application/json"]:  # a form of another page can send any other without asking
+        if has_body and kinds != ["application/json"]:  # forms of other sites send other types without a preflight
             return Refusal(415, "Content-Type", f"is {kinds[0] if kinds else 'missing'}", "send application/json")
         return None
 
@@ -211,9 +211,9 @@ def _is_address(name: str) -> bool:
 
 
 def names_of(host: str) -> frozenset[str]:
-    """The names under which a server at `host` may be asked, beside addresses."""
-    own = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
-    return frozenset(own if _is_address(host) else {*own, host.lower()})
+    """The names that the Host header of requests to a server at `host` may have; IP addresses are always allowed."""
+    own_names = {"localhost", socket.gethostname().lower(), socket.getfqdn().lower()}
+    return frozenset(own_names if _is_address(host) else {*own_names, host.lower()})
 
 
 def _token_of(connection: Connection) -> str:
@@ -221,8 +221,8 @@ def _token_of(connection: Connection) -> str:
         kind, _, token = value.partition(" ")
         if kind.lower() == "bearer":
             return token.strip()
-    offered = connection.get("subprotocols", ())
-    return next((each.removeprefix(SUBPROTOCOL) for each in offered if each.startswith(SUBPROTOCOL)), "")
+    subprotocols = connection.get("subprotocols", ())
+    return next((name.removeprefix(SUBPROTOCOL) for name in subprotocols if name.startswith(SUBPROTOCOL)), "")
 
 
 def _scope_of(connection: Connection) -> Scope:
@@ -231,15 +231,15 @@ def _scope_of(connection: Connection) -> Scope:
     return "read" if connection["type"] == "websocket" or connection["method"] in READS else "launch"
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(413, "body", f"has more than {most:,} bytes", "send it in parts")
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, "body", f"has more than {limit:,} bytes", "send it in parts")
 
 
 # ---- bodies and headers
 
 
 async def _read_body(receive: Receive, hold: Any, seconds: float) -> bytes | Refusal:
-    """All of it, or why not. `hold` counts bytes, and says whether there is room for them."""
+    """The whole body, or a refusal. `hold` counts the bytes of a part and returns whether they fit."""
     parts = list[bytes]()
     try:
         async with asyncio.timeout(seconds):
@@ -256,24 +256,24 @@ async def _read_body(receive: Receive, hold: Any, seconds: float) -> bytes | Ref
         return Refusal(408, "body", f"was not complete after {seconds:g} s", "send it faster, or in parts")
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read, then what follows."""
-    left = [body]
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns the body that was read, and then later messages."""
+    pending = [body]
 
-    async def again() -> Message:
-        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+    async def replay() -> Message:
+        return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await receive()
 
-    return again
+    return replay
 
 
 def _with_headers(connection: Connection, send: Send) -> Send:
-    more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+    headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
     if connection["path"].startswith("/api"):
-        more.append((b"cache-control", b"no-store"))
+        headers.append((b"cache-control", b"no-store"))
 
-    async def with_headers(message: Message) -> None:
-        if message["type"].endswith("http.response.start"):  # or a WebSocket that is refused
-            message["headers"] = [*message.get("headers", ()), *more]
+    async def send_with_headers(message: Message) -> None:
+        if message["type"].endswith("http.response.start"):  # also of a refused WebSocket
+            message["headers"] = [*message.get("headers", ()), *headers]
         await send(message)
 
-    return with_headers
+    return send_with_headers

@@ -1,4 +1,4 @@
-"""What routes stand on: how the server was started, its database, and its jobs."""
+"""What routes use: the server's settings, its database, and its jobs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class ServerSettings:
     """How a server was started."""
 
     root: Path = Path("runs")
-    """Run folders that it may read, and where it starts new ones."""
+    """Where it finds run folders, and creates those of new runs."""
     also: tuple[Path, ...] = ()
-    """Run folders and logs of other programs, shown beside them."""
+    """More folders of runs, and logs of other programs, shown beside those of `root`."""
     database: str = ""
     """An SQLAlchemy address; empty for SQLite in the run root."""
     token: str = ""
-    """Wanted with every request where it is not empty."""
+    """The bearer token that every request must send; empty for none."""
     reindex: bool = False
-    """Whether the database is made again from the folders."""
+    """Whether the index of jobs is rebuilt from their folders."""
     host: str = "127.0.0.1"
-    """Where it listens: a name under which it may be asked."""
+    """The address it listens on, which the Host header of a request may name."""
 
 
 @dataclass(frozen=True)
 class Services:
-    """What routes stand on."""
+    """What routes use; one per application."""
 
     settings: ServerSettings
     database: Database
@@ -46,16 +46,16 @@ class Services:
     tokens: AccessTokens
     ingest: Ingest
     logs: LogCache = field(default_factory=LogCache)
-    """What was read of the runs that were asked for lately."""
+    """What was read of recently requested runs."""
     memo: Memo = field(default_factory=Memo)
-    """Answers that take long, by what they are made of."""
+    """Results that are slow to compute, by their inputs."""
     live: LiveStreams = field(default_factory=LiveStreams)
 
 
 def services_of(request: Request) -> Services:
-    """Those of the application that was asked."""
-    found: Services = request.app.state.services
-    return found
+    """The services of the application that handles this request."""
+    services: Services = request.app.state.services
+    return services
 
 
 UsesServices = Annotated[Services, Depends(services_of)]

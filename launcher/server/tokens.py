@@ -1,9 +1,9 @@
-"""Facts about the single tokens of answers that an engine wrote beside a run's events: `samples/tokens.jsonl`.
+"""Values of each token of sampled answers, which an engine writes beside a run's events: `samples/tokens.jsonl`.
 
 Each line is about one answer: {"step", "group", "answer", "ids", "texts", "log_probs", "sampler_log_probs",
 "advantages", "mask"}. `group` counts from 1, `answer` from 0; the lists have a value for each token, null where there
 is none (or in place of a whole list), and `mask` is 0 or false where a token is not learned from. The file is only
-appended to: of an answer that was sampled again after the run went back, the last line counts.
+appended to: where an answer was sampled again after a rollback, its last line counts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Key = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """Where the line of each answer stands, up to byte `offset`."""
+    """The index of a file up to byte `offset`: where the line of each answer is."""
 
     path: Path
     offset: int = 0
     inode: int = 0
     rows: Ints = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Step, group, answer, byte and size in bytes of each."""
+    """[N, 5], in the order of the file: step, group, answer, byte offset and size in bytes."""
 
     @property
     def nbytes(self) -> int:
@@ -45,24 +45,24 @@ class TokenPlaces:
 
     def read_on(self) -> TokenPlaces:
         with open_file(self.path) as file:
-            now, before = os.fstat(file.fileno()), self
-            if now.st_size < self.offset or self.inode not in (0, now.st_ino):
-                before = TokenPlaces(self.path)  # another file is in its place
-            offset, found = before.offset, list[tuple[int, ...]]()
+            stat, old = os.fstat(file.fileno()), self
+            if stat.st_size < self.offset or self.inode not in (0, stat.st_ino):
+                old = TokenPlaces(self.path)  # the file was replaced or truncated
+            offset, places = old.offset, list[tuple[int, ...]]()
             file.seek(offset)
             for line, size, ended in read_lines(file):
                 if not ended:
                     break
                 if head := _HEAD.match(line):
-                    found.append((*map(int, head.groups()), offset, size))
+                    places.append((*map(int, head.groups()), offset, size))
                 offset += size
-        new = np.array(found, np.int64).reshape(-1, 5)
-        return replace(before, offset=offset, inode=now.st_ino, rows=np.concatenate([before.rows, new]))
+        new_rows = np.array(places, np.int64).reshape(-1, 5)
+        return replace(old, offset=offset, inode=stat.st_ino, rows=np.concatenate([old.rows, new_rows]))
 
     def place(self, key: Key) -> tuple[int, int] | None:
-        """Byte and size of the line of an answer; None where there is none."""
-        mine = np.nonzero((self.rows[:, :3] == key).all(axis=1))[0]
-        return tuple(self.rows[mine[-1], 3:].tolist()) if mine.size else None
+        """Byte offset and size of the last line of an answer; None where there is none."""
+        matches = np.nonzero((self.rows[:, :3] == key).all(axis=1))[0]
+        return tuple(self.rows[matches[-1], 3:].tolist()) if matches.size else None
 
     def read(self, key: Key) -> list[dict[str, Any]] | None:
         """The tokens of an answer; None where there are none. Raises `Problems` where its line is damaged."""
@@ -82,9 +82,9 @@ class TokenPlaces:
             raise Problems(Problem(NAME, got, "nothing else is lost by it", "bad-file")) from error
 
 
-def _token(text: Any, log_prob: Any, sampler: Any, advantage: Any, learns: Any) -> dict[str, Any]:
-    """A token that is not learned from has no ratio: what differs there is no divergence."""
-    known = learns and isinstance(log_prob, int | float) and isinstance(sampler, int | float)
-    ratio = math.exp(min(log_prob - sampler, 700.0)) if known else None
-    return {"text": str(text), "log_prob": log_prob, "sampler_log_prob": sampler, "ratio": ratio,
+def _token(text: Any, log_prob: Any, sampler_log_prob: Any, advantage: Any, learns: Any) -> dict[str, Any]:
+    """The node of a token; `ratio` is trainer over sampler probability, None for tokens that are not learned from."""
+    has_ratio = learns and isinstance(log_prob, int | float) and isinstance(sampler_log_prob, int | float)
+    ratio = math.exp(min(log_prob - sampler_log_prob, 700.0)) if has_ratio else None
+    return {"text": str(text), "log_prob": log_prob, "sampler_log_prob": sampler_log_prob, "ratio": ratio,
             "advantage": advantage, "learns": bool(learns)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The documents' fields of a job and our arguments: one table, `conf/job_words.yaml`, read both ways."""
+"""Translates fields of the job API to arguments of rlrun and back, by one table, `conf/job_words.yaml`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_./@-]*")
 
 @dataclass(frozen=True)
 class Word:
-    """A field; the table explains each of these."""
+    """A field of the job API; the head of the table explains these columns."""
 
     type: Literal["text", "integer", "number"]
     example: Any
@@ -36,21 +36,21 @@ class Word:
 
     @property
     def settings(self) -> list[str]:
-        """Those whose values it shows."""
+        """The settings whose values the field shows."""
         return (self.shown or self.setting).split()
 
 
 @cache
 def words() -> Mapping[str, Word]:
-    """All fields, by name. The file is read at the first call."""
+    """All fields by name; the table is read at the first call."""
     rows = yaml.load((conf_dir() / "job_words.yaml").read_bytes(), LOADER)
     return {name: Word(**row) for name, row in rows.items()}
 
 
 def arguments_of(fields: Mapping[str, Any]) -> list[str]:
-    """The arguments that these fields become; empty and null ones become none. Raises `Problems` with all that is
-    wrong with them."""
-    found, problems = list[str](), list[Problem]()
+    """The arguments for these fields; empty and null ones give none. Raises `Problems` with every invalid value at
+    once."""
+    arguments, problems = list[str](), list[Problem]()
     for name, value in fields.items():
         word = words()[name]
         if value in (None, ""):
@@ -58,10 +58,10 @@ def arguments_of(fields: Mapping[str, Any]) -> list[str]:
         if problem := _problem(name, word, value):
             problems.append(problem)
         else:
-            found += _arguments(word, value, fields)
+            arguments += _arguments(word, value, fields)
     if problems:
         raise Problems(problems)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(arguments))
 
 
 def _problem(name: str, word: Word, value: Any) -> Problem | None:
@@ -84,11 +84,11 @@ def _arguments(word: Word, value: Any, fields: Mapping[str, Any]) -> list[str]:
             return [f"algorithm.{'kl_coef' if of_reward else 'kl_loss_coef'}={literal(value)}"]
         case "files" | "train_files":
             files = [part.strip() for part in value.split(",") if part.strip()]
-            scored = ["reward=auto"] if word.rule == "train_files" else []  # by each row's data_source
-            return [*_typed(word.use, literal(files)), *scored]
+            scored = ["reward=auto"] if word.rule == "train_files" else []  # scored by each row's data_source
+            return [*_fill_template(word.use, literal(files)), *scored]
         case "lower":
-            return _typed(word.use, _value(value.lower()))
-    return _typed(word.use or (f"{word.setting}={{}}" if word.setting else ""), _value(value))
+            return _fill_template(word.use, _quote_value(value.lower()))
+    return _fill_template(word.use or (f"{word.setting}={{}}" if word.setting else ""), _quote_value(value))
 
 
 def _hardware(count: int) -> list[str]:
@@ -97,37 +97,37 @@ def _hardware(count: int) -> list[str]:
     return ["hardware=cpu"]
 
 
-def _value(value: Any) -> str:
+def _quote_value(value: Any) -> str:
     return argument("", value).removeprefix("=") if isinstance(value, str) else literal(value)
 
 
-def _typed(use: str, value: str) -> list[str]:
+def _fill_template(use: str, value: str) -> list[str]:
     return [part.replace("{}", value) for part in use.split()]
 
 
 def settings_as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """`{"optim.lr": 1e-5}` as it would be typed. Raises `Problems` for what is no name."""
-    alien = [name for name in settings if not SETTING.fullmatch(name)]
-    if alien:
-        raise Problems(Problem(short_repr(name), "is no name of a setting", "use such as optim.lr") for name in alien)
-    return [f"{name}={_value(value)}" for name, value in settings.items()]
+    """`{"optim.lr": 1e-5}` as arguments: `optim.lr=1e-5`. Raises `Problems` for invalid names of settings."""
+    invalid = [name for name in settings if not SETTING.fullmatch(name)]
+    if invalid:
+        raise Problems(Problem(short_repr(name), "is no name of a setting", "use such as optim.lr") for name in invalid)
+    return [f"{name}={_quote_value(value)}" for name, value in settings.items()]
 
 
 def shown_words(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a run's settings (spec.yaml) make."""
-    found = dict[str, Any]()
+    """The fields of the job API for a run's settings (spec.yaml)."""
+    fields = dict[str, Any]()
     for name, word in words().items():
-        values = [value for value in (_at(node, setting) for setting in word.settings) if value is not None]
+        values = [value for value in (_setting_value(node, setting) for setting in word.settings) if value is not None]
         if word.type == "text":
             texts = values[0] if values and isinstance(values[0], list) else values
-            found |= {name: ", ".join(map(str, texts)) or None} if word.settings else {}
+            fields |= {name: ", ".join(map(str, texts)) or None} if word.settings else {}
         elif word.settings:
             numbers = [value for value in values if isinstance(value, int | float)]
-            found[name] = sum(numbers) if numbers else None
-    return found
+            fields[name] = sum(numbers) if numbers else None
+    return fields
 
 
-def _at(node: Any, setting: str) -> Any:
+def _setting_value(node: Any, setting: str) -> Any:
     for part in setting.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
