@@ -352,7 +352,7 @@ def to_line(event: Event, **place: Any) -> str:
     written as the texts NaN, Infinity, -Infinity."""
     node = {**place, "kind": type(event).__name__, **vars(event)}
     if not node.get("episodes", True):
-        del node["episodes"]  # of answers of one turn nothing is said of turns
+        del node["episodes"]  # answers of a single turn have no episodes to log
     try:
         line = _ENCODER.encode(node)
         line.encode()
@@ -362,7 +362,7 @@ def to_line(event: Event, **place: Any) -> str:
 
 
 def writable(node: Any) -> Any:
-    """`node` with texts where JSON or UTF-8 has no word for a value."""
+    """`node` with strings in place of the values that JSON or UTF-8 cannot represent."""
     if isinstance(node, float) and not math.isfinite(node):
         return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
     if isinstance(node, str):
@@ -379,23 +379,23 @@ def from_line(line: str | bytes) -> Event | None:
 
 
 def from_node(node: Any) -> Event | None:
-    """As `from_line`, of what a line says."""
+    """As `from_line`, of a line that is parsed already; it takes `kind` out of `node`."""
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
     if kind is not Step:
-        event: Event = _reader(kind.__name__).validate_python(node)
+        event: Event = _event_parser(kind.__name__).validate_python(node)
         return event
-    at, step = float(node.get("at", 0.0)), int(node["step"])  # nearly all of a log is steps: they are read by hand
+    at, step = float(node.get("at", 0.0)), int(node["step"])  # nearly all events are steps: parsed without pydantic
     if not 0 <= at < YEAR_9999 or not -LARGEST <= step < LARGEST:
         raise ValueError("it has no time, or no step")
     return Step(at=at, step=step, metrics={name: float(value) for name, value in node["metrics"].items()})
 
 
 @cache
-def _reader(kind: str) -> Any:
-    """Reads one member of the tagged union of events, whose tag is `kind`. Fields of newer versions are passed over.
-    pydantic is loaded late: the log of another program has no such events."""
+def _event_parser(kind: str) -> Any:
+    """The pydantic parser of one kind of event; it ignores unknown fields, which newer versions may write. pydantic is
+    loaded late: the log of another program has no such events."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     return TypeAdapter(KINDS[kind])
@@ -405,7 +405,7 @@ INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an event from a line raises where it holds none."""
 
 
-_DAMAGED = 0.0  # time of the alert in the place of a damaged line
+_DAMAGED = 0.0  # `at` of the alert that stands for a damaged line
 
 
 def is_damage(event: Event) -> bool:
@@ -445,8 +445,8 @@ class LogReader:
 
 
 def undone(events: Iterable[LoggedEvent]) -> Sequence[range]:
-    """The places in a log, as `seq`, whose events are undone unless they are `PROCESS_EVENTS`; in order, apart."""
-    steps, found = list[tuple[int, int]](), list[range]()  # (step, seq) of the steps that stand
+    """Ranges of `seq` whose events are undone unless they are `PROCESS_EVENTS`; ascending, without overlap."""
+    steps, ranges = list[tuple[int, int]](), list[range]()  # (step, seq) of the steps not undone
     for logged in events:
         event = logged.event
         if isinstance(event, Step):
@@ -455,10 +455,10 @@ def undone(events: Iterable[LoggedEvent]) -> Sequence[range]:
             while steps and (event.step == 0 or steps[-1][0] > event.step):
                 steps.pop()
             first = steps[-1][1] + 1 if steps else 0
-            while found and found[-1].start >= first:
-                found.pop()
-            found.append(range(first, logged.seq))
-    return found
+            while ranges and ranges[-1].start >= first:
+                ranges.pop()
+            ranges.append(range(first, logged.seq))
+    return ranges
 
 
 def is_undone(logged: LoggedEvent, ranges: Sequence[range]) -> bool:
@@ -468,10 +468,10 @@ def is_undone(logged: LoggedEvent, ranges: Sequence[range]) -> bool:
 
 
 def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
-    """The events up to `seq` `last`, by default all there are now, and those that follow them (`more`), without those
-    that are undone, as if the run had never gone back.
+    """The events with a `seq` of at most `last`, by default all there are now, then those of `more`, without undone
+    ones, as if the run had never gone back to a checkpoint.
 
-    The log is read twice instead of being kept in memory; none where there is no log yet.
+    The log is read twice instead of being kept in memory; without a file there are no events.
     """
     lines, goes_back = scan(path)
     last = lines - 1 if last is None else last
@@ -484,7 +484,7 @@ def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = 
 
 
 def scan(path: Path) -> tuple[int, bool]:
-    """How many whole lines the log has, and whether one may be of `GOES_BACK`. Parses none."""
+    """(number of whole lines, whether any may hold an event of `GOES_BACK`), found without parsing JSON."""
     marks = [f'"kind":"{kind.__name__}"'.encode() for kind in GOES_BACK]
     lines, goes_back = 0, False
     if path.is_file():

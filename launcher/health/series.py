@@ -16,7 +16,7 @@ from operator import gt, lt
 from statistics import fmean, median
 from typing import NamedTuple
 
-LARGEST = 1e150  # of a value: squares of larger ones are beyond what a float holds
+LARGEST = 1e150  # values are clipped to it, as the square of a larger one may overflow
 START = 64  # first values that are kept
 RECENT = 256  # last values that are kept
 NOISE = 200  # last values that the noise is measured on
@@ -29,8 +29,8 @@ SHARPEST = 0.05  # of a metric's range: changes that a window's mean has to show
 WINDOWS = (3, 50)  # fewest and most values of a window
 OUTLINE = 128  # most points of an outline
 BENDS = 50  # last values whose scatter is measured
-LAGS = (3, 5, 8)  # how far those are off that a value is compared with
-MOST_ITEMS = 5_000  # of which a held-out score is known to be a share
+LAGS = (3, 5, 8)  # distances, in values, of the neighbours that a value is compared with
+MOST_ITEMS = 5_000  # largest number of items that a share is recognised to be of
 
 
 class UnknownValue(Exception):
@@ -81,14 +81,14 @@ class Series:
         self.largest_std = 0.0
         """Largest standard deviation of the values that a mean was of, where it is known."""
         self.window = WINDOWS[0]
-        """Values whose mean shows a change of `SHARPEST` of the metric's span: 3 to 50."""
-        self._noise, self._noise_size, self._owed = 0.0, 0, 0.0  # measured of so many values
-        self._waiting, self._waits = 0.0, 0  # sum and number of the values that are not yet in the outline
-        self._scatter = (0, 0.0)  # measured at so many values
+        """How many values the mean needs to show a change of `SHARPEST` of the metric's span: 3 to 50."""
+        self._noise, self._noise_size, self._chance_margin = 0.0, 0, 0.0  # noise of the first `_noise_size` values
+        self._pending_sum, self._pending_count = 0.0, 0  # sum and number of the values that are not yet in the outline
+        self._scatter = (0, 0.0)  # (`size` when it was measured, scatter)
         self._fifths: tuple[int, Fifths] | None = None
-        self._items = (0, 1, False)  # of so many values: how many items they are shares of, and whether they are exact
-        self._least_until: deque[float] = deque(maxlen=LOWS)
-        self._noise_until: deque[float] = deque([0.0], maxlen=LOWS)
+        self._items = (0, 1, False)  # (`size` then, number of items that values are shares of, exact?)
+        self._minimum_before: deque[float] = deque(maxlen=LOWS)
+        self._recent_noise: deque[float] = deque([0.0], maxlen=LOWS)
 
     # ---- what comes in
 
@@ -107,21 +107,21 @@ class Series:
         if self.latest:
             pair = (self.latest[-1] + value) / 2
             self.lowest_pair, self.highest_pair = min(self.lowest_pair, pair), max(self.highest_pair, pair)
-        self._draw(step, value)
+        self._add_to_outline(step, value)
         if len(self.begin) < START:
             self.begin.append(value)
         self.latest.append(value)
         self.steps.append(step)
-        self._least_until.append(self.min)
+        self._minimum_before.append(self.min)
         self.min, self.max = min(self.min, value), max(self.max, value)
         if self.size >= LATER * self._noise_size:
             self._noise, self._noise_size = noise(self.lately(NOISE)), self.size
             self.spread_of_one, self.window = self._noise * (1 + 8 / self.size), self._find_window()
-            self._owed = CHANCE * self.spread_of_one / math.sqrt(self.window)
-        self._noise_until.append(self._noise)
+            self._chance_margin = CHANCE * self.spread_of_one / math.sqrt(self.window)
+        self._recent_noise.append(self._noise)
         if self.size >= WINDOWS[0]:
             mean = self.mean(self.window)
-            self.best_mean, self.sure_mean = max(self.best_mean, mean), max(self.sure_mean, mean - self._owed)
+            self.best_mean, self.sure_mean = max(self.best_mean, mean), max(self.sure_mean, mean - self._chance_margin)
 
     def add_parts(self, lowest: float | None, std: float | None) -> None:
         """What is known of the values whose mean was added: the lowest, and their standard deviation."""
@@ -130,12 +130,12 @@ class Series:
         if std is not None and math.isfinite(std):
             self.largest_std = max(self.largest_std, std)
 
-    def _draw(self, step: int, value: float) -> None:
-        self._waiting, self._waits = self._waiting + value, self._waits + 1
-        if self._waits < self.stride:
+    def _add_to_outline(self, step: int, value: float) -> None:
+        self._pending_sum, self._pending_count = self._pending_sum + value, self._pending_count + 1
+        if self._pending_count < self.stride:
             return
-        self.outline.append((step, self._waiting / self.stride))
-        self._waiting, self._waits = 0.0, 0
+        self.outline.append((step, self._pending_sum / self.stride))
+        self._pending_sum, self._pending_count = 0.0, 0
         if len(self.outline) == OUTLINE:
             halves = zip(self.outline[::2], self.outline[1::2], strict=True)
             self.outline = [(later, (a + b) / 2) for (_, a), (later, b) in halves]
@@ -149,7 +149,7 @@ class Series:
 
     # ---- values
 
-    def _need(self, fewest: int) -> None:
+    def _require_values(self, fewest: int) -> None:
         if self.size < fewest:
             raise UnknownValue
 
@@ -167,7 +167,7 @@ class Series:
     def near(self, step: int, count: int) -> float:
         """Mean of the last `count` points of the outline up to `step`, of the first where there are fewer."""
         end = max(bisect_right(self.outline, (step, math.inf)), count)
-        return fmean(each for _, each in self.outline[max(end - count, 0) : end])
+        return fmean(value for _, value in self.outline[max(end - count, 0) : end])
 
     def known(self) -> bool:
         """Whether there is a finite value."""
@@ -187,67 +187,67 @@ class Series:
 
     def last(self) -> float:
         """The latest value."""
-        self._need(1)
+        self._require_values(1)
         return self.latest[-1]
 
     def mean(self, count: int = 3) -> float:
         """Mean of the latest values."""
-        self._need(count)
+        self._require_values(count)
         return fmean(self.lately(count))  # exact: ten times 0.005 is 0.005
 
     def average(self, count: int) -> float:
         """Mean of the latest values, or of fewer where there are no more."""
-        self._need(1)
+        self._require_values(1)
         return fmean(self.lately(count))
 
     def mean_of_all(self) -> float:
         """Mean of all values."""
-        self._need(1)
+        self._require_values(1)
         return self.sum / self.size
 
     def recent(self) -> float:
         """Mean of the latest 3 to 50 values, of as many as show a change of 5 % of the span beyond the noise."""
-        self._need(3)
+        self._require_values(3)
         return self.mean(self.window)
 
     def first(self, count: int = 3) -> float:
         """Mean of the first values."""
-        self._need(count)
+        self._require_values(count)
         return fmean(self.begin[:count])
 
     def usual(self, count: int = 20, skip: int = 1) -> float:
         """Median of `count` values before the last `skip`; it needs 3 of them."""
-        self._need(skip + 3)
+        self._require_values(skip + 3)
         return median(self.before(skip, count))
 
     def halfway(self, count: int = 3) -> float:
         """Median of the `count` values before the middle of the run, in long runs of means of neighbours; it needs 10
         values. What grows in proportion to the steps is at most twice as large."""
-        self._need(max(10, 2 * count))
+        self._require_values(max(10, 2 * count))
         middle = self.size // 2 // self.stride
-        return median(each for _, each in self.outline[max(middle - count, 0) : middle])
+        return median(value for _, value in self.outline[max(middle - count, 0) : middle])
 
     # ---- extremes
 
     def lowest(self, count: int = 3) -> float:
         """The lowest of the latest values."""
-        self._need(count)
+        self._require_values(count)
         return min(self.lately(count))
 
     def largest(self, count: int = 3) -> float:
         """The largest of the latest values."""
-        self._need(count)
+        self._require_values(count)
         return max(self.lately(count))
 
     def span(self) -> float:
         """From the smallest value to the largest, 0 among them."""
-        self._need(1)
+        self._require_values(1)
         return max(self.max, 0.0) - min(self.min, 0.0)
 
     def floor(self) -> float:
         """What the metric is when all is lost: the lowest single value; where that is unknown 0, or, if the metric has
         been below 0, its least value or 2 standard deviations below the best: rewards with it are as far apart."""
-        self._need(3)
+        self._require_values(3)
         return self._floor()
 
     def _floor(self) -> float:
@@ -257,24 +257,24 @@ class Series:
 
     def count_above(self, bound: float, count: int = 10) -> int:
         """How many of the latest `count` values are above the bound."""
-        self._need(1)
+        self._require_values(1)
         return sum(value > bound for value in self.lately(count))
 
     def record_low(self, count: int = 2) -> bool:
         """Whether each of the last `count` values, at most 8, is below all that came before them, 3 at least."""
-        return self.size >= count + 3 and max(self.lately(count)) < self._least_until[-count]
+        return self.size >= count + 3 and max(self.lately(count)) < self._minimum_before[-count]
 
     # ---- noise
 
     def error(self, count: int = 0) -> float:
         """Standard error of the difference of two means of `count` values, of 0 of two like `recent`."""
-        self._need(3)
+        self._require_values(3)
         return self.spread_of_one * math.sqrt(2 / (count or self.window))
 
     def scatter(self) -> float:
         """Standard deviation of a value around the line through its neighbours, so that a steady trend is no noise; of
         18 values also around lines through others farther off, as a value may wander. Of few an upper bound."""
-        self._need(4)
+        self._require_values(4)
         return self._find_scatter()
 
     def _find_scatter(self) -> float:
@@ -291,7 +291,7 @@ class Series:
         It holds for items that count 0 or 1. Scores of partial credit look like those of more items (0, 0.1 and 1 over
         32 items are shares of 320), and the error too small: of 8 values or more it is at least their `scatter`.
         """
-        self._need(1)
+        self._require_values(1)
         seen, items, exact = self._items
         for value in self.lately(min(self.size - seen, RECENT)):
             share = Fraction(value).limit_denominator(MOST_ITEMS)
@@ -306,7 +306,7 @@ class Series:
     def expected_max(self) -> float:
         """Expected largest of n standard normal values, n being the number of values so far: sqrt(2 ln n), its bound
         from above and its limit for many."""
-        self._need(1)
+        self._require_values(1)
         return math.sqrt(2 * math.log(self.size))
 
     # ---- trends
@@ -328,7 +328,7 @@ class Series:
 
     def slope(self, count: int = 10) -> float:
         """Least-squares slope of the last `count` values, per value."""
-        self._need(max(count, 2))
+        self._require_values(max(count, 2))
         values = self.lately(count)
         middle, mean = (len(values) - 1) / 2, fmean(values)
         above = sum((i - middle) * (value - mean) for i, value in enumerate(values))
@@ -337,100 +337,100 @@ class Series:
     def drop(self, count: int = 2) -> float:
         """How far the mean of the last `count` values, at most 8, is below the best, in standard errors of the noise
         before them, as a collapse is no noise; it needs 10 values more."""
-        self._need(count + 10)
-        before = self._noise_until[max(-count - 1, -len(self._noise_until))]
+        self._require_values(count + 10)
+        before = self._recent_noise[max(-count - 1, -len(self._recent_noise))]
         return (self.best_mean - self.mean(count)) / (before / math.sqrt(count)) if before else 0.0
 
     def share(self, count: int = 0) -> float:
         """Where the mean of the last `count` values is between `floor` and `best`: 1 is the best. Of 0 values `recent`
         between `floor` and `sure`."""
-        self._need(max(count, 3))
+        self._require_values(max(count, 3))
         low, best = self._floor(), self.best_mean if count else self.sure_mean
         return (self.mean(count or self.window) - low) / (best - low) if best > low else 1.0
 
     def falls_in_a_row(self) -> int:
         """How many of the last values are each below the one before."""
-        return self._in_a_row(lt)
+        return self._streak(lt)
 
     def rises_in_a_row(self) -> int:
         """How many of the last values are each above the one before."""
-        return self._in_a_row(gt)
+        return self._streak(gt)
 
-    def _in_a_row(self, compare: Callable[[float, float], bool]) -> int:
-        """How many of the last values, at most 50, each compare so with the one before."""
-        self._need(2)
+    def _streak(self, compare: Callable[[float, float], bool]) -> int:
+        """Number of last values in a row, at most 50, for which `compare(value, the one before)` is true."""
+        self._require_values(2)
         values = self.lately(50)[::-1]
         pairs = enumerate(pairwise(values))
         return next((count for count, (now, before) in pairs if not compare(now, before)), len(values) - 1)
 
     def gap_growth(self, other: Series) -> float:
         """By how much more the first exceeds the other than at the steps of the other's first two values."""
-        self._need(5)
-        other._need(2)
+        self._require_values(5)
+        other._require_values(2)
         before = fmean(self.near(step, 5) - value for step, value in other.outline[:2])
         return self.mean(5) - other.last() - before
 
     def distance(self, other: Series, third: Series) -> float:
         """The larger of what the first two differ by, and the absolute third; of what is known."""
-        found = [round(abs(self.last() - other.last()), 9)] if self.size and other.size else []
-        found += [abs(third.last())] if third.size else []
-        if not found:
+        distances = [round(abs(self.last() - other.last()), 9)] if self.size and other.size else []
+        distances += [abs(third.last())] if third.size else []
+        if not distances:
             raise UnknownValue
-        return max(found)
+        return max(distances)
 
     # ---- of a run as a whole: fifths of it
 
     def fifths(self) -> Fifths:
         """Its means of a fifth of the values each. Raises `UnknownValue` of fewer than 6 values."""
-        self._need(2 * FIFTHS[0])
+        self._require_values(2 * FIFTHS[0])
         if self._fifths is None or self._fifths[0] != self.size:
             window = min(max(self.size // 5, FIFTHS[0]), FIFTHS[1])
-            points, each = [value for _, value in self.outline], max(window // self.stride, 1)
-            means = [fmean(points[at : at + each]) for at in range(0, len(points) - each + 1, each)]
+            points, per_mean = [value for _, value in self.outline], max(window // self.stride, 1)
+            means = [fmean(points[at : at + per_mean]) for at in range(0, len(points) - per_mean + 1, per_mean)]
             end = self.mean(window)
             found = Fifths(self.first(window), max(*means, end), min(*means, end), end, self.error(window))
             self._fifths = self.size, found
         return self._fifths[1]
 
-    def _change(self) -> float:
+    def _significant_change(self) -> float:
         """How far the last fifth is above the first; 0 where that may be noise, and of fewer than 6 values."""
         if self.size < 2 * FIFTHS[0]:
             return 0.0
-        found = self.fifths()
-        change = found.end - found.start
-        return change if abs(change) > max(SIGNIFICANT * found.end_error, 1e-12) else 0.0
+        fifths = self.fifths()
+        change = fifths.end - fifths.start
+        return change if abs(change) > max(SIGNIFICANT * fifths.end_error, 1e-12) else 0.0
 
     def gained(self) -> bool:
         """Whether the last fifth of the values is above the first fifth by 4 standard errors."""
-        return self._change() > 0
+        return self._significant_change() > 0
 
     def lost(self) -> bool:
         """Whether the last fifth of the values is below the first fifth by 4 standard errors."""
-        return self._change() < 0
+        return self._significant_change() < 0
 
     def lowest_of_first(self, count: int = 3) -> float:
         """The lowest of the first values, of at most half of them."""
-        self._need(2)
+        self._require_values(2)
         return min(self.begin[: min(count, self.size // 2)])
 
     def lowest_of_last(self, count: int = 3) -> float:
         """The lowest of the last values, of at most half of them."""
-        self._need(2)
+        self._require_values(2)
         return min(self.lately(min(count, self.size // 2)))
 
 
-def _of_values(fewest: int, attribute: str, doc: str) -> Callable[[Series], float]:
-    """A function that gives this of a series. It raises `UnknownValue` where that has fewer values."""
+def _attribute(fewest: int, attribute: str, doc: str) -> Callable[[Series], float]:
+    """A function that returns this attribute of a series; raises `UnknownValue` of fewer than `fewest` values."""
 
     def value(self: Series) -> float:
-        self._need(fewest)
+        self._require_values(fewest)
         return float(getattr(self, attribute))
 
     value.__doc__ = doc
     return value
 
 
-def _of_fifths(field: str, doc: str) -> Callable[[Series], float]:
+def _fifths_field(field: str, doc: str) -> Callable[[Series], float]:
     def value(self: Series) -> float:
         return float(getattr(self.fifths(), field))
 
@@ -438,27 +438,27 @@ def _of_fifths(field: str, doc: str) -> Callable[[Series], float]:
     return value
 
 
-_OF_CODE = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
+_NOT_IN_RULES = {"add", "add_parts", "lately", "before", "near", "fifths", "rise"}
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
-    **{name: each for name, each in vars(Series).items() if not name.startswith("_") and name not in _OF_CODE},
-    "start": _of_fifths("start", "Mean of the first fifth of the values"),
-    "end": _of_fifths("end", "Mean of the last fifth of the values"),
-    "top": _of_fifths("top", "The highest mean of a fifth of the values"),
-    "bottom": _of_fifths("bottom", "The lowest mean of a fifth of the values"),
-    "end_error": _of_fifths("end_error", "Standard error of the difference of two means of a fifth of the values"),
-    "least": _of_values(1, "min", "The smallest of all values."),
-    "most": _of_values(1, "max", "The largest of all values."),
-    "best": _of_values(1, "best_mean", "The highest `recent` so far."),
-    "sure": _of_values(3, "sure_mean", "The highest `recent` less 2 standard errors, which it owes to chance."),
-    "peak": _of_values(2, "highest_pair", "The highest mean of two neighbours."),
-    "trough": _of_values(2, "lowest_pair", "The lowest mean of two neighbours."),
-    "noise": _of_values(3, "spread_of_one", "Standard deviation of a value around the trend, by its neighbours."),
+    **{name: method for name, method in vars(Series).items() if not name.startswith("_") and name not in _NOT_IN_RULES},
+    "start": _fifths_field("start", "Mean of the first fifth of the values"),
+    "end": _fifths_field("end", "Mean of the last fifth of the values"),
+    "top": _fifths_field("top", "The highest mean of a fifth of the values"),
+    "bottom": _fifths_field("bottom", "The lowest mean of a fifth of the values"),
+    "end_error": _fifths_field("end_error", "Standard error of the difference of two means of a fifth of the values"),
+    "least": _attribute(1, "min", "The smallest of all values."),
+    "most": _attribute(1, "max", "The largest of all values."),
+    "best": _attribute(1, "best_mean", "The highest `recent` so far."),
+    "sure": _attribute(3, "sure_mean", "The highest `recent` less 2 standard errors, which it owes to chance."),
+    "peak": _attribute(2, "highest_pair", "The highest mean of two neighbours."),
+    "trough": _attribute(2, "lowest_pair", "The lowest mean of two neighbours."),
+    "noise": _attribute(3, "spread_of_one", "Standard deviation of a value around the trend, by its neighbours."),
 }
 """What a condition may call: the first parameter, and those named `other` and `third`, are metrics."""
 
 
 def _second_differences(values: Sequence[float], apart: int) -> list[float]:
-    """How far each value is off the line through those `apart` before and behind it, times 2."""
+    """Second differences x[i - k] - 2 x[i] + x[i + k], with k = `apart`."""
     triples = zip(values, values[apart:], values[2 * apart :], strict=False)
     return [a - 2 * b + c for a, b, c in triples]
 
@@ -476,7 +476,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Standard deviation around 0 by the mean, median or root mean square of sizes, whichever is largest; 0 of none."""
+    """Standard deviation around 0: the largest of the estimates by mean, median and root mean square; 0 of no value."""
     sizes = [abs(x) for x in values]
     if not sizes:
         return 0.0
