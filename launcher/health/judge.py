@@ -1,7 +1,7 @@
 """Judges a stream of events by health rules: pure, one step at a time, in bounded memory.
 
 Works on the log of any program, as metrics are known by all their spellings (`core/metric_aliases.py`). Rules that name
-`run.` say something only of a run of ours, whose settings are known (`run_facts.py`).
+`run.` hold only in runs of rlrun, whose settings are known (`run_facts.py`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from launcher.spec.health import HealthRule, HealthRules
 
 PARTS = "timing_s/"
 OF_ACTOR = {"actor/entropy", "actor/grad_norm", "actor/lr", "actor/loss"}
-"""Our names of what any trainer may log: TRL's entropy of SFT is one."""
+"""Names that start as in `OF_RL`, but that any trainer may log: TRL logs the entropy in SFT, too."""
 OF_RL = ("critic/", "actor/", "rollout_corr/", "response_length/", "reward/", "rollout/", "objective/")
-MEAN = "/mean"  # a metric of that name may have beside it the lowest value and the standard deviation of what it is of
-SLOWER = 2.0  # times its median, of a part that makes a step slow
+MEAN = "/mean"  # beside it may be `/min` and `/std`, the lowest of the values and their standard deviation
+SLOWER = 2.0  # times its usual duration: such a part makes a step slow
 SERIOUS = {"info": 0, "warn": 1, "critical": 2}
 _PLACE = re.compile(r"\{([^{}]{1,200})\}")
-_GIVEN = {"value", "threshold", "since", "slowest()"}
-"""Places of a rule's texts that are no expressions."""
+_FIXED_PLACES = {"value", "threshold", "since", "slowest()"}
+"""What may stand in `{}` in a rule's texts that is not an expression."""
 _UNKNOWN = "\0"
-"""Stands where a fix has a place whose value is unknown, until it is known what to say instead."""
+"""Placeholder in a fix for an unknown value; `alert_of` then replaces it, or takes the fix for `any` program."""
 _WORD = re.compile(r"\w+")
-_OF_METRIC = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
+_PLAIN_VALUE = re.compile(r"(?:last|mean|recent|lowest|largest|least|most|usual|first|best)\((\w+)(?:, \d+)*\)")
 _NONFINITE = re.compile(r"nonfinite\((\w+)\)")
 
 
 class JudgedRun:
-    """What is known of a run besides its metrics: nothing of the log of another program, whose settings are unknown."""
+    """What is known of a run besides its metrics; this base class knows nothing, as of the log of another program."""
 
     series: Mapping[str, Series] = {}
     """The judge's series, by alias."""
@@ -70,7 +70,7 @@ class ActiveRule:
     finite: tuple[str, ...]
     """Metrics that the rule needs to be finite."""
     metrics: frozenset[str]
-    """What `when` names: without a new value of these it stays as it was, unless it names the run."""
+    """Metrics that `when` names; it is evaluated again when one has a new value, and always where it names the run."""
     of_run: bool
     holds: bool | None = None
     held: int = 0
@@ -79,7 +79,7 @@ class ActiveRule:
 
 
 class Judge:
-    """What the rules find in a run, each rule once. `program` names the engine whose spelling the fixes have.
+    """What the rules find in a run, each rule once. `program` is the program whose settings the fixes name.
 
     Raises `Problems` for rules that cannot be read.
     """
@@ -87,15 +87,15 @@ class Judge:
     def __init__(self, rules: HealthRules, program: str = "rlrun", facts: JudgedRun | None = None) -> None:
         self.program = program
         self.names: dict[str, str] = {}
-        """Of each alias the metric that the log has, in the log's own spelling."""
+        """The metric in the log that each alias stands for, in the log's own spelling."""
         self.series: dict[str, Series] = {alias: Series() for alias in rules.metrics}
         self.facts = facts or JudgedRun()
         self.facts.series = self.series
-        self._parts: dict[str, Series] = {}
+        self._timings: dict[str, Series] = {}
         self._aliases = {alias: tuple(map(canonical, names)) for alias, names in rules.metrics.items()}
-        self._bound: dict[str, str] = {}  # of each alias the canonical name
-        self._seen = set[str]()  # our names of metrics
-        self._names = namespace({**CALLS, **self.series}, self.facts.find)
+        self._bound_names: dict[str, str] = {}  # canonical name of the metric behind each alias
+        self._metric_names = set[str]()  # canonical names of all metrics so far
+        self._namespace = namespace({**CALLS, **self.series}, self.facts.find)
         self._step = 0
         self.active = list(self._read(rules))
 
@@ -104,7 +104,7 @@ class Judge:
         if not isinstance(event, Step):
             return []
         self._step = event.step
-        fresh = self._take(event)
+        fresh = self._add_values(event)
         return [self.alert_of(active) for active in self.active if self._fires(active, fresh)]
 
     def finish(self) -> list[Alert]:
@@ -126,49 +126,49 @@ class Judge:
     @property
     def trained(self) -> str:
         """What is trained, as the metrics so far tell: `pairs` (DPO), `sft`, or `rl`, also where they do not."""
-        kinds = {catalogue()[name].trains for name in self._seen & catalogue().keys()}
+        kinds = {catalogue()[name].trains for name in self._metric_names & catalogue().keys()}
         if "pairs" in kinds:
             return "pairs"
-        of_rl = any(name.startswith(OF_RL) and name not in OF_ACTOR for name in self._seen)
+        of_rl = any(name.startswith(OF_RL) and name not in OF_ACTOR for name in self._metric_names)
         return "sft" if "sft" in kinds and not of_rl else "rl"
 
     # ---- metrics
 
-    def _take(self, event: Step) -> set[str]:
-        """Add a step's values; the aliases that have a new one."""
-        spelt = by_our_names(event.metrics)
-        values = ties_as_half({ours: event.metrics[name] for ours, name in spelt.items()})
-        found = {ours: (name, values[ours]) for ours, name in spelt.items()}
-        self._seen |= found.keys()
+    def _add_values(self, event: Step) -> set[str]:
+        """Add a step's values to the series; returns the aliases that have a new value."""
+        log_names = by_our_names(event.metrics)
+        values = ties_as_half({our_name: event.metrics[name] for our_name, name in log_names.items()})
+        measured = {our_name: (name, values[our_name]) for our_name, name in log_names.items()}
+        self._metric_names |= measured.keys()
         fresh = set[str]()
         for alias, names in self._aliases.items():
-            bound = self._bound.get(alias)
-            if bound is None or bound not in found:
-                better = next(_matching(names, found), None)
-                if better is None or (bound is not None and self.series[alias].size):
+            bound = self._bound_names.get(alias)
+            if bound is None or bound not in measured:
+                matched = next(_matching_names(names, measured), None)
+                if matched is None or (bound is not None and self.series[alias].size):
                     continue
-                self._bound[alias] = bound = better
-            self.names[alias], value = found[bound]
+                self._bound_names[alias] = bound = matched
+            self.names[alias], value = measured[bound]
             self.series[alias].add(event.step, value)
             if bound.endswith(MEAN):
-                parts = [found.get(bound.removesuffix(MEAN) + part, (bound, None))[1] for part in ("/min", "/std")]
+                parts = [measured.get(bound.removesuffix(MEAN) + part, (bound, None))[1] for part in ("/min", "/std")]
                 self.series[alias].add_parts(*parts)
             fresh.add(alias)
-        for name, (_, value) in found.items():
+        for name, (_, value) in measured.items():
             if name.startswith(PARTS) and name != f"{PARTS}step":
-                self._parts.setdefault(name, Series()).add(event.step, value)
+                self._timings.setdefault(name, Series()).add(event.step, value)
         return fresh
 
     # ---- rules
 
     def _read(self, rules: HealthRules) -> Iterator[ActiveRule]:
         fix = "use another name"
-        problems = [Problem(f"health.metrics.{each}", "is the name of a function", fix) for each in rules.metrics
-                    if each in CALLS]  # fmt: skip
+        problems = [Problem(f"health.metrics.{alias}", "is the name of a function", fix) for alias in rules.metrics
+                    if alias in CALLS]  # fmt: skip
         for name, rule in rules.rules.items():
             if rule.metric not in rules.metrics:
-                known = ", ".join(rules.metrics) or "a name under health.metrics"
-                problems.append(Problem(f"health.rules.{name}.metric", f"is {rule.metric!r}", f"use one of {known}"))
+                aliases = ", ".join(rules.metrics) or "a name under health.metrics"
+                problems.append(Problem(f"health.rules.{name}.metric", f"is {rule.metric!r}", f"use one of {aliases}"))
                 continue
             try:
                 yield self._activate(name, rule)
@@ -181,7 +181,7 @@ class Judge:
     def _activate(self, name: str, rule: HealthRule) -> ActiveRule:
         parse = partial(parse_condition, metrics=self.series, functions=CALLS, run=self.facts.names)
         texts = [rule.text, rule.cause, *rule.fix.values()]
-        places = {place for text in texts for place in _PLACE.findall(text)} - _GIVEN
+        places = {place for text in texts for place in _PLACE.findall(text)} - _FIXED_PLACES
         return ActiveRule(
             name, rule, parse(rule.when), parse(rule.hold) if isinstance(rule.hold, str) else rule.hold,
             parse(rule.value or f"last({rule.metric})"), parse(rule.threshold) if rule.threshold else None,
@@ -206,7 +206,7 @@ class Judge:
         return True
 
     def _is_covered(self, active: ActiveRule) -> bool:
-        """Whether a rule was reported that says the same: one that is as serious, or holds now."""
+        """Whether a reported rule covers this one, and is at least as serious or holds now."""
         return any(
             active.name in other.rule.covers
             for other in self.active
@@ -214,74 +214,74 @@ class Judge:
         )
 
     def _held_enough(self, active: ActiveRule) -> bool:
-        hold = active.hold if isinstance(active.hold, int) else self._number(active.hold)
+        hold = active.hold if isinstance(active.hold, int) else self._evaluate_number(active.hold)
         return hold is not None and active.held >= hold
 
     def _holds(self, active: ActiveRule) -> bool:
         try:
-            return bool(evaluate(active.when, self._names))
+            return bool(evaluate(active.when, self._namespace))
         except UnknownValue:
             return False
 
     def alert_of(self, active: ActiveRule) -> Alert:
-        """What the rule says of the run as it stands."""
+        """The rule's alert for the run as it is now, with its texts filled in."""
         rule = active.rule
         metric, value = self._evidence(active)
-        threshold = self._number(active.threshold)
+        threshold = self._evaluate_number(active.threshold)
         fill = partial(self._fill, active, value=value, threshold=threshold)
         text, fix = fill(rule.text), fill(self.fix_of(rule.fix), unknown=_UNKNOWN)
-        if _UNKNOWN in fix:  # a value that the log has not, such as the learning rate
+        if _UNKNOWN in fix:  # a value that is not in the log, such as the learning rate
             fix = fill(rule.fix["any"]) if "any" in rule.fix else fix.replace(f"={_UNKNOWN}", "").replace(_UNKNOWN, "?")
         return Alert(
             step=self._step, text="; ".join(part for part in (text, fix and f"use {fix}") if part), level=rule.level,
             rule=active.name, metric=self.names.get(metric, ""), since=active.since, value=value,
             threshold=threshold, cause=fill(rule.cause), fix=fix, source=rule.source,
-            measure="" if metric != rule.metric else _measure(rule),
+            measure="" if metric != rule.metric else _value_expression(rule),
         )  # fmt: skip
 
     def _evidence(self, active: ActiveRule) -> tuple[str, float | None]:
-        """The alias of the metric that shows the finding, and its value: of one that is not finite, if there is one."""
-        wrong = next((alias for alias in active.finite if self.series[alias].nonfinite_value is not None), None)
-        if wrong is not None:
-            return wrong, self.series[wrong].nonfinite_value
-        return active.rule.metric, self._number(active.shown)
+        """(alias, value) of the metric that shows the finding; a metric that is not finite comes first."""
+        nonfinite = next((alias for alias in active.finite if self.series[alias].nonfinite_value is not None), None)
+        if nonfinite is not None:
+            return nonfinite, self.series[nonfinite].nonfinite_value
+        return active.rule.metric, self._evaluate_number(active.shown)
 
-    def _number(self, code: CodeType | None) -> float | None:
-        found = self._find(code)
-        return None if found is None or isinstance(found, str) else float(found)
+    def _evaluate_number(self, code: CodeType | None) -> float | None:
+        value = self._evaluate(code)
+        return None if value is None or isinstance(value, str) else float(value)
 
-    def _find(self, code: CodeType | None) -> Any:
+    def _evaluate(self, code: CodeType | None) -> Any:
         try:
-            return None if code is None else evaluate(code, self._names)
+            return None if code is None else evaluate(code, self._namespace)
         except UnknownValue:
             return None
 
     def _fill(
         self, active: ActiveRule, text: str, *, value: float | None, threshold: float | None, unknown: str = "?"
     ) -> str:
-        def put(match: re.Match[str]) -> str:
+        def replace_place(match: re.Match[str]) -> str:
             place = match[1]
             if place == "slowest()":
                 return self.slowest()
-            given = {"value": value, "threshold": threshold, "since": active.since}
-            found = given[place] if place in given else self._find(active.places[place])
-            if found is None or isinstance(found, str):
-                return found or unknown
-            return compact(found).replace(",", "")  # it may be the value of a setting
+            known_values = {"value": value, "threshold": threshold, "since": active.since}
+            result = known_values[place] if place in known_values else self._evaluate(active.places[place])
+            if result is None or isinstance(result, str):
+                return result or unknown
+            return compact(result).replace(",", "")  # it may be the value of a setting
 
-        return _PLACE.sub(put, text)
+        return _PLACE.sub(replace_place, text)
 
     def slowest(self) -> str:
         """The part of the step that took most longer than usual, such as `timing_s/save_checkpoint took 22,076 s`."""
         longer = dict[str, float]()
-        for name, part in self._parts.items():
-            if part.steps[-1] == self._step:
-                usual = median(part.before(1, 20)) if part.size > 1 else 0.0
-                longer |= {name: part.last() - usual} if part.last() > SLOWER * usual else {}
+        for name, seconds in self._timings.items():
+            if seconds.steps[-1] == self._step:
+                usual = median(seconds.before(1, 20)) if seconds.size > 1 else 0.0
+                longer |= {name: seconds.last() - usual} if seconds.last() > SLOWER * usual else {}
         if not longer:
             return "no part of the step alone"
         name = max(longer, key=lambda each: longer[each])
-        return f"{name} took {self._parts[name].last():,.0f} s"
+        return f"{name} took {self._timings[name].last():,.0f} s"
 
 
 def slower(metric: Series, factor: float, bound: float = 0.0) -> float:
@@ -299,15 +299,15 @@ CALLS: Mapping[str, Any] = {**PLAIN, **FUNCTIONS, "slower": slower}
 """What a condition may call."""
 
 
-def _matching(names: tuple[str, ...], found: Mapping[str, Any]) -> Iterator[str]:
+def _matching_names(names: tuple[str, ...], measured: Mapping[str, Any]) -> Iterator[str]:
     for name in names:
         if "*" in name:
-            yield from (each for each in found if fnmatchcase(each, name))
-        elif name in found:
+            yield from (each for each in measured if fnmatchcase(each, name))
+        elif name in measured:
             yield name
 
 
-def _measure(rule: HealthRule) -> str:
-    """The expression of a rule's value where it is not one of the metric itself, such as a mean of late."""
-    found = _OF_METRIC.fullmatch(rule.value)
-    return "" if not rule.value or (found and found[1] == rule.metric) else " ".join(rule.value.split())
+def _value_expression(rule: HealthRule) -> str:
+    """The rule's `value`; empty where it is only a mean, an extreme or the last value of the rule's own metric."""
+    plain = _PLAIN_VALUE.fullmatch(rule.value)
+    return "" if not rule.value or (plain and plain[1] == rule.metric) else " ".join(rule.value.split())

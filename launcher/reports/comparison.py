@@ -46,7 +46,7 @@ from launcher.views.record import RunRecord, record_of
 from launcher.views.runs import status_word
 
 MOST_RUNS, MOST_SOURCES, MOST_SETTINGS = 200, 20, 300
-ENOUGH = 0.5  # the share of held-out prompts with a score below which the test is not paired
+ENOUGH = 0.5  # share of held-out prompts that must have a score in both runs for a paired test
 OWN = ("trainer.project_name", "trainer.experiment_name")  # these differ in any two runs
 SEEDS = ("seed",)
 ABSENT = "-"
@@ -91,12 +91,12 @@ class ScoreTest:
 
     @property
     def significant(self) -> bool:
-        """For the setting."""
+        """Whether the difference is evidence for the setting."""
         return self.differs and max(self.runs) > 1
 
     @property
     def outcome(self) -> str:
-        """`better` or `worse`; empty where that may be chance or another seed's."""
+        """`better` or `worse`; empty where the difference may be chance, or that of another seed."""
         if not self.significant:
             return ""
         return "worse" if (self.found.value < 0) != (better(self.metric) == "down") else "better"
@@ -105,9 +105,9 @@ class ScoreTest:
     def text(self) -> str:
         """`B - A at step 120: +0.12 (0.65 and 0.53): B is better, significant (...)`"""
         a, b = self.steps
-        at = f"at step {b}" if a == b else f"at steps {b} and {a}"
-        of, found = f" on {self.source}" if self.source else "", self.found
-        change = f"{self.b} - {self.a}{of} {at}: {found.value:+.4g} ({compact(found.b)} and {compact(found.a)})"
+        steps = f"at step {b}" if a == b else f"at steps {b} and {a}"
+        source, found = f" on {self.source}" if self.source else "", self.found
+        change = f"{self.b} - {self.a}{source} {steps}: {found.value:+.4g} ({compact(found.b)} and {compact(found.a)})"
         if self.p_adjusted is None or found.low is None or found.high is None:
             return f"{change}: not tested, as no interval is known"
         how = f"{found.method} on {found.items} items" if found.paired else "not paired: from two intervals"
@@ -164,56 +164,56 @@ def compare_runs(names: Sequence[str], root: Path) -> Comparison:
     """Read and compare runs, and those of sweeps. Raises `Problems` where a name means neither, or two mean the same
     run."""
     return compare_records(
-        [record_of(source) for source in _checked([s for name in names for s in _sources(name, root)])]
+        [record_of(source) for source in _require_distinct([s for name in names for s in _find_sources(name, root)])]
     )
 
 
 def compare_folders(folders: Sequence[Folder]) -> Comparison:
-    """The same of the runs in these folders."""
-    return compare_records([record_of(source) for source in _checked(list(map(run_in, folders)))])
+    """As `compare_runs`, of the runs in these folders."""
+    return compare_records([record_of(source) for source in _require_distinct(list(map(run_in, folders)))])
 
 
 def compare_records(records: Sequence[RunRecord]) -> Comparison:
-    """The same of what was read."""
+    """As `compare_runs`, of records that are read already."""
     notes = [f"{record.name}: {line}" for record in records for line in record.unread]
     rows, problems = differing_settings(records)
-    places = _places(rows, len(records))
-    if len(places) > len(string.ascii_uppercase):
-        raise Problems(Problem("compare", f"the runs have {len(places)} settings", "use at most 26"))
-    named = dict(zip(string.ascii_uppercase, places, strict=False))
-    sides = {letter: [records[place] for place in own] for letter, own in named.items()}
-    settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in own) for own in places)) for row in rows]
+    groups = _group_by_settings(rows, len(records))
+    if len(groups) > len(string.ascii_uppercase):
+        raise Problems(Problem("compare", f"the runs have {len(groups)} settings", "use at most 26"))
+    groups_by_letter = dict(zip(string.ascii_uppercase, groups, strict=False))
+    sides = {letter: [records[place] for place in group] for letter, group in groups_by_letter.items()}
+    settings = [SettingsRow(row.name, tuple(_joined(row.values[n] for n in group) for group in groups)) for row in rows]
     tests, remarks = judge_scores(sides)
     return Comparison(sides, settings, list(_results(sides)), tests, [*notes, *problems], remarks, list(_plots(sides)))
 
 
-def _checked(found: Sequence[LogOrRun]) -> Sequence[LogOrRun]:
-    """Several, each once. Raises `Problems`."""
-    if len({source.folder.path.resolve() for source in found}) < len(found):
+def _require_distinct(sources: Sequence[LogOrRun]) -> Sequence[LogOrRun]:
+    """`sources`. Raises `Problems` where one was given twice, or where there are fewer than 2 or too many."""
+    if len({source.folder.path.resolve() for source in sources}) < len(sources):
         raise Problems(Problem("compare", "a run was given twice", "use different runs"))
-    if not 2 <= len(found) <= MOST_RUNS:
-        count = f"{len(found)} run was given" if len(found) == 1 else f"{len(found)} runs were given"
-        fix = "use two or more" if len(found) < 2 else f"use at most {MOST_RUNS}"
+    if not 2 <= len(sources) <= MOST_RUNS:
+        count = f"{len(sources)} run was given" if len(sources) == 1 else f"{len(sources)} runs were given"
+        fix = "use two or more" if len(sources) < 2 else f"use at most {MOST_RUNS}"
         raise Problems(Problem("compare", count, fix))
-    return found
+    return sources
 
 
-def _sources(name: str, root: Path) -> list[LogOrRun]:
-    """The log or run of that name, or the runs of a sweep that have begun."""
+def _find_sources(name: str, root: Path) -> list[LogOrRun]:
+    """The log or run of that name, or those runs of the sweep of that name that have started."""
     sweep = store.named(name, root, "sweep.json")
     if sweep is None:
         return [find(name, root)]
-    begun = sorted(sweep.path.parent.glob(f"{sweep.path.name}-*/events.jsonl"))
-    return [run_in(Folder(path.parent)) for path in begun]
+    event_logs = sorted(sweep.path.parent.glob(f"{sweep.path.name}-*/events.jsonl"))
+    return [run_in(Folder(path.parent)) for path in event_logs]
 
 
-def _places(rows: Sequence[SettingsRow], count: int) -> list[list[int]]:
-    """The runs of each side, by their numbers: those whose settings are equal but for the seed."""
-    sides = dict[tuple[str, ...], list[int]]()
+def _group_by_settings(rows: Sequence[SettingsRow], count: int) -> list[list[int]]:
+    """Indices of the runs of each side: runs whose settings are equal but for the seed."""
+    groups = dict[tuple[str, ...], list[int]]()
     for place in range(count):
         key = tuple(row.values[place] for row in rows if row.name not in SEEDS)
-        sides.setdefault(key, []).append(place)
-    return list(sides.values())
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())
 
 
 def _joined(texts: Iterable[str]) -> str:
@@ -221,29 +221,29 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def differing_settings(records: Sequence[RunRecord]) -> tuple[list[SettingsRow], list[str]]:
-    """Settings in which any run differs from the first, and what could not be read. Those of a log of another program
-    are unknown: it differs from all others."""
-    read, problems = dict[int, diff.Side](), list[str]()
+    """Settings in which any run differs from the first, and what could not be read. The settings of another program's
+    log are unknown, so it differs from all other runs."""
+    parsed, problems = dict[int, diff.Side](), list[str]()
     for place, record in enumerate(records):
         if record.of_log:
             continue
         try:
-            read[place] = diff.side_of_run(record.name, record.folder)
+            parsed[place] = diff.side_of_run(record.name, record.folder)
         except Problems as error:
             problems += [f"{record.name}: its settings are left out: {line}" for line in error.lines]
     order = dict[tuple[str, bool], None]()
-    for other in list(read.values())[1:]:
-        found = diff.rows(next(iter(read.values())), other)
-        order |= {(row.name, row.whole): None for row in found if row.name not in OWN}
+    for other in list(parsed.values())[1:]:
+        differing = diff.rows(next(iter(parsed.values())), other)
+        order |= {(row.name, row.whole): None for row in differing if row.name not in OWN}
     rows = []
     for name, whole in list(order)[:MOST_SETTINGS]:
-        rows.append(SettingsRow(name, tuple(_setting(read.get(place), name, whole) for place in range(len(records)))))
+        rows.append(SettingsRow(name, tuple(_cell(parsed.get(place), name, whole) for place in range(len(records)))))
     if any(record.of_log for record in records):
         rows.append(SettingsRow("log", tuple(record.name if record.of_log else ABSENT for record in records)))
     return rows, problems
 
 
-def _setting(side: diff.Side | None, name: str, whole: bool) -> str:
+def _cell(side: diff.Side | None, name: str, whole: bool) -> str:
     values = {} if side is None else side.classes if whole else side.values
     return setting_text(name, written(values[name])) if name in values else ABSENT
 
@@ -261,31 +261,31 @@ def judge_scores(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
         letters = sides if len(sides) > 1 else {f"A{number}": [run] for number, run in enumerate(sides["A"], start=1)}
         first, *others = ((letter, side[0]) for letter, side in letters.items())
         for other in others:
-            more, notes = _test_pair(first, other)
-            tests, remarks = [*tests, *more], [*remarks, *notes]
-        remarks.append(NO_EVIDENCE if len(sides) > 1 else _noise(sides["A"]))
-    known = [test for test in tests if test.found.p is not None]
-    adjusted = dict(zip(map(id, known), holm([test.found.p or 0.0 for test in known]), strict=True))
-    return [replace(test, p_adjusted=adjusted.get(id(test)), comparisons=len(known)) for test in tests], remarks
+            pair_tests, notes = _test_pair(first, other)
+            tests, remarks = [*tests, *pair_tests], [*remarks, *notes]
+        remarks.append(NO_EVIDENCE if len(sides) > 1 else _noise_remark(sides["A"]))
+    tested = [test for test in tests if test.found.p is not None]
+    adjusted = dict(zip(map(id, tested), holm([test.found.p or 0.0 for test in tested]), strict=True))
+    return [replace(test, p_adjusted=adjusted.get(id(test)), comparisons=len(tested)) for test in tests], remarks
 
 
-def _noise(runs: Sequence[RunRecord]) -> str:
-    """What is said of runs that differ by their seed alone."""
+def _noise_remark(runs: Sequence[RunRecord]) -> str:
+    """The remark on runs that differ by their seed alone: the noise between them."""
     text = "these runs have equal settings but for the seed: what differs is the noise between runs"
-    found = common_validations(runs)
-    if not found:
+    validations = common_validations(runs)
+    if not validations:
         return text
-    spread = stdev(each.value for each in found)
-    return f"{text}; the standard deviation of their {label(found[0].name)} is {spread:.2g} ({len(runs)} runs)"
+    spread = stdev(validation.value for validation in validations)
+    return f"{text}; the standard deviation of their {label(validations[0].name)} is {spread:.2g} ({len(runs)} runs)"
 
 
 def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
     runs = [run for side in sides.values() for run in side]
-    found = common_validations(runs)
-    if not found:
+    validations = common_validations(runs)
+    if not validations:
         return [], ["the difference is not tested, as the runs have no held-out metric in common"]
-    at = {run.name: each for run, each in zip(runs, found, strict=True)}
-    metric, remarks = found[0].name, list[str]()
+    at = {run.name: validation for run, validation in zip(runs, validations, strict=True)}
+    metric, remarks = validations[0].name, list[str]()
     scores = {
         letter: [RunScores(at[run.name].value, prompt_scores(run, at[run.name].step)) for run in side]
         for letter, side in sides.items()
@@ -306,12 +306,12 @@ def _test_settings(sides: Sides) -> tuple[list[ScoreTest], list[str]]:
 
 def _test_pair(one: NamedRun, other: NamedRun) -> tuple[list[ScoreTest], list[str]]:
     validations = common_validations([one[1], other[1]])
-    found = _test_at(one, other, *validations) if validations else None
-    tests, notes = found or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
+    result = _test_validations(one, other, *validations) if validations else None
+    tests, notes = result or ([], ["the difference is not tested, as the runs have no held-out metric in common"])
     return tests, [f"{other[0]} - {one[0]}: {note}" for note in notes]
 
 
-def _test_at(
+def _test_validations(
     one: tuple[str, RunRecord], other: tuple[str, RunRecord], a: HeldOut, b: HeldOut
 ) -> tuple[list[ScoreTest], list[str]]:
     """The tests of two validations: one of all items and, where they are paired, one of each source; and remarks."""
@@ -332,11 +332,11 @@ def _test_at(
     if not (items.means or a.name.endswith("@1")):
         remarks.append(f"paired scores are those of the first answer to each prompt; the runs report {a.name}")
     sources = items.sources[:MOST_SOURCES] if len(items.sources) > 1 else []
-    return [test(source, found=_paired(items.scores(source))) for source in ("", *sources)], remarks
+    return [test(source, found=_compare_pairs(items.scores(source))) for source in ("", *sources)], remarks
 
 
 def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
-    """`logged` answers are in the log that has fewer."""
+    """Why the test is not paired; `logged` is the number of answers in the log that has fewer."""
     if logged >= max(ENOUGH * prompts, 1):
         why = f"only {pairs} of {prompts} held-out prompts are the same in both runs and have a score"
         return f"the test is not paired, as {why}"
@@ -345,18 +345,18 @@ def _why_unpaired(pairs: int, logged: int, prompts: int) -> str:
     return f"the test is not paired, as {why}; {fix}, which finds smaller differences"
 
 
-def _paired(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
+def _compare_pairs(pairs: Sequence[tuple[float, float]]) -> ScoreDifference:
     return compare_paired([one for one, _ in pairs], [other for _, other in pairs])
 
 
 def common_validations(runs: Sequence[RunRecord]) -> list[HeldOut]:
-    """The last validations at which all have the same step, or those at their ends where there is none; empty where
-    they measure different things."""
+    """Each run's validation at the last step at which all runs have one, or, where there is none, each run's last
+    validation; empty where they measure different metrics."""
     by_step = [{each.step: each for each in run.validations} for run in runs]
     for step in sorted(set.intersection(*(set(steps) for steps in by_step)) - {0}, reverse=True):
-        found = [steps[step] for steps in by_step]
-        if len({each.name for each in found}) == 1:
-            return found
+        validations = [steps[step] for steps in by_step]
+        if len({each.name for each in validations}) == 1:
+            return validations
     ends = [run.final for run in runs if run.final]
     return ends if len(ends) == len(runs) and len({each.name for each in ends}) == 1 else []
 
@@ -369,9 +369,9 @@ def _results(sides: Sides) -> Iterator[tuple[str, ...]]:
         "outcome": lambda record: record.verdict.kind,
         "status": lambda record: status_word(record.state),
         "steps": lambda record: f"{record.state.step} of {record.state.steps}",
-        "held out, last": lambda record: _held_out(record.state.last),
-        "held out, best": lambda record: _held_out(record.state.best),
-        "held out, first": lambda record: _held_out(record.state.first),
+        "held out, last": lambda record: _held_out_text(record.state.last),
+        "held out, best": lambda record: _held_out_text(record.state.best),
+        "held out, first": lambda record: _held_out_text(record.state.first),
         "training score, last steps": _training_scores([run for side in sides.values() for run in side]),
         "duration": lambda record: clock(record.active_s),
         "seconds per step": lambda record: f"{record.step_seconds:.3g}" if record.step_seconds else ABSENT,
@@ -394,7 +394,7 @@ def _training_scores(records: Sequence[RunRecord]) -> Callable[[RunRecord], str]
     return text
 
 
-def _held_out(measured: HeldOut | None) -> str:
+def _held_out_text(measured: HeldOut | None) -> str:
     return f"{label(measured.name)} {measured.shown} at {measured.step}" if measured else ABSENT
 
 
@@ -403,9 +403,9 @@ def _plots(sides: Sides) -> Iterator[tuple[str, Markup]]:
     lines = [replace(line_of_validations(run.name, run.validations), colour=place) for place, run in runs]
     yield from _plot("held-out score; bars: 95 % intervals", lines)
     for names in shown_in("curve"):
-        found = [(place, run.name, run.trace(*names)) for place, run in runs]
-        title = next((trace[0] for *_, trace in found if trace), next(iter(names)))
-        lines = [replace(line_of(name, trace[1]), colour=place) for place, name, trace in found if trace]
+        traces = [(place, run.name, run.trace(*names)) for place, run in runs]
+        title = next((trace[0] for *_, trace in traces if trace), next(iter(names)))
+        lines = [replace(line_of(name, trace[1]), colour=place) for place, name, trace in traces if trace]
         yield from _plot(f"{label(title)}, {title}", lines)
 
 
