@@ -48,10 +48,10 @@ from launcher.views.log_state import LogState
 from launcher.views.read import LogOrRun
 from launcher.views.trace import Trace
 
-METRICS = 400  # names whose curves are kept
-ALERTS = 100  # findings that are kept: the first half and the last
-KEPT_SAMPLES = 20_000  # answers of one validation
-VALIDATIONS = 200  # that are kept, at least half of them
+METRICS = 400  # most metric names whose curves are kept
+ALERTS = 100  # most findings that are kept: the first 50 and the latest 50
+KEPT_SAMPLES = 20_000  # most answers kept of one validation
+VALIDATIONS = 200  # most validations that are kept; above, the middle ones are thinned out by half
 TEXT = 20_000  # characters of an answer that are kept
 Kept = TypeVar("Kept", Sample, HeldOutScores)
 
@@ -62,14 +62,14 @@ class Used:
 
     measured: int = 0
     gpu_percent: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    """Sum and number."""
+    """Sum and number of the measured percentages."""
     gpu_peak_bytes: int | None = None
     gpu_total_bytes: int | None = None
     """Of the GPU that had the highest share in use."""
     memory_peak_bytes: int = 0
-    """Of all processes on one machine, together."""
+    """Largest sum over the processes of one machine."""
     machine_total_bytes: int = 0
-    _by_host: dict[str, dict[int, int]] = field(default_factory=dict)
+    _memory_by_host: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def add(self, event: Usage) -> None:
         self.measured += 1
@@ -79,7 +79,7 @@ class Used:
             share = event.gpu_memory_bytes / event.gpu_memory_total_bytes
             if share > (self.gpu_share or 0.0):
                 self.gpu_peak_bytes, self.gpu_total_bytes = event.gpu_memory_bytes, event.gpu_memory_total_bytes
-        ranks = self._by_host.setdefault(event.host, {})
+        ranks = self._memory_by_host.setdefault(event.host, {})
         ranks[event.rank] = event.memory_bytes or 0
         if sum(ranks.values()) > self.memory_peak_bytes:
             self.memory_peak_bytes = sum(ranks.values())
@@ -106,9 +106,9 @@ class Gap:
     step: int
     why: str
     lost_s: float
-    """Steps that were done again, and the time until the next one was done."""
+    """Time of steps that were undone and repeated, and of restarting."""
     paused_s: float
-    """Until a person resumed it."""
+    """Time between the end of an attempt and its resumption by a person."""
 
 
 @dataclass
@@ -140,7 +140,7 @@ class RunRecord:
     """Steps at which answers were logged, in order."""
     first_samples: list[Sample] = field(default_factory=list)
     scores: list[HeldOutScores] = field(default_factory=list)
-    """Of the single prompts of the last validation, one for each data source."""
+    """Scores per prompt of the last validation, one event for each data source."""
     first_scores: list[HeldOutScores] = field(default_factory=list)
     results: HeldOutResults = field(default_factory=HeldOutResults)
     alerts: list[Alert] = field(default_factory=list)
@@ -166,19 +166,19 @@ class RunRecord:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median."""
+        """Median time of a step."""
         times = sorted(self.step_times)
         return times[len(times) // 2] if times else None
 
     @property
     def active_s(self) -> float:
-        """From its start to its last event, without what it was paused."""
+        """Time from its start to its last event, less the time for which it was paused."""
         return max(self.state.elapsed_s + self.state.paused_s - sum(gap.paused_s for gap in self.gaps), 0.0)
 
     @cached_property
     def verdict(self) -> RunVerdict:
-        """What its end says; before that, or of an older version, what its events say so far."""
-        serious = [each for each in self.alerts if each.level == "critical" and each.rule]
+        """The verdict in its `Ended` event; where there is none, the verdict on its events so far."""
+        serious = [alert for alert in self.alerts if alert.level == "critical" and alert.rule]
         verdict = self.state.verdict or judge_end(self.state, self.results, EndFacts(serious[:2]))
         return replace(verdict, fix="") if self.of_log else verdict
 
@@ -190,13 +190,13 @@ class RunRecord:
         self.results.see(event)
         match event:
             case Step():
-                self._take_step(event)
+                self._add_step(event)
             case Sample():
                 if self.sample_steps[-1:] != [event.step]:
                     self.sample_steps.append(event.step)
-                _keep(_shortened(event), self.first_samples, self.samples)
+                _keep_first_and_last(_shortened(event), self.first_samples, self.samples)
             case HeldOutScores(metric="score"):
-                _keep(event, self.first_scores, self.scores)
+                _keep_first_and_last(event, self.first_scores, self.scores)
             case Usage():
                 self.used.add(event)
             case Alert() if is_damage(event):
@@ -217,7 +217,7 @@ class RunRecord:
         if isinstance(event, GOES_BACK):
             self._went_back = event
 
-    def _take_step(self, event: Step) -> None:
+    def _add_step(self, event: Step) -> None:
         event = replace(event, metrics=ties_as_half(event.metrics))
         for name, value in event.metrics.items():
             if name not in self.traces and len(self.traces) >= METRICS:
@@ -225,38 +225,38 @@ class RunRecord:
             self.traces.setdefault(name, Trace()).add(event.step, value)
         tokens = event.metrics.get("perf/total_num_tokens", 0.0)
         self.tokens += tokens if math.isfinite(tokens) else 0.0
-        if found := validation(event.metrics):
-            self.last_validation = {**self.last_validation, **found}
-            if now := held_out(event.step, found):
-                self._add_validation(now)
-        self._take_time(event)
+        if held_out_metrics := validation(event.metrics):
+            self.last_validation = {**self.last_validation, **held_out_metrics}
+            if score := held_out(event.step, held_out_metrics):
+                self._add_validation(score)
+        self._add_step_time(event)
 
-    def _add_validation(self, now: HeldOut) -> None:
-        self.validations.append(now)
+    def _add_validation(self, score: HeldOut) -> None:
+        self.validations.append(score)
         if len(self.validations) <= VALIDATIONS:
             return
         first, *middle, last = self.validations
         parts = (middle[start : start + 4] for start in range(0, len(middle), 4))
         by_value = attrgetter("value")
         pairs = ({min(part, key=by_value), max(part, key=by_value)} for part in parts)  # so no extreme is lost
-        kept = [each for pair in pairs for each in sorted(pair, key=lambda each: each.step)]
-        self.validations = [first, *kept, last]
+        thinned = [each for pair in pairs for each in sorted(pair, key=lambda each: each.step)]
+        self.validations = [first, *thinned, last]
 
-    def _take_time(self, event: Step) -> None:
+    def _add_step_time(self, event: Step) -> None:
         seconds = event.metrics.get("timing_s/step", math.nan)
-        since = None if self._last_at is None else event.at - self._last_at
+        elapsed = None if self._last_at is None else event.at - self._last_at
         if self._went_back:
-            self._take_gap(self._went_back, since or 0.0)
-        elif not math.isfinite(seconds) and event.step > 0 and since is not None and since >= 0:
-            seconds = since
+            self._add_gap(self._went_back, elapsed or 0.0)
+        elif not math.isfinite(seconds) and event.step > 0 and elapsed is not None and elapsed >= 0:
+            seconds = elapsed
         if math.isfinite(seconds) and seconds >= 0 and event.step > 0:
             self.step_times.append(seconds)
         self._last_at, self._went_back = event.at, None
 
-    def _take_gap(self, back: Restarted | Resumed, since: float) -> None:
-        """`since` the last step that stands until the next."""
-        before = [each for each in self.attempts if each.name == f"attempt_{back.attempt - 1}"]
-        ended = before[0].ended if before else None
+    def _add_gap(self, back: Restarted | Resumed, since: float) -> None:
+        """Record a gap; `since` is the time from the last step before going back to the first step after it."""
+        previous = [attempt for attempt in self.attempts if attempt.name == f"attempt_{back.attempt - 1}"]
+        ended = previous[0].ended if previous else None
         ended_at = ended.at if ended else self.last_heard(back.attempt - 1) or back.at
         paused = max(back.at - ended_at, 0.0) if isinstance(back, Resumed) else 0.0
         usual = self.step_seconds or 0.0
@@ -264,13 +264,13 @@ class RunRecord:
         self.gaps.append(Gap(back.step, why, max(since - paused - usual, 0.0), min(paused, max(since, 0.0))))
 
 
-def _keep(event: Kept, first: list[Kept], last: list[Kept]) -> None:
-    """Add an event to those of the first step that has any, and to those of the last one."""
+def _keep_first_and_last(event: Kept, first: list[Kept], last: list[Kept]) -> None:
+    """Add an event to `first`, if it is of the same step as those in it, and to `last`, which holds the latest step."""
     if last and last[0].step != event.step:
         last.clear()
-    for kept in (first, last):
-        if (not kept or kept[0].step == event.step) and len(kept) < KEPT_SAMPLES:
-            kept.append(event)
+    for samples in (first, last):
+        if (not samples or samples[0].step == event.step) and len(samples) < KEPT_SAMPLES:
+            samples.append(event)
 
 
 def _shortened(sample: Sample) -> Sample:
@@ -297,8 +297,8 @@ def read_record(folder: Folder) -> RunRecord:
 
     events = partial(events_of, folder.events)
     record = RunRecord(folder, store.see(folder).state, events, attempts=read_attempts(folder), last_heard=last_heard)
-    record.settings = _node(record, "spec.yaml", parse_yaml)
-    record.lock = {} if folder.is_logged else _node(record, "lock.json", parse_json)
+    record.settings = _read_settings_file(record, "spec.yaml", parse_yaml)
+    record.lock = {} if folder.is_logged else _read_settings_file(record, "lock.json", parse_json)
     for event in events():
         record.take(event)
     if not folder.events.is_file():
@@ -309,7 +309,7 @@ def read_record(folder: Folder) -> RunRecord:
 
 
 def record_of(source: LogOrRun) -> RunRecord:
-    """A run, or a log of another program as one. Raises `Problems` where a log has no step."""
+    """The record of a run or of another program's log. Raises `Problems` where a log has no metrics."""
     if source.log is None:
         return read_record(source.folder)
     log = LogState(source.title, source.kind)
@@ -322,7 +322,7 @@ def record_of(source: LogOrRun) -> RunRecord:
     return record
 
 
-def _node(record: RunRecord, name: str, parse: Callable[[bytes], Any]) -> Mapping[str, Any]:
+def _read_settings_file(record: RunRecord, name: str, parse: Callable[[bytes], Any]) -> Mapping[str, Any]:
     try:
         node = parse(read_file(record.folder.path / name))
     except (OSError, ValueError, YAMLError) as error:
