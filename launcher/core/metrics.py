@@ -59,7 +59,7 @@ def catalogue() -> Mapping[str, Metric]:
 
 def _read_row(row: dict[str, Any]) -> Metric:
     places = {view: row.pop(view) for view in get_args(View) if view in row}
-    shown = {view: Place(found) if isinstance(found, int) else Place(**found) for view, found in places.items()}
+    shown = {view: Place(place) if isinstance(place, int) else Place(**place) for view, place in places.items()}
     return Metric(**{**row, "shown": shown, "aliases": tuple(row.get("aliases", ()))})
 
 
@@ -71,7 +71,7 @@ def described() -> Mapping[str, Metric]:
 
 @cache
 def shown_in(view: View) -> Sequence[Mapping[str, Place]]:
-    """The metrics of a view in its order; several in one place are alternatives, of which the first that is there is
+    """The metrics of a view in its order, as groups of alternatives for one place: the first that a step has is
     shown."""
     groups = dict[int, dict[str, Place]]()
     for name, entry in catalogue().items():
@@ -82,9 +82,9 @@ def shown_in(view: View) -> Sequence[Mapping[str, Place]]:
 
 def shown_values(view: View, metrics: Mapping[str, float]) -> list[tuple[str, Place, float]]:
     """What a view shows of a step's metrics: name, how it is shown, and value."""
-    found = (next((name for name in group if name in metrics), None) for group in shown_in(view))
+    names = (next((name for name in group if name in metrics), None) for group in shown_in(view))
     places = {name: place for group in shown_in(view) for name, place in group.items()}
-    return [(name, places[name], metrics[name]) for name in found if name is not None]
+    return [(name, places[name], metrics[name]) for name in names if name is not None]
 
 
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
@@ -94,7 +94,7 @@ HELD_OUT = ("val-core/", "val-aux/", "val/")
 """Prefixes of metrics of held-out data."""
 
 LEARNT_FROM = ("train/loss_tokens", "train/gradient_share", "train/end_token_share")
-"""What a step had to learn from."""
+"""Metrics of what a step had to learn from."""
 
 _SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
 
@@ -104,12 +104,12 @@ def main_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     return next(((name, metrics[name]) for name in _SCORES if name in metrics), None)
 
 
-ROUNDED = 1e-6  # of a mean margin: log-probabilities of equal models differ by as much
+ROUNDED = 1e-6  # mean margins up to this are rounding errors of the log-probabilities of equal models
 
 
 def ties_as_half(metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """With an accuracy of 0.5 where no pair has a margin: TRL counts ties as wrong, and before the first update all
-    pairs are ties, as the policy is its reference. What is judged would rise by half at once."""
+    """`metrics` with an accuracy of 0.5 where the mean margin is 0. TRL counts ties as wrong, and before the first
+    update all pairs are ties, as the policy is its reference: the accuracy would seem to rise by half at once."""
     for held_out in ("", "val/"):
         accuracy = f"{held_out}rewards/accuracies"
         if accuracy in metrics and abs(metrics.get(f"{held_out}rewards/margins", math.inf)) <= ROUNDED:
@@ -143,10 +143,10 @@ def metric(name: str) -> Metric | None:
 
 
 def matching(text: str = "") -> dict[str, Metric]:
-    """Entries whose name holds `text` or matches it as a glob pattern; the entry of an emitted name by that name."""
-    found = {name: entry for name, entry in described().items() if text in name or fnmatchcase(name, text)}
+    """Entries whose name contains `text` or matches it as a glob pattern; if none does, that of the metric `text`."""
+    entries = {name: entry for name, entry in described().items() if text in name or fnmatchcase(name, text)}
     entry = metric(text)
-    return found or ({text: entry} if entry else {})
+    return entries or ({text: entry} if entry else {})
 
 
 def better(name: str) -> Literal["up", "down"] | None:
@@ -178,8 +178,8 @@ Z95 = 1.959963984540054
 def normal(mean: float, squares: float, n: int) -> tuple[float, float]:
     """Bounds of the 95 % interval of a mean of `n` values, at least 2, whose squares add up to `squares`: mean ± 1.96
     standard errors."""
-    apart = Z95 * math.sqrt(max(squares - n * mean * mean, 0.0) / (n - 1) / n)
-    return mean - apart, mean + apart
+    margin = Z95 * math.sqrt(max(squares - n * mean * mean, 0.0) / (n - 1) / n)
+    return mean - margin, mean + margin
 
 
 def wilson(share: float, n: int, z: float = Z95) -> tuple[float, float]:
@@ -224,10 +224,10 @@ def better_than(one: HeldOut, other: HeldOut) -> bool:
 
 def held_out(step: int, metrics: Mapping[str, float]) -> HeldOut | None:
     """The main score of a step's validation; None where nothing was measured, or it is not finite."""
-    found = held_out_score(metrics)
-    if found is None or not math.isfinite(found[1]):
+    named_score = held_out_score(metrics)
+    if named_score is None or not math.isfinite(named_score[1]):
         return None
-    name, value = found
+    name, value = named_score
     sources = [HeldOut(step, each, mean, *(interval_of(each, metrics) or ())) for each, mean in _means(metrics).items()]
     return replace(mean_of_validations(sources), name=name) if sources else HeldOut(step, name, value)
 
@@ -246,15 +246,15 @@ def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | No
     """How good a validation is, higher is better: by the metric `wanted`, by default by its main score. None where that
     was not measured, is not finite, or has no better direction, and where a held-out prompt has no score: a mean over
     the prompts that could be scored is not that of all."""
-    found = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
-    if found is None or not math.isfinite(found[1]):
+    named_score = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
+    if named_score is None or not math.isfinite(named_score[1]):
         return None
-    if found[0].startswith("val-core/") and any(
+    if named_score[0].startswith("val-core/") and any(
         value < 1 for name, value in metrics.items() if name.startswith("val-aux/") and "/reward/scored@" in name
     ):
         return None
-    way = "up" if found[0].startswith("val-core/*") else better(found[0])
-    return {"up": found[1], "down": -found[1], None: None}[way]
+    direction = "up" if named_score[0].startswith("val-core/*") else better(named_score[0])
+    return {"up": named_score[1], "down": -named_score[1], None: None}[direction]
 
 
 def label(name: str) -> str:

@@ -92,9 +92,9 @@ class RunState:
     status: Status = "waiting"
     phase: str = ""
     waits_for: str = ""
-    """Nodes and what they lack, before any process is there; later a row that is scored, or a program that starts."""
+    """Before processes start, the nodes and what they lack; later a row being scored, or a program being started."""
     waits_since: float | None = None
-    """When that began, or a stall."""
+    """When that wait, or a stall, began."""
     step: int = 0
     steps: int = 0
     processes: int = 0
@@ -132,17 +132,17 @@ class RunState:
     alerts_by_level: Mapping[Level, int] = field(default_factory=dict)
     restarts: int = 0
     stalled: str = ""
-    """Why nothing goes on; empty as soon as something does."""
+    """Why the run is stalled; empty when it goes on."""
     why: str = ""
     following: tuple[str, ...] = ()
     verdict: RunVerdict | None = None
-    """Those of `Ended`."""
+    """As in `Ended`, as are `why` and `following`."""
     usage: Mapping[int, Usage] = field(default_factory=dict)
-    """By rank, what each process used when it was looked at last; nothing once they have ended."""
+    """The latest usage of each process, by rank; empty once they have ended."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether it reached its last step, and something is wrong with what it came to: `why`."""
+        """Whether the run finished, but something is wrong with its result, as `why` says."""
         return self.status == "finished" and bool(self.why)
 
     @cached_property
@@ -167,13 +167,13 @@ class RunState:
 
 
 class Sink(Protocol):
-    """Wants to know what happens in a run: a log, a screen, a tracker."""
+    """Receives what happens in a run: a log, a screen, a tracker."""
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        """The state, the events that led to it and their console lines; also without any, to keep a clock going."""
+        """The state, the events that led to it and their console lines; also called without events, for clocks."""
 
     def close(self) -> None:
-        """Nothing comes any more."""
+        """Called once, after the last `write`."""
 
 
 def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
@@ -182,7 +182,7 @@ def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEve
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """The state that events make, without undone ones (`events.read_log`)."""
+    """The state after `events`, which hold no undone ones (`events.read_log`)."""
     return reduce(after, events, state or RunState())
 
 
@@ -209,19 +209,19 @@ def after(state: RunState, event: Event) -> RunState:
         case Alert(text=text, level=level):
             counts = {**state.alerts_by_level, level: state.alerts_by_level.get(level, 0) + 1}
             state = replace(state, alerts=state.alerts + 1, alerts_by_level=counts)
-            less = LEVELS.index(level) < LEVELS.index(state.alert_level)
-            return state if less else replace(state, alert=text, alert_level=level)
-    return _after_turn(state, event)
+            milder = LEVELS.index(level) < LEVELS.index(state.alert_level)
+            return state if milder else replace(state, alert=text, alert_level=level)
+    return _after_status(state, event)
 
 
 def _after_episodes(state: RunState, event: HeldOutEpisodes) -> RunState:
-    known = [reward for reward in event.rewards if math.isfinite(reward)]
-    first = sum(known) / len(known) if known and state.first_reward is None else state.first_reward
+    rewards = [reward for reward in event.rewards if math.isfinite(reward)]
+    first = sum(rewards) / len(rewards) if rewards and state.first_reward is None else state.first_reward
     return replace(state, first_reward=first)
 
 
-def _after_turn(state: RunState, event: Event) -> RunState:
-    """The state once the run has begun, waits, is in another phase, hangs, goes on or has ended."""
+def _after_status(state: RunState, event: Event) -> RunState:
+    """The state after an event about the run as a whole: its start, waits, phases, restarts, stalls and end."""
     match event:
         case Started():
             return replace(
@@ -235,17 +235,17 @@ def _after_turn(state: RunState, event: Event) -> RunState:
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
         case Restarted():
-            return replace(_going_on(state), status="running", restarts=state.restarts + 1, alert_level="info")
+            return replace(_without_waits(state), status="running", restarts=state.restarts + 1, alert_level="info")
         case Resumed(steps=steps):
             steps = steps or state.steps
-            return replace(_going_on(state), status="running", steps=steps, alert_level="info", verdict=None)
+            return replace(_without_waits(state), status="running", steps=steps, alert_level="info", verdict=None)
         case Stalled(why=why, for_s=for_s):
             return replace(state, stalled=why, waits_since=event.at - for_s)
         case WentOn():
             return replace(state, stalled="")
         case Ended(how=how, why=why, following=following, verdict=verdict):
             why = why or state.why
-            return replace(_going_on(state), status=how, phase="", why=why, following=following, verdict=verdict)
+            return replace(_without_waits(state), status=how, phase="", why=why, following=following, verdict=verdict)
     return state
 
 
@@ -254,7 +254,7 @@ def _after_answers(state: RunState, event: Sample | TrainingGroup | HeldOutEpiso
         return _after_episodes(state, event)
     held_out = isinstance(event, Sample)
     new = list(map(_shortened, [event] if isinstance(event, Sample) else training_answers(event)))
-    before = [each for each in state.answers if each.step == event.step and type(each) is type(new[0])]
+    before = [answer for answer in state.answers if answer.step == event.step and type(answer) is type(new[0])]
     ranked = sorted([*before, *new] if held_out else new, key=lambda each: (each.value != each.value, -each.value))
     if not held_out and before and before[0].value - before[-1].value >= ranked[0].value - ranked[-1].value:
         return state
@@ -268,8 +268,8 @@ def _shortened(answer: Sample) -> Sample:
     return replace(answer, prompt=prompt, response=response, ground_truth=truth)
 
 
-def _going_on(state: RunState) -> RunState:
-    """Without what an attempt that has ended waited for and used."""
+def _without_waits(state: RunState) -> RunState:
+    """`state` without stalls, waits and usage, as those were of an attempt that has ended."""
     return replace(state, stalled="", waits_for="", usage={})
 
 
@@ -280,9 +280,9 @@ def _after_step(state: RunState, event: Step) -> RunState:
         state = replace(state, validation=measured, validated_step=event.step)
     marks = (*state.marks, (event.step, event.at))[-HISTORY:]
     state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
-    if now := held_out(event.step, event.metrics):
-        best = state.best if state.best and not better_than(now, state.best) else now
-        state = replace(state, first=state.first or now, best=best, last=now)
+    if latest := held_out(event.step, event.metrics):
+        best = state.best if state.best and not better_than(latest, state.best) else latest
+        state = replace(state, first=state.first or latest, best=best, last=latest)
     if new := {name: event.metrics[name] for name in LEARNT_FROM if math.isfinite(event.metrics.get(name, math.nan))}:
         sums = {name: state.learnt_from.get(name, (0.0, 0)) for name in new}
         total = {name: (before + new[name], steps + 1) for name, (before, steps) in sums.items()}

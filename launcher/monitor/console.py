@@ -33,11 +33,11 @@ from launcher.core.state import RunState
 from launcher.monitor.agents import episode_lines, step_lines
 
 LINE_S = 5.0
-STALLED_S = 60.0  # after which it is printed again that a run is stalled
+STALLED_S = 60.0  # seconds until a stalled run is reported again; each time twice as many
 BAR = 10
-FRAMES = 5  # shown of a stalled process's stack
+FRAMES = 5  # stack frames shown of a stalled process
 EIGHTHS = " ▏▎▍▌▋▊▉"
-LARGE = 1e5  # numbers of the progress line are no longer written with all their digits
+LARGE = 1e5  # from here on, numbers of the progress line have 4 significant digits
 TEST_SCORE = re.compile(r"val-core/(.+)/reward/mean@[0-9]+")
 EXPONENT = re.compile("e-0+")
 
@@ -58,10 +58,10 @@ class Seldom:
 
 def console_lines(event: Event, state: RunState, *, verbose: bool = False) -> list[str]:
     """The lines of `event` in console.log; `state` is the run after it. `verbose`: all about the steps of an agent."""
-    return [" ".join(line.splitlines()) for line in _lines(event, state, verbose)]  # whatever a name or a text holds
+    return [" ".join(line.splitlines()) for line in _event_lines(event, state, verbose)]  # texts may hold line ends
 
 
-def _lines(event: Event, state: RunState, verbose: bool) -> list[str]:
+def _event_lines(event: Event, state: RunState, verbose: bool) -> list[str]:
     match event:
         case Started():
             return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
@@ -83,9 +83,9 @@ def _lines(event: Event, state: RunState, verbose: bool) -> list[str]:
         case Alert():
             return [f"alert at step {event.step}: {event.text}"]
         case Restarted():
-            return [f"restart {state.restarts}: {event.why}; {_went_back(event)}"]
+            return [f"restart {state.restarts}: {event.why}; {_went_back_text(event)}"]
         case Resumed():
-            return [f"resumed: {_went_back(event)}"]
+            return [f"resumed: {_went_back_text(event)}"]
         case Stalled():
             return [f"stalled after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
         case WentOn():
@@ -101,7 +101,7 @@ def _waiting_lines(event: Waiting) -> Iterator[str]:
 
 
 def screen_lines(event: Event, state: RunState, *, verbose: bool = False) -> list[str]:
-    """The lines of `event` where no terminal is: those of console.log, of which a step has a short one."""
+    """The lines of `event` for output that is no terminal: those of console.log, but a short one for a step."""
     if isinstance(event, Step):
         return [short_line(event, state), *step_lines(event, state.steps, verbose=verbose)]
     return console_lines(event, state, verbose=verbose)
@@ -136,15 +136,15 @@ def _end_lines(event: Ended, state: RunState) -> Iterator[str]:
 
 
 def unsaid(state: RunState) -> str:
-    """Why a run ended so, where its verdict does not say it."""
+    """Why a run ended as it did; empty where its verdict says so already."""
     return "" if state.verdict and state.why in state.verdict.text else state.why
 
 
 def data_line(event: Loaded) -> str:
-    """How many rows the data has, of those it has any: `data: 7000 rows, 256 held out, 3 refused; 90 steps`."""
+    """How many rows the data has, without counts of 0: `data: 7000 rows, 256 held out, 3 refused; 90 steps`."""
     counts = {"held out": event.val_rows, "refused": event.refused + event.val_refused}
-    more = [f", {count} {what}" for what, count in counts.items() if count]
-    return f"data: {event.rows} rows{''.join(more)}; {event.steps} steps"
+    others = [f", {count} {what}" for what, count in counts.items() if count]
+    return f"data: {event.rows} rows{''.join(others)}; {event.steps} steps"
 
 
 def next_command(following: Sequence[str], folder: str) -> str:
@@ -154,28 +154,28 @@ def next_command(following: Sequence[str], folder: str) -> str:
 
 
 def results_of(state: RunState) -> dict[str, str]:
-    """What a run came to: what it answers, on held-out data, what it learnt from, and how far its weights moved; of
-    what is known."""
-    texts = {"held out": held_out(state), "learnt from": _learnt_from(state), "weights moved": _moved(state)}
-    return _answers(state) | {name: text for name, text in texts.items() if text}
+    """The results of a run, by title, as far as they are known: answers, held-out scores, what it learnt from, and how
+    far its weights moved."""
+    texts = {"held out": held_out(state), "learnt from": _learnt_from_text(state), "weights moved": _moved_text(state)}
+    return _answer_texts(state) | {name: text for name, text in texts.items() if text}
 
 
-def _answers(state: RunState) -> dict[str, str]:
+def _answer_texts(state: RunState) -> dict[str, str]:
     """`best answer: 4+3=? → 7  (step 40, score 1, expected 7)`, and the worst."""
     names = ("answer", "another answer")
-    if len({each.value for each in state.answers if each.score is not None}) > 1:
+    if len({answer.value for answer in state.answers if answer.score is not None}) > 1:
         names = ("best answer", "worst answer")
-    found = dict[str, str]()
-    for name, each in zip(names, state.answers, strict=False):
-        notes = [f"step {each.step}"]
-        notes += [f"score {compact(each.score)}"] if each.score is not None else []
-        notes += [f"expected {each.ground_truth}"] if each.ground_truth else []
-        found[name] = f"{each.prompt} → {each.response or '(empty)'}  ({', '.join(notes)})"
-    return found
+    texts = dict[str, str]()
+    for name, answer in zip(names, state.answers, strict=False):
+        notes = [f"step {answer.step}"]
+        notes += [f"score {compact(answer.score)}"] if answer.score is not None else []
+        notes += [f"expected {answer.ground_truth}"] if answer.ground_truth else []
+        texts[name] = f"{answer.prompt} → {answer.response or '(empty)'}  ({', '.join(notes)})"
+    return texts
 
 
 def held_out(state: RunState) -> str:
-    """Where it stands, whence it came, and its best:
+    """The held-out score now, of the first validation, and of the best one:
 
     `arith 0.36 [0.32–0.4] at step 60; 0.57 [0.53–0.61] at step 0; best 0.61 [0.57–0.65] at step 20`
     """
@@ -189,7 +189,7 @@ def held_out(state: RunState) -> str:
     return "; ".join(parts)
 
 
-def _learnt_from(state: RunState) -> str:
+def _learnt_from_text(state: RunState) -> str:
     tokens, groups, ended = (state.learnt_from.get(name) for name in LEARNT_FROM)
     parts = [f"{tokens[0]:,.0f} tokens with a loss"] if tokens else []
     if groups:
@@ -201,15 +201,15 @@ def _learnt_from(state: RunState) -> str:
     return ", ".join(parts)
 
 
-def _moved(state: RunState) -> str:
-    """In percent of the norm that a part had; of a part that began at 0 its norm."""
+def _moved_text(state: RunState) -> str:
+    """The distances in percent of the norm that each part began with; of `lora_B`, which began at 0, its norm."""
     parts = {part: f"norm {compact(x)}" if part == "lora_B" else percent(x) for part, x in state.moved.items()}
     learnt = state.learnt_from.get(LEARNT_FROM[0], (1.0, 1))[0]
     by = "" if learnt or not parts else " by weight decay alone"
     return ", ".join(f"{part} {text}" for part, text in parts.items()) + by
 
 
-def _went_back(event: Restarted | Resumed) -> str:
+def _went_back_text(event: Restarted | Resumed) -> str:
     return f"attempt {event.attempt} went back to {f'step {event.step}' if event.step else 'the beginning'}"
 
 
@@ -219,16 +219,16 @@ def step_line(event: Step) -> str:
     parts = [f"step:{event.step}"]
     for name, value in event.metrics.items():
         parts.append(f"{name}:{number(name, value)}")
-        if name.startswith("val") and (found := TEST_SCORE.fullmatch(name)):
-            parts.append(f"val/test_score/{found[1]}:{number(name, value)}")
+        if name.startswith("val") and (source := TEST_SCORE.fullmatch(name)):
+            parts.append(f"val/test_score/{source[1]}:{number(name, value)}")
     return " - ".join(parts)
 
 
 def summary_line(event: Step, steps: int) -> str:
-    """`Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7`, of those that the step has; empty
-    where it has none. The KL is that to the reference model."""
-    found = shown_values("summary", event.metrics)
-    parts = [f"{place.name}: {EXPONENT.sub('e-', f'{value:.3g}')}" for _, place, value in found]
+    """`Step 100/10000 | Loss: 0.234 | Reward: 0.856 | KL: 0.0012 | LR: 9.8e-7`, of those metrics that the step has;
+    empty where it has none. The KL is that to the reference model."""
+    shown = shown_values("summary", event.metrics)
+    parts = [f"{place.name}: {EXPONENT.sub('e-', f'{value:.3g}')}" for _, place, value in shown]
     return " | ".join([f"Step {event.step}/{steps or '?'}", *parts]) if parts else ""
 
 
@@ -236,7 +236,7 @@ COUNTERS = {"training/global_step", "training/epoch", "perf/total_num_tokens", "
 
 
 def number(name: str, value: float) -> str:
-    """Counters are whole numbers, as in verl's log; of others seven digits, of which events.jsonl has all."""
+    """Counters as whole numbers, as in verl's log; others with seven digits, as events.jsonl has all of them."""
     return str(int(value)) if name in COUNTERS and math.isfinite(value) else repr(float(f"{value:.7g}"))
 
 
@@ -249,8 +249,8 @@ def progress_line(state: RunState, metrics: Mapping[str, float] | None = None) -
     pace = state.seconds_per_step
     speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s"
     left = "?" if state.eta_s is None else clock(state.eta_s)
-    found = shown_values("progress", metrics or {})
-    values = "".join(f", {place.name}={_fixed(value, place.digits)}" for _, place, value in found)
+    shown = shown_values("progress", metrics or {})
+    values = "".join(f", {place.name}={_fixed(value, place.digits)}" for _, place, value in shown)
     counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}{values}]"
     return f"Training Progress: {share:4.0%}|{bar:<{BAR}}| {counted}"
 
@@ -261,13 +261,13 @@ def _fixed(value: float, digits: int) -> str:
 
 def clock(seconds: float) -> str:
     """`1:06:07`, `02:30`"""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, remainder = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{remainder:02d}" if hours else f"{minutes:02d}:{remainder:02d}"
 
 
 def date(seconds: float | None) -> str:
-    """`2026-11-22 18:56`, where this machine is; empty of a time that is unknown, or that no calendar has."""
+    """`2026-11-22 18:56`, in local time; empty for a time that is unknown or beyond the calendar (`YEAR_9999`)."""
     known = seconds is not None and 0 < seconds < YEAR_9999
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if known else ""
 
@@ -276,22 +276,22 @@ class LinePrinter:
     """A sink that prints a run's lines until they cannot be written (`| head`); the run goes on."""
 
     def __init__(self) -> None:
-        self._read, self._next_s = True, STALLED_S
+        self._output_open, self._next_line_s = True, STALLED_S
 
     def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        more = [*lines, *self._still_stalled(state)]
+        all_lines = [*lines, *self._still_stalled(state)]
         try:
-            for line in more if self._read else []:
+            for line in all_lines if self._output_open else []:
                 print(printable(line), flush=True)
-        except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
-            self._read = False
+        except OSError:  # a closed pipe or a full disk; console.log has everything
+            self._output_open = False
 
     def _still_stalled(self, state: RunState) -> Iterator[str]:
-        """That a run still does not go on, after twice the time each."""
+        """The line that a run is still stalled, at most once each time that the stall has doubled."""
         lasts_s = time.time() - state.waits_since if state.stalled and state.waits_since else 0.0
-        if lasts_s >= self._next_s:
+        if lasts_s >= self._next_line_s:
             yield f"stalled: {waiting(state, time.time())}"
-        self._next_s = 2 * lasts_s if lasts_s >= self._next_s else self._next_s if lasts_s else STALLED_S
+        self._next_line_s = 2 * lasts_s if lasts_s >= self._next_line_s else self._next_line_s if lasts_s else STALLED_S
 
     def close(self) -> None:
         """Standard output stays open."""

@@ -37,7 +37,7 @@ STABLE: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One line of a table: what, whether it passes, its figure, and what that means."""
+    """One line of a table: its title, whether it passes, its figure, and a note on the figure."""
 
     name: str
     status: Status
@@ -86,11 +86,11 @@ def efficiency(record: RunRecord) -> list[ReportRow]:
 
 
 def _duration(record: RunRecord) -> ReportRow:
-    figure, within = f"{clock(record.active_s)} ({record.active_s / 3600:.3g} h)", sum(record.step_times)
-    if not within or not record.active_s:
+    figure, steps_s = f"{clock(record.active_s)} ({record.active_s / 3600:.3g} h)", sum(record.step_times)
+    if not steps_s or not record.active_s:
         return ReportRow("duration", "not measured", figure)
     # a step's own clock leaves out loading, validations, checkpoints and restarts
-    note = f"{min(within / record.active_s, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
+    note = f"{min(steps_s / record.active_s, 1.0):.0%} of it in steps; the rest loads, validates, saves and restarts"
     return ReportRow("duration", "no bound", figure, note)
 
 
@@ -104,11 +104,11 @@ def _steps(record: RunRecord) -> ReportRow:
 
 def _pace(record: RunRecord) -> ReportRow:
     times = list(record.step_times)[1:]  # the first compiles and warms up
-    if len(times) < 2 or not (middle := median(times)):
+    if len(times) < 2 or not (median_s := median(times)):
         return ReportRow("seconds per step", "not measured", "")
     longest, mean = max(times), sum(record.step_times) / len(record.step_times)
-    note = f"median {middle:.3g}, longest after the first {longest:.3g}: {longest / middle:.1f}x the median"
-    status: Status = "pass" if longest / middle <= SWING else "fail"
+    note = f"median {median_s:.3g}, longest after the first {longest:.3g}: {longest / median_s:.1f}x the median"
+    status: Status = "pass" if longest / median_s <= SWING else "fail"
     return ReportRow("seconds per step", status, f"mean {mean:.3g} s", f"{note}; bound {SWING:g}x")
 
 
@@ -117,8 +117,8 @@ def _tokens(record: RunRecord) -> ReportRow | None:
     if not record.tokens or not seconds:
         return None
     processes, speed = max(record.processes, 1), record.tokens / seconds
-    each = f"{speed / processes:,.0f} per process" if processes > 1 else "within steps"
-    note = f"{each}; {record.tokens:,.0f} tokens in all"
+    rate = f"{speed / processes:,.0f} per process" if processes > 1 else "within steps"
+    note = f"{rate}; {record.tokens:,.0f} tokens in all"
     return ReportRow("tokens per second", "no bound", f"{speed:,.0f}", note)
 
 
@@ -157,19 +157,19 @@ def _gpu_memory(record: RunRecord) -> ReportRow:
 
 
 def _memory(record: RunRecord) -> ReportRow | None:
-    own, used = _largest(record, "perf/cpu_memory_used_gb"), record.used
-    note = "" if own is None else f"{own:.3g} GiB in one process"
+    own_gib, used = _largest(record, "perf/cpu_memory_used_gb"), record.used
+    note = "" if own_gib is None else f"{own_gib:.3g} GiB in one process"
     if not used.memory_peak_bytes:
         return ReportRow("CPU memory", "no bound", note) if note else None
-    peak = max(used.memory_peak_bytes, (own or 0.0) * 2**30)  # usage is a sample now and then: it may miss the peak
+    peak = max(used.memory_peak_bytes, (own_gib or 0.0) * 2**30)  # usage is a sample now and then: it may miss the peak
     share = peak / used.machine_total_bytes if used.machine_total_bytes else 0.0
     figure = f"peak {peak / 2**30:.3g} of {used.machine_total_bytes / 2**30:.3g} GiB ({share:.0%})"
     return ReportRow("CPU memory", "fail" if share > FULL else "pass", figure, note)
 
 
 def _largest(record: RunRecord, name: str) -> float | None:
-    found = record.trace(name)
-    return found[1].high if found and found[1].count else None
+    named_trace = record.trace(name)
+    return named_trace[1].high if named_trace and named_trace[1].count else None
 
 
 # ---- the reward's parts
@@ -187,18 +187,18 @@ class PartRow:
 
 
 def reward_parts(record: RunRecord, most: int = 50) -> list[PartRow]:
-    """Parts of the score, and the sums of rules and of reward models."""
+    """Parts of the score, and the sums over rules and over reward models; at most `most` rows."""
     part = re.compile(r"critic/score/[^/]+/mean|train/core/reward/.+")
     names = [name for name, trace in record.traces.items() if part.fullmatch(name) and trace.count]
-    found = [(name, record.traces[name]) for name in names[:most]]
-    return [PartRow(label(name), name, *trace.ends(), trace.mean) for name, trace in found]
+    traces = [(name, record.traces[name]) for name in names[:most]]
+    return [PartRow(label(name), name, *trace.ends(), trace.mean) for name, trace in traces]
 
 
 # ---- the checklist
 
 
 def checklist(record: RunRecord, goal: GoalResult, cost: list[ReportRow]) -> list[ReportRow]:
-    """What a person looks at first: did it learn, does that hold on other data, was it healthy and efficient?"""
+    """What to look at first: did it learn, does it generalize to held-out data, was it healthy and efficient?"""
     return [
         _learned(record), _gap(record), _target(goal), _answers_good(record), _healthy(record), _efficient(cost),
     ]  # fmt: skip
@@ -209,12 +209,12 @@ def score_trace(record: RunRecord) -> tuple[str, Trace] | None:
 
 
 def comparable_score(record: RunRecord) -> tuple[str, Trace] | None:
-    """The training score that measures what the last validation does; None where there is none: an accuracy on pairs
-    says nothing of answers."""
-    held = record.final.name if record.final else ""
-    if held.startswith("val-core/"):
+    """(name, trace) of the training score that measures the same as the last validation; None where there is none, as
+    an accuracy on pairs cannot be compared with a score of answers."""
+    held_out_name = record.final.name if record.final else ""
+    if held_out_name.startswith("val-core/"):
         return record.trace("critic/score/mean", "critic/rewards/mean")
-    return record.trace(held.removeprefix("val/")) if held.startswith("val/rewards/") else None
+    return record.trace(held_out_name.removeprefix("val/")) if held_out_name.startswith("val/rewards/") else None
 
 
 def _learned(record: RunRecord) -> ReportRow:
@@ -224,10 +224,10 @@ def _learned(record: RunRecord) -> ReportRow:
 
 
 def _gap(record: RunRecord) -> ReportRow:
-    name, found, final = "training score above the held-out one", comparable_score(record), record.final
-    if not found or not found[1].count or final is None:
+    name, trained, final = "training score above the held-out one", comparable_score(record), record.final
+    if not trained or not trained[1].count or final is None:
         return ReportRow(name, "not measured", "")
-    train = found[1].late()
+    train = trained[1].late()
     gap, relative = train - final.value, (train - final.value) / abs(train) if train else 0.0
     figure = f"training {train:.4g} in the last steps, held out {final.value:.4g}: gap {gap:+.4g} ({relative:+.0%})"
     note = "in points of the score"
