@@ -55,14 +55,14 @@ SPEAKERS = {
     "system": "system",
     **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
 }
-"""The role of each speaker that a turn of ShareGPT's may be `from`."""
+"""The role of each value that `from` may have in a ShareGPT turn."""
 _ROLES = {role: role for role in ROLES}
 _FORM_KEYS = ("conversations", "instruction")
-"""Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
+"""Prompt keys that other keys complete; `instruction` given as `prompt_key` is read alone."""
 PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _CONVERSATIONS = ("messages", "conversations")
 _SYSTEM = ("system", "system_prompt")
-_THOUGHT_END, _TAGS = "</think>", re.compile(r"\A\s*<think>\s*|\s*</think>\s*\Z")
+_THOUGHT_END, _THINK_TAGS = "</think>", re.compile(r"\A\s*<think>\s*|\s*</think>\s*\Z")
 _TEMPLATE_ARGS = ("tools", "chat_template_kwargs")
 TEMPLATE_FIELDS = "template_fields"
 """Column of prepared rows: JSON of what the chat template reads of a row, apart from roles and contents."""
@@ -71,18 +71,18 @@ READ_KEYS = frozenset(
      "chosen", "rejected", "input", "context", "history", "reward_model", "ground_truth", "data_source", "ability",
      "extra_info")
 )  # fmt: skip
-"""All keys of a row that are read here where no setting names others."""
-_WRITTEN = re.compile(
+"""All keys of a row that this module reads when no setting names others."""
+_WRITTEN_TURNS = re.compile(
     rf"""(?=.*["'](?:content|value|parts)["']\s*:)\s*(?:\[\s*)?\{{.*"""
     rf"""["'](?:role|from)["']\s*:\s*["'](?:{"|".join(SPEAKERS)})["'].*[\]}}]\s*""", re.DOTALL)  # fmt: skip
-"""Turns that are written as text: as JSON, or as pandas writes a list."""
+"""Matches a conversation serialized as text: as JSON, or as pandas writes a list."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
-_OWN_TURN_KEYS = frozenset(("role", "content", "from", "value"))
-"""Of a turn, the keys that are read here; the chat template may read the others."""
+_READ_TURN_KEYS = frozenset(("role", "content", "from", "value"))
+"""Keys of a turn that this module reads; the chat template may read the others."""
 
 
 def needs_each_row(key: str) -> bool:
-    """Whether what a column of this name means can be seen row by row only."""
+    """Whether a column of this name must be interpreted row by row, not as a whole column."""
     slow = key in (*_SYSTEM, *_TEMPLATE_ARGS, TEMPLATE_FIELDS, "context", "history")
     return slow or meaning_of(key).kind not in ("", "plain", "prompt", "response", "instead")
 
@@ -90,7 +90,7 @@ def needs_each_row(key: str) -> bool:
 def to_row(
     where: str, values: Values, kind: Kind, *, prompt_key: str | None = None, response_key: str | None = None
 ) -> Row | str:
-    """The row that `values` hold, or the reason why they hold none."""
+    """The row that `values` describe, or the reason why they describe none."""
     try:
         if values.get(TEMPLATE_FIELDS) is not None:
             values = _with_template_fields(values)
@@ -102,43 +102,43 @@ def to_row(
         else:
             row = _prompt_row(where, values, prompt_key, response_key)
         row = _with_template_args(row, values)
-        given = kind == "answers" or (row.ground_truth and values.read.isdisjoint(("reward_model", "ground_truth")))
-        unread = values.unread_of(row, given=bool(given) and row.rejected is None, learned=kind != "prompts")
+        answered = kind == "answers" or (row.ground_truth and values.read.isdisjoint(("reward_model", "ground_truth")))
+        unread = values.unread_of(row, given=bool(answered) and row.rejected is None, learned=kind != "prompts")
         return replace(row, unread=unread) if unread else row
-    except UnfitRow as unfit:
-        return str(unfit)
+    except UnfitRow as problem:
+        return str(problem)
 
 
 def _demonstration(where: str, values: ReadKeys, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, PROMPTS) or "prompt"
-    answer = response_key
+    answer_key = response_key
     if name not in _CONVERSATIONS:
-        answer = answer or _first(values, ANSWERS.get(name, ("response", "answer")))
-    conversation = answer is None and (prompt_key is not None or name in _CONVERSATIONS)
+        answer_key = answer_key or _first(values, ANSWERS.get(name, ("response", "answer")))
+    conversation = answer_key is None and (prompt_key is not None or name in _CONVERSATIONS)
     if conversation and isinstance(required(values, name, prompt_key=prompt_key), list):
         return _row(where, values, _learned_turns(name, values[name]), None, None)
     prompt = _prompt_of(values, name, prompt_key)
-    answer = answer or ANSWERS.get(name, ("response",))[0]
-    response, extra = _reply(answer, required(values, answer, response_key=response_key))
-    response, extra = _text(answer, response, extra), extra or _reasoning(values, response)
+    answer_key = answer_key or ANSWERS.get(name, ("response",))[0]
+    response, extra = _read_answer(answer_key, required(values, answer_key, response_key=response_key))
+    response, extra = _text(answer_key, response, extra), extra or _reasoning(values, response)
     if "history" in values.read and not isinstance(prompt, str):  # whose answers are learned, as where they are turns
         return _row(where, values, (*prompt, Message("assistant", response, extra)), None, None)
     row = _row(where, values, prompt, response, None)
     return replace(row, response_extra=extra) if extra else row
 
 
-def _learned_turns(name: str, given: list[Any]) -> tuple[Message, ...]:
-    """The turns of a conversation whose answers are all learned. Raises `UnfitRow` where one cannot be."""
-    turns = _messages(name, given)
+def _learned_turns(name: str, nodes: list[Any]) -> tuple[Message, ...]:
+    """The turns of a conversation in which every answer is trained on. Raises `UnfitRow` if one cannot be."""
+    turns = _messages(name, nodes)
     answers = [turn for turn in turns if turn.role == "assistant"]
     if all(turn.says_nothing for turn in answers):
         missing = f"the assistant turns of {name} are empty" if answers else f"no assistant turn in {name}"
         raise UnfitRow(f"{missing}; add one with content")
-    for place, (turn, node) in enumerate(zip(turns, given, strict=True)):
+    for index, (turn, node) in enumerate(zip(turns, nodes, strict=True)):
         if turn.role in ("user", "assistant") and turn.says_nothing:
-            raise UnfitRow(f"{name}[{place}].content is empty; write it, or leave the turn out")
+            raise UnfitRow(f"{name}[{index}].content is empty; write it, or leave the turn out")
         if turn.role == "assistant" and len(node) > 2:
-            refuse_unlearned(f"{name}[{place}]", node)
+            refuse_unlearned(f"{name}[{index}]", node)
     return turns
 
 
@@ -147,34 +147,34 @@ def _prompt_row(where: str, values: ReadKeys, prompt_key: str | None, response_k
     prompt: Text
     if name in _CONVERSATIONS:
         prompt, truth = _before_last_answer(name, required(values, name, prompt_key=prompt_key))
-        answer = response_key
+        reply_key = response_key
     else:
         prompt, truth = _prompt_of(values, name, prompt_key), None
-        answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
-    if answer is not None:
-        truth = truth_of(answer, _reply(answer, required(values, answer, response_key=response_key))[0])
+        reply_key = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
+    if reply_key is not None:
+        truth = truth_of(reply_key, _read_answer(reply_key, required(values, reply_key, response_key=response_key))[0])
     return _row(where, values, prompt, None, truth)
 
 
 def _pair(where: str, values: ReadKeys, prompt_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", *_FORM_KEYS))
-    sides = [_answered(side, required(values, side)) for side in ("chosen", "rejected")]
-    (before, chosen, with_chosen), (other, rejected, with_rejected) = sides
+    sides = [_split_last_answer(side, required(values, side)) for side in ("chosen", "rejected")]
+    (before, chosen, chosen_extra), (before_rejected, rejected, rejected_extra) = sides
     if not name and not before and values.get("messages") is not None:  # of axolotl: the turns before both answers
         name = "messages"
     prompt = _prompt_of(values, name, prompt_key) if name else None
-    if before != other:
+    if before != before_rejected:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
-    if (chosen, with_chosen) == (rejected, with_rejected):
+    if (chosen, chosen_extra) == (rejected, rejected_extra):
         raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
     row = _row(where, values, _opening(values, name, prompt, before), chosen, None)
-    return replace(row, rejected=rejected, response_extra=with_chosen, rejected_extra=with_rejected)
+    return replace(row, rejected=rejected, response_extra=chosen_extra, rejected_extra=rejected_extra)
 
 
 def _opening(values: ReadKeys, name: str | None, prompt: Text | None, before: tuple[Message, ...]) -> Text:
-    """What both answers of a pair follow: the prompt, or the turns before them, which may hold more than it."""
+    """The shared prompt of a pair: its prompt column, or the turns before both answers if those include it."""
     if prompt is None and not before:
-        fix = _other_names(values, {"prompt_key": None}) or "add a prompt"
+        fix = _suggest_keys(values, {"prompt_key": None}) or "add a prompt"
         raise UnfitRow(f"prompt is missing, and chosen is no conversation that holds it; {fix}")
     if prompt is None or not before:
         return prompt or before
@@ -186,8 +186,8 @@ def _opening(values: ReadKeys, name: str | None, prompt: Text | None, before: tu
     return before
 
 
-def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[str, Any]]:
-    """The turns before an answer, if it comes with any, the answer, and its `Message.extra`."""
+def _split_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[str, Any]]:
+    """Split a conversation: turns before the last answer (none for plain text), the answer, its `Message.extra`."""
     if isinstance(value, str):
         return (), _text(path, value), {}
     turns = _messages(path, [value] if isinstance(value, dict) else value, "text or a list of messages")
@@ -199,7 +199,7 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str, Mapping[
 
 
 def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str | None]:
-    """The turns before the last assistant turn, and what that turn says; all of them where there is none."""
+    """The turns before the last assistant turn, and its text; all turns and None where there is no such turn."""
     turns = _messages(path, value)
     last = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
     if not any(turn.content.strip() for turn in turns[:last]):
@@ -207,11 +207,11 @@ def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str
     return turns[:last], turns[last].content if last < len(turns) else None
 
 
-def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
-    """An answer and its `Message.extra`; a completion may be the assistant's turn."""
+def _read_answer(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
+    """An answer and its `Message.extra`; a `completion` may be a list of one assistant turn."""
     if name != "completion" or not isinstance(value, list):
         return value, {}
-    before, answer, extra = _answered(name, value)
+    before, answer, extra = _split_last_answer(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
     return answer, extra
@@ -221,7 +221,7 @@ def _reply(name: str, value: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
-    """What the row asks, with what belongs to it."""
+    """The prompt in column `name`, completed by the columns that belong to it."""
     if name in _CONVERSATIONS and not prompt_key:
         turns = _messages(name, values[name])
         if turns[-1].role == "assistant":
@@ -234,35 +234,35 @@ def _prompt_of(values: ReadKeys, name: str, prompt_key: str | None) -> Text:
 
 
 def _with_passages(values: ReadKeys, name: str, prompt: str, holds_them: bool) -> Text:
-    """A prompt of text with what it is about and with earlier turns; it may have been made of these and hold them."""
+    """A text prompt with `input`, `context` and `history`; `holds_them`: skip passages that it contains already."""
     if values.keys().isdisjoint(("input", "context", "history")) and prompt.strip():
         return prompt
     passages = [expect(key, values.get(key) or "", str, "text") for key in ("input", "context") if key != name]
-    more = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
-    text = "\n".join([prompt] * bool(prompt.strip()) + more)
+    missing = [part for part in passages if part.strip() and not (holds_them and part in prompt)]
+    text = "\n".join([prompt] * bool(prompt.strip()) + missing)
     if not text:
         raise UnfitRow(f"{name} is empty")
     return _after_history(values, text)
 
 
 def _after_history(values: ReadKeys, text: str) -> Text:
-    """The prompt after earlier turns, which stand beside it as pairs of texts or as messages."""
+    """The prompt after the turns of the `history` column, which holds pairs of texts or messages."""
     expected = "a list of pairs of texts, or of messages"
     turns = list[Message]()
-    for place, each in enumerate(json_value("history", values.get("history"), list, expected) or ()):
-        path = f"history[{place}]"
-        if isinstance(each, dict):
-            turns.append(_message(path, each))
-        elif isinstance(each, list) and len(each) == 2:
-            pair = zip(("user", "assistant"), each, strict=True)
+    for index, entry in enumerate(json_value("history", values.get("history"), list, expected) or ()):
+        path = f"history[{index}]"
+        if isinstance(entry, dict):
+            turns.append(_message(path, entry))
+        elif isinstance(entry, list) and len(entry) == 2:
+            pair = zip(("user", "assistant"), entry, strict=True)
             turns += [Message(role, _text(f"{path}[{side}]", part)) for side, (role, part) in enumerate(pair)]
         else:
-            raise UnfitRow(f"{path} is {type_name(each)}; history must be {expected}")
+            raise UnfitRow(f"{path} is {type_name(entry)}; history must be {expected}")
     return (*turns, Message("user", text)) if turns else text
 
 
 def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
-    """What was thought before an answer of text, where a column holds it and the answer does not."""
+    """The reasoning before a text answer, where a column has it and the answer does not include it."""
     for key, thought in values.items():
         if key not in values.read and meaning_of(key).kind == "reasoning":
             if isinstance(thought, list) and len(thought) == 1:
@@ -270,13 +270,13 @@ def _reasoning(values: ReadKeys, response: str) -> dict[str, str]:
             if not isinstance(thought, str) or is_off(thought, "learned") is not None or _THOUGHT_END in response:
                 continue
             values.read.add(key)
-            thought = _TAGS.sub("", thought)
+            thought = _THINK_TAGS.sub("", thought)
             return {} if thought.strip() in response else {"reasoning_content": thought}
     return {}
 
 
 def _with_system(values: Values, prompt: Text) -> Text:
-    """The prompt after the row's text for the model, where that stands outside the turns."""
+    """The prompt with the row's system text as first turn, where that text has a column of its own."""
     key = _first(values, _SYSTEM)
     system = expect(key, values[key], str, "text") if key else ""
     if not system.strip():
@@ -289,22 +289,22 @@ def _with_system(values: Values, prompt: Text) -> Text:
     return turns
 
 
-def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, answer: str | None) -> Row:
-    """The row with what all kinds have in common; `answer` is the truth where no other is given."""
-    rule, of = _object("reward_model", values), "reward_model."
-    given = (rule or {}).get("ground_truth")
-    if given is None:
-        given, of = values.get("ground_truth"), of if rule else ""
+def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, default: str | None) -> Row:
+    """The row with the fields that all kinds share; `default` is its ground truth if it names none."""
+    rule, prefix = _object("reward_model", values), "reward_model."
+    truth = (rule or {}).get("ground_truth")
+    if truth is None:
+        truth, prefix = values.get("ground_truth"), prefix if rule else ""
     return Row(
         where=where,
         prompt=prompt,
         response=response,
-        ground_truth=answer or None if given is None and rule is None else truth_of(f"{of}ground_truth", given),
+        ground_truth=default or None if truth is None and rule is None else truth_of(f"{prefix}ground_truth", truth),
         data_source=_label("data_source", values) or NO_SOURCE,
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
         style=_label("style", ReadKeys(rule or {})),
-        typed_truth=None if isinstance(given, str) else given,
+        typed_truth=None if isinstance(truth, str) else truth,
     )
 
 
@@ -312,23 +312,23 @@ def _row(where: str, values: ReadKeys, prompt: Text, response: str | None, answe
 
 
 def _first(values: Values, names: tuple[str, ...]) -> str | None:
-    for name in names:  # twice for each row, where a generator costs more than the rest
+    for name in names:  # called twice per row, where a generator would cost more than the lookups
         if values.get(name) is not None:
             return name
     return None
 
 
 def _with_template_args(row: Row, values: ReadKeys) -> Row:
-    """The row with its system turn and what the chat template reads beside the turns. Raises `UnfitRow`."""
+    """The row with its system turn, tools and chat template arguments. Raises `UnfitRow`."""
     if values.keys().isdisjoint((*_SYSTEM, *_TEMPLATE_ARGS)):
         return row
     others = ReadKeys({key: value for key, value in values.items() if key not in values.read})
     args = dict(row.template_args)
     if tools := objects_of("tools", others.get("tools")):
         args["tools"] = tools
-    own = json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
+    kwargs = json_value("chat_template_kwargs", others.get("chat_template_kwargs"), dict, "an object") or {}
     try:
-        args |= template_args_of(own)
+        args |= template_args_of(kwargs)
     except ValueError as error:
         raise UnfitRow(f"chat_template_kwargs: {error}") from error
     prompt = _with_system(others, row.prompt)
@@ -337,22 +337,22 @@ def _with_template_args(row: Row, values: ReadKeys) -> Row:
 
 
 def template_fields(row: Row) -> str | None:
-    """The JSON that `TEMPLATE_FIELDS` holds of a row; None where the template reads roles and contents alone."""
+    """The JSON of a row's `TEMPLATE_FIELDS` column; None where the template reads only roles and contents."""
     turns = () if isinstance(row.prompt, str) else row.prompt
     fields = {
-        "turns": {str(place): dict(turn.extra) for place, turn in enumerate(turns) if turn.extra},
+        "turns": {str(index): dict(turn.extra) for index, turn in enumerate(turns) if turn.extra},
         "args": dict(row.template_args), "response": dict(row.response_extra), "rejected": dict(row.rejected_extra),
     }  # fmt: skip
     return json.dumps(fields, ensure_ascii=False) if any(fields.values()) else None
 
 
 def _with_template_fields(values: Values) -> Values:
-    """The row as it was before `template_fields` wrote a part of it as JSON."""
+    """Undo `template_fields`: the row's values with that JSON back in turns and arguments."""
     fields = json_value(TEMPLATE_FIELDS, values[TEMPLATE_FIELDS], dict, "an object")
     if not fields:
         return values
     name = "messages" if "messages" in values else "prompt"
-    turns = [turn | fields["turns"].get(str(place), {}) for place, turn in enumerate(values[name])]
+    turns = [turn | fields["turns"].get(str(index), {}) for index, turn in enumerate(values[name])]
     sides = {
         side: [{"role": "assistant", "content": values[side], **fields[part]}]
         for side, part in (("chosen", "response"), ("rejected", "rejected"))
@@ -363,33 +363,33 @@ def _with_template_fields(values: Values) -> Values:
 
 
 def required(values: Values, name: str, **settings: str | None) -> Any:
-    """The value of `name`, which one of `settings` may have named."""
+    """The value of column `name`. `settings` are those that could name it. Raises `UnfitRow` if missing or null."""
     if name in values:
         if values[name] is None:
             raise UnfitRow(f"{name} is null; expected a value")
         return values[name]
-    keys, meant = sorted(values), _other_names(values, settings)
+    keys, advice = sorted(values), _suggest_keys(values, settings)
     listed = ", ".join(key if key.isidentifier() and len(key) <= 40 else short_repr(key, 40) for key in keys[:8])
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    if not meant and (near := get_close_matches(name, keys, n=1)):
-        setting = next((f"data.{each}=" for each, key in settings.items() if key == name), "")
-        meant = suggest(name, near, before=setting) if setting else suggest(near[0], [name])
-    raise UnfitRow(f"{name} is missing; it has {listed or 'no keys'}{more}" + (f"; {meant}" if meant else ""))
+    if not advice and (similar := get_close_matches(name, keys, n=1)):
+        setting = next((f"data.{field}=" for field, key in settings.items() if key == name), "")
+        advice = suggest(name, similar, before=setting) if setting else suggest(similar[0], [name])
+    raise UnfitRow(f"{name} is missing; it has {listed or 'no keys'}{more}" + (f"; {advice}" if advice else ""))
 
 
-def _other_names(values: Values, settings: Mapping[str, str | None]) -> str:
-    """What helps a row that lacks a key, which one of `settings` may name, as the keys that it has show."""
-    names = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
-    wanted = [*settings] + ["response_key"] * (
+def _suggest_keys(values: Values, settings: Mapping[str, str | None]) -> str:
+    """Advice for a row that lacks a key which `settings` could name, from the keys that it has; may be empty."""
+    keys = {f"{meaning_of(key).kind}_key": key for key in reversed([*values]) if isinstance(values[key], (str, list))}
+    missing = [*settings] + ["response_key"] * (
         settings.keys() == {"prompt_key"} and not _first(values, ANSWERS["question"])
     )
-    if words := [f"data.{each}={shlex.quote(names[each])}" for each in wanted if each in names]:
-        return f"use {' '.join(words)}"
+    if arguments := [f"data.{setting}={shlex.quote(keys[setting])}" for setting in missing if setting in keys]:
+        return f"use {' '.join(arguments)}"
     for key, value in values.items():
-        of, use = meaning_of(key)
+        kind, use = meaning_of(key)
         if key in READ_KEYS:
             continue
-        if of in ("instead", "verdict", "refused"):
+        if kind in ("instead", "verdict", "refused"):
             return f"{key}: {use}"
         rows = isinstance(value, list) and value and isinstance(value[0], dict) and len(values) < 4
         if rows and value[0].keys().isdisjoint(("role", "from")):
@@ -410,8 +410,8 @@ def _text(path: str, value: Any, extra: Mapping[str, Any] | None = None) -> str:
 
 
 def _refuse_written_turns(path: str, text: str) -> None:
-    """Raise `UnfitRow` for turns that are written as text: they would be learned literally."""
-    if _WRITTEN.fullmatch(text):
+    """Raise `UnfitRow` for a conversation serialized as text, which would be trained on literally."""
+    if _WRITTEN_TURNS.fullmatch(text):
         raise UnfitRow(f"{path} is a conversation written as text; use a list (json.loads), in JSONL or parquet")
 
 
@@ -441,7 +441,7 @@ def _message(path: str, value: Any) -> Message:
         if value.get("content") is not None:
             raise UnfitRow(f"{path} has from and content; use from and value, or role and content")
     elif value.get("role") is not None and extra.get("tool_calls") and value.get("content") is None:
-        value = {**value, "content": ""}  # as OpenAI writes a turn of calls alone
+        value = {**value, "content": ""}  # OpenAI writes a turn that only has tool calls so
         extra["content"] = None
     for key in (role_key, text_key):
         if key not in value:
@@ -453,17 +453,17 @@ def _message(path: str, value: Any) -> Message:
 
 
 def _extra(path: str, turn: Mapping[str, Any]) -> dict[str, Any]:
-    """What becomes `Message.extra`."""
-    answers = SPEAKERS.get(str(turn.get("role") or turn.get("from"))) == "assistant"
-    others = ((key, value) for key, value in turn.items() if key not in _OWN_TURN_KEYS)
-    extra = {key: value for key, value in others if is_of_template(path, key, value, answers)}
+    """The turn's further fields for the chat template, as in `Message.extra`."""
+    is_answer = SPEAKERS.get(str(turn.get("role") or turn.get("from"))) == "assistant"
+    others = ((key, value) for key, value in turn.items() if key not in _READ_TURN_KEYS)
+    extra = {key: value for key, value in others if is_of_template(path, key, value, is_answer)}
     if calls := objects_of(f"{path}.tool_calls", extra.pop("tool_calls", None)):
         extra["tool_calls"] = calls
     return extra
 
 
 def _content(path: str, value: Any) -> str:
-    """A turn's text; parts of text, as OpenAI's API has them, stand behind one another as in chat templates."""
+    """A turn's text. OpenAI's text parts are concatenated, as chat templates do it."""
     if not (isinstance(value, list) and value):
         return str(expect(path, value, str, "text"))
     for index, part in enumerate(value):
@@ -474,7 +474,7 @@ def _content(path: str, value: Any) -> str:
 
 
 def _object(name: str, values: ReadKeys) -> dict[str, Any] | None:
-    """An object, or its JSON; another value, as the name of a model that scored the row, is left unread."""
+    """An object, or its JSON; any other value, such as the name of a scoring model, is left unread."""
     value = values.get(name)
     if isinstance(value, str) and value.lstrip()[:1] == "{":
         value = json_value(name, value, dict, "an object")
@@ -484,7 +484,7 @@ def _object(name: str, values: ReadKeys) -> dict[str, Any] | None:
 
 
 def _label(name: str, values: ReadKeys) -> str:
-    """A text, or a list of one; another value is left unread."""
+    """A text, or a list of one text; any other value is left unread."""
     value = values.get(name)
     text = value[0] if isinstance(value, list) and len(value) == 1 else value
     if isinstance(text, str):

@@ -1,7 +1,7 @@
-"""Limits of rendering and counting, shared by the process that asks about texts and the one that answers."""
+"""Limits of rendering and counting, shared by `process` and the code that runs in its subprocess."""
 
 RENDER_S = 2.0
-"""CPU seconds that a chat template may take at all; each turn that it writes adds `TURN_S`, each character `SIGN_S`."""
+"""CPU seconds that a chat template may take; each turn that it renders adds `TURN_S`, each character `SIGN_S`."""
 TURN_S = 0.005
 SIGN_S = 1e-6
 RENDER_BYTES = 2**30
@@ -9,8 +9,8 @@ RENDER_BYTES = 2**30
 TOKENIZER = "tokenizer.json"
 """The file that holds all of a tokenizer but its special tokens and its chat template."""
 MOSTLY, SOME = 0.5, 0.01
-"""Share of a text without tokens of its own from which on too little is left to learn from."""
+"""Shares of a text without a token (mapped to <unk> or dropped): from MOSTLY on an error, from SOME on a warning."""
 Count = tuple[int, int, int] | str
 """Tokens of a row's prompt and of its answer, and the sequences it becomes; or why the row cannot be written."""
 EQUAL = "chosen and rejected have equal tokens, once written and cut, which teaches nothing; use two different answers"
-"""Why a pair is refused whose answers the model sees as one."""
+"""The reason for refusing a pair whose answers have equal tokens."""

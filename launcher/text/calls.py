@@ -1,6 +1,6 @@
-"""Calls of tools in what a model writes: the forms of the model families, and how each is read.
+"""Tool calls in a model's text: the forms of the model families, and how each is parsed.
 
-A form is one row of `FORMS`; which one a model has is seen in what its chat template writes of a call.
+A form is one row of `FORMS`; which one a model has shows in how its chat template renders a call.
 """
 
 from __future__ import annotations
@@ -26,85 +26,85 @@ _HARMONY = re.compile(
 )
 
 Parts = tuple[str, list[str], str]
-"""What a turn says, each of its calls as it was written, and what was thought before."""
+"""The content of a turn, the text of each of its calls, and its reasoning."""
 
 
 @dataclass(frozen=True)
 class CallForm:
-    """How a family of models writes calls."""
+    """How a family of models writes tool calls."""
 
     name: str
     seen: str
-    """What a template that writes calls in this form has in a call."""
+    """Text by which a rendered call of this form is recognized."""
     split: Callable[[str], Parts]
     read: Callable[[str], list[ToolCall]]
-    """The calls in what was written. Raises `ValueError`."""
+    """The calls in one of the texts that `split` returns. Raises `ValueError`."""
     begins: str = ""
-    """Where this stands and no call is found, one was meant."""
+    """Text that begins a call: where it remains in the content, a call was begun and not completed."""
 
     def parse(self, text: str, cut: bool = False) -> Spoken:
-        """What the policy said. Where a call cannot be read it is named, and none of the turn is called."""
+        """Parse a turn. If any of its calls is unreadable, `Spoken.unreadable` says why and the turn has no calls."""
         calls, unreadable = list[ToolCall](), ""
-        content, found, thought = self.split(text)
-        for written in found:
-            read = caught(partial(self._writable, written))
-            if isinstance(read, Raised):
-                unreadable = unreadable or shorten(" ".join(str(read.error).split())) or "it is not a call"
+        content, blocks, thought = self.split(text)
+        for block in blocks:
+            parsed = caught(partial(self._read_encodable, block))
+            if isinstance(parsed, Raised):
+                unreadable = unreadable or shorten(" ".join(str(parsed.error).split())) or "it is not a call"
             else:
-                calls += read
+                calls += parsed
         if self.begins and self.begins in content:
             unreadable = unreadable or f"a call that begins with {self.begins} has no end"
-        named = [replace(call, id=call.id or f"call{number:05}") for number, call in enumerate(calls)]
-        return Spoken(text, content.strip(), () if unreadable else tuple(named), unreadable, cut, thought)
+        identified = [replace(call, id=call.id or f"call{number:05}") for number, call in enumerate(calls)]
+        return Spoken(text, content.strip(), () if unreadable else tuple(identified), unreadable, cut, thought)
 
-    def _writable(self, written: str) -> list[ToolCall]:
+    def _read_encodable(self, written: str) -> list[ToolCall]:
         calls = self.read(written)
-        for call in calls:  # an escape of JSON may be half of a character
+        for call in calls:  # a JSON escape may be a lone surrogate
             json.dumps([call.name, call.id, dict(call.arguments)], ensure_ascii=False).encode()
         return calls
 
 
 def read_plain(text: str, cut: bool = False) -> Spoken:
-    """A turn of a model that calls nothing."""
+    """Parse a turn of a model without tool calls."""
     thought, content = without_thought(text)
     return Spoken(text, content.strip(), cut=cut, thought=thought)
 
 
 def without_thought(text: str) -> tuple[str, str]:
-    """What was thought in <think>, which the opening of the turn may have begun, and what follows it."""
-    found = _THOUGHT.match(text)
-    return (found[1].strip("\n"), text[found.end() :]) if found else ("", text)
+    """Split into reasoning, up to </think> (the prompt may hold the opening tag), and the content after it."""
+    match = _THOUGHT.match(text)
+    return (match[1].strip("\n"), text[match.end() :]) if match else ("", text)
 
 
-def _by(pattern: str) -> Callable[[str], Parts]:
-    """Calls are what the group of `pattern` matches."""
-    known = re.compile(pattern, re.DOTALL)
+def _split_by_pattern(pattern: str) -> Callable[[str], Parts]:
+    """A splitter that takes what the group of `pattern` matches for calls."""
+    compiled = re.compile(pattern, re.DOTALL)
 
     def split(text: str) -> Parts:
         thought, content = without_thought(text)
-        return known.sub("", content), known.findall(content), thought
+        return compiled.sub("", content), compiled.findall(content), thought
 
     return split
 
 
-def _by_channel(text: str) -> Parts:
-    """Messages in channels: a call is one to a function, and an answer stands in the channel `final`."""
+def _split_harmony(text: str) -> Parts:
+    """Split gpt-oss messages: those to a function are calls, channel `final` is content, `analysis` reasoning."""
     parts = [*_HARMONY.finditer(text)]
     if not parts:
         return text, [], ""
     calls = [
-        json.dumps({"name": to, "arguments": part["text"]})
+        json.dumps({"name": recipient, "arguments": part["text"]})
         for part in parts
-        if (to := part["before"] or part["behind"])
+        if (recipient := part["before"] or part["behind"])
     ]
-    of = {name: "".join(part["text"] for part in parts if part["channel"] == name) for name in ("final", "analysis")}
-    return of["final"], calls, of["analysis"]
+    texts = {name: "".join(part["text"] for part in parts if part["channel"] == name) for name in ("final", "analysis")}
+    return texts["final"], calls, texts["analysis"]
 
 
 def _json_calls(text: str) -> list[ToolCall]:
-    """Objects with name and arguments, one or a list; Llama calls the arguments `parameters`."""
+    """Parse an object with name and arguments, or a list of them; Llama names the arguments `parameters`."""
     node = json.loads(text)
-    return [_call(each) for each in (node if isinstance(node, list) else [node])]
+    return [_call(item) for item in (node if isinstance(node, list) else [node])]
 
 
 def _call(node: Any) -> ToolCall:
@@ -122,34 +122,34 @@ def _object(arguments: Any) -> Mapping[str, Any]:
 
 
 def _tagged_call(text: str) -> list[ToolCall]:
-    """`<function=name><parameter=key>value</parameter></function>`; a value is a text, unless it is a list or an object
-    of JSON: the type of the argument decides about numbers."""
-    found = _FUNCTION.match(text)
-    if not found:
+    """Parse `<function=name><parameter=key>value</parameter></function>`; a value is text unless it is a JSON list or
+    object: whether it is a number is decided by the type of the argument."""
+    match = _FUNCTION.match(text)
+    if not match:
         raise ValueError("a call is <function=NAME>, its parameters, and </function>")
-    if _PARAMETER.sub("", found[2]).strip():
+    if _PARAMETER.sub("", match[2]).strip():
         raise ValueError("a parameter is <parameter=KEY>, its value, and </parameter>")
     values = {}
-    for key, value in _PARAMETER.findall(found[2]):
-        read = caught(partial(json.loads, value)) if value[:1] in ("[", "{") else value
-        values[key] = value if isinstance(read, Raised) else read
-    return [ToolCall(found[1], values)]
+    for key, value in _PARAMETER.findall(match[2]):
+        parsed = caught(partial(json.loads, value)) if value[:1] in ("[", "{") else value
+        values[key] = value if isinstance(parsed, Raised) else parsed
+    return [ToolCall(match[1], values)]
 
 
-_IN_TAGS = _by(r"<tool_call>(.*?)</tool_call>")
+_IN_TAGS = _split_by_pattern(r"<tool_call>(.*?)</tool_call>")
 FORMS = (
     CallForm("tagged", "<function=", _IN_TAGS, _tagged_call, "<tool_call>"),
     CallForm("hermes", "<tool_call>", _IN_TAGS, _json_calls, "<tool_call>"),
-    CallForm("harmony", "<|channel|>", _by_channel, _json_calls, "to=functions."),
-    CallForm("mistral", "[TOOL_CALLS]", _by(r"\[TOOL_CALLS\]\s*(\[.*\])"), _json_calls, "[TOOL_CALLS]"),
+    CallForm("harmony", "<|channel|>", _split_harmony, _json_calls, "to=functions."),
+    CallForm("mistral", "[TOOL_CALLS]", _split_by_pattern(r"\[TOOL_CALLS\]\s*(\[.*\])"), _json_calls, "[TOOL_CALLS]"),
     CallForm("llama", '"parameters"',
-             _by(r'\A\s*(?:<\|python_tag\|>)?\s*(\{\s*"(?:type|name)"(?=.*"(?:parameters|arguments)").*)\Z'),
+             _split_by_pattern(r'\A\s*(?:<\|python_tag\|>)?\s*(\{\s*"(?:type|name)"(?=.*"(?:parameters|arguments)").*)\Z'),
              _json_calls, "<|python_tag|>"),
 )  # fmt: skip
-"""Qwen3.5 and Qwen3-Coder; Hermes, Qwen2.5 and Qwen3; gpt-oss; Mistral; Llama 3. The first whose `seen` stands in what
-the template writes of a call is the model's."""
+"""Qwen3.5 and Qwen3-Coder; Hermes, Qwen2.5 and Qwen3; gpt-oss; Mistral; Llama 3. A model has the first form whose
+`seen` occurs in what its template renders of a call."""
 
 
 def form_of(written: str) -> CallForm | None:
-    """The form of a model whose template writes `written` of a call; None where it is none of these."""
+    """The form of a model whose template renders a call as `written`; None where it is none of these."""
     return next((form for form in FORMS if form.seen in written), None)

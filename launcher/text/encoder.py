@@ -36,13 +36,13 @@ from launcher.text.turns import (
 )
 
 TEMPLATE = "<template>"
-"""What Jinja calls the file of a template, so that errors name its line."""
+"""The file name that Jinja gives to a template in tracebacks, where the line of an error is found."""
 REFUSAL = "TemplateError"
-"""The class of what a template raises by `raise_exception`."""
+"""The class of the error that a template's `raise_exception` raises."""
 PROBE = "Forty-two."
-"""A text that shows what a template writes around one."""
+"""A content by which rendering shows what a template writes around contents."""
 CUTS = ("left", "right")
-"""What `data.truncation` cuts with."""
+"""Values of `data.truncation` that cut; the others refuse or filter long rows."""
 _OPEN_TAG = re.compile(r"<(\w+)>(\s*)\Z")
 
 
@@ -54,11 +54,11 @@ class Unwritable(ValueError):
 class Tokens:
     """Token ids of one row. `mask` is 1 on the tokens to be imitated; a prompt has none."""
 
-    row: int  # its place among the rows that were read: names its random stream
+    row: int  # index among the rows that were read: names its random stream
     ids: list[int]
     mask: list[int]
     others: tuple[Tokens, ...] = ()
-    """Further sequences of the row: assistant turns that are asked with other tokens than stand in this one."""
+    """Further sequences of the row: assistant turns whose prompt differs from the tokens of this sequence."""
 
     @property
     def sequences(self) -> tuple[Tokens, ...]:
@@ -75,7 +75,7 @@ class Pair:
 
 
 class Exchange(NamedTuple):
-    """What is read and what is learned of one answer."""
+    """The prompt of one answer, and the text that is learned after it."""
 
     opening: str
     """The prompt that inference shows."""
@@ -84,7 +84,7 @@ class Exchange(NamedTuple):
     end: int
     """The token that ends the answer where the template writes none."""
     quoted: int
-    """Tokens that end answers in what is answered, as in texts about them: they end nothing."""
+    """Stop tokens that the answer's own text quotes, which do not end it."""
 
 
 class Encoder:
@@ -115,17 +115,17 @@ class Encoder:
         return self._refuse_long(row, "prompt", len(ids)) if cut is None else Tokens(number, cut, [])
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
-        """Prompts and answers, the answers' tokens and their ends marked."""
+        """Prompts and answers; `mask` is 1 on the answers' tokens and their end tokens."""
         turns, places = imitated(row, self.data.loss_on)
         try:
             if self.templated:
                 exchanges = (self.exchange(turns[:place], turns[place], row.template_args) for place in places)
-                found = list(self._sequences(number, exchanges))
+                sequences = list(self._join_exchanges(number, exchanges))
             else:
-                found = [self._plain(number, row, turns, places)] if places else []
+                sequences = [self._encode_plain(number, row, turns, places)] if places else []
         except Unwritable as error:
             return self._refuse(row, str(error))
-        return self._limited(row, found) if found else self._refuse(row, "answer has no tokens")
+        return self._limit_lengths(row, sequences) if sequences else self._refuse(row, "answer has no tokens")
 
     def pair(self, number: int, row: Row) -> Pair | RefusedRow:
         """The chosen and the rejected answer, each as a demonstration."""
@@ -141,27 +141,27 @@ class Encoder:
 
     # ---- lengths
 
-    def _limited(self, row: Row, sequences: Sequence[Tokens]) -> Tokens | RefusedRow:
-        """Their prompt is what stands before the first answer of all; where an answer is cut, it loses its end."""
+    def _limit_lengths(self, row: Row, sequences: Sequence[Tokens]) -> Tokens | RefusedRow:
+        """Apply the length limits. The prompt is all before the first answer; an answer is cut at its end."""
         prompts = prompt_lengths(sequences)
         if prompts[0] == 0:
             return self._refuse(row, "prompt has no tokens")
-        longest = max(len(each.ids) - prompt for each, prompt in zip(sequences, prompts, strict=True))
-        most, whole, cuts = self.data.max_length, max(len(each.ids) for each in sequences), self.data.truncation in CUTS
-        if most and whole > most and not cuts:
-            return self._refuse_long(row, "row", whole)
+        longest_answer = max(len(each.ids) - prompt for each, prompt in zip(sequences, prompts, strict=True))
+        limit, size, cuts = self.data.max_length, max(len(each.ids) for each in sequences), self.data.truncation in CUTS
+        if limit and size > limit and not cuts:
+            return self._refuse_long(row, "row", size)
         if self._cut_prompt(sequences[0].ids[: prompts[0]]) is None:
             return self._refuse_long(row, "prompt", prompts[0])
-        limit, found = self.data.max_response_length, list[Tokens]()
-        if longest > limit and not cuts:
-            return self._refuse_long(row, "answer", longest)
+        max_answer, limited = self.data.max_response_length, list[Tokens]()
+        if longest_answer > max_answer and not cuts:
+            return self._refuse_long(row, "answer", longest_answer)
         for each, prompt in zip(sequences, prompts, strict=True):
             cut = self._cut_prompt(each.ids[:prompt]) or []
-            end = prompt + (min(limit, most - len(cut)) if most else limit)
+            end = prompt + (min(max_answer, limit - len(cut)) if limit else max_answer)
             ids, mask = each.ids[prompt:end], each.mask[prompt:end]
-            if 1 in mask or not found:  # nothing may be left of a later turn
-                found.append(Tokens(each.row, cut + ids, [0] * len(cut) + mask))
-        return replace(found[0], others=tuple(found[1:]))
+            if 1 in mask or not limited:  # a later answer may be cut off entirely
+                limited.append(Tokens(each.row, cut + ids, [0] * len(cut) + mask))
+        return replace(limited[0], others=tuple(limited[1:]))
 
     def _cut_prompt(self, ids: list[int]) -> list[int] | None:
         """The prompt within data.max_prompt_length, cut where data.truncation cuts; None where it is too long."""
@@ -172,7 +172,7 @@ class Encoder:
 
     # ---- plain text
 
-    def _plain(self, number: int, row: Row, turns: Sequence[Turn], places: Sequence[int]) -> Tokens:
+    def _encode_plain(self, number: int, row: Row, turns: Sequence[Turn], places: Sequence[int]) -> Tokens:
         """One answer without a template. Raises `Unwritable` for a conversation."""
         prompt = row.prompt if isinstance(row.prompt, str) or row.response is not None else row.prompt[: places[0]]
         if len(places) > 1 or places[0] != len(turns) - 1:
@@ -203,166 +203,166 @@ class Encoder:
 
     @cached_property
     def n_appended(self) -> int:
-        """Tokens that the tokenizer writes after a text of its own accord, such as EOS: an answer follows no end."""
+        """Number of special tokens, such as EOS, that the tokenizer appends to a text; a prompt must not have them."""
         added = self.tokenizer(PROBE, return_special_tokens_mask=True).special_tokens_mask
         return sum(1 for _ in takewhile(bool, reversed(added)))
 
     def exchange(self, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None = None) -> Exchange:
-        """One answer to these turns. Raises `Unwritable`."""
+        """The exchange of `answer` after the turns `before`. Raises `Unwritable`."""
         opening = self.render(before, args, open_answer=True)
-        written = self._following_answer(opening, before, answer, args)
+        target = self._render_answer(opening, before, answer, args)
         calls = called(answer)
-        if not all(name in written for name in calls):
+        if not all(name in target for name in calls):
             fix = "use a model whose template writes tool calls, or rows without them"
             raise Unwritable(f"the chat template writes nothing of the turn's tool_calls; {fix}")
-        apart = with_reasoning_apart(answer, written)
-        if apart and reasoning_in(apart) in (found := self.exchange(before, apart, args)).answer:
-            return found
-        texts = [text for text in (answer.get("content"), reasoning_in(answer)) if text and text in written]
+        separated = with_reasoning_apart(answer, target)
+        if separated and reasoning_in(separated) in (exchange := self.exchange(before, separated, args)).answer:
+            return exchange
+        texts = [text for text in (answer.get("content"), reasoning_in(answer)) if text and text in target]
         ends = [self.added[number] for number in self.stop_tokens.ids if number in self.added]
         quoted = sum(text.count(end) for text in texts for end in ends)
-        return Exchange(opening, written, self.stop_tokens.call if calls else self.stop_tokens.end, quoted)
+        return Exchange(opening, target, self.stop_tokens.call if calls else self.stop_tokens.end, quoted)
 
-    def _following_answer(self, opening: str, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None) -> str:
-        """What the model must write after `opening`; the template may write that otherwise once the answer is there."""
-        whole, tag = self.render([*before, answer], args), _OPEN_TAG.search(opening)
-        if whole.startswith(opening):
-            return whole[len(opening) :]
-        if tag and whole.startswith(opening[: tag.start()]):
-            return continued(whole[tag.start() :], tag, answer)
+    def _render_answer(self, opening: str, before: list[Turn], answer: Turn, args: Mapping[str, Any] | None) -> str:
+        """The text to learn after `opening`, which the template may write differently once the answer follows."""
+        rendered, tag = self.render([*before, answer], args), _OPEN_TAG.search(opening)
+        if rendered.startswith(opening):
+            return rendered[len(opening) :]
+        if tag and rendered.startswith(opening[: tag.start()]):
+            return continued(rendered[tag.start() :], tag, answer)
         unopened = self.render(before, args)
         plain = without_reasoning(answer, opening.removeprefix(unopened))
         written = self.render([*before, plain], args)
-        if opening.startswith(unopened) and written.startswith(unopened):  # the prompt says that nothing is thought
-            answer, whole = plain, written
-        if whole.startswith(opening):
-            return whole[len(opening) :]
-        asked, unopened = str(before[-1].get("content") or ""), opening[: common_length(opening, unopened)]
-        if asked and (start := unopened.rfind(asked)) >= 0 and opening[start:] in whole:  # rewritten before it alone
-            return whole.rpartition(opening[start:])[2]
-        marked = self.render([*before, {"role": "assistant", "content": PROBE}], args)
-        head, found, _ = marked.rpartition(PROBE)
-        if found and whole.startswith(head):
-            return whole[len(head) :]
-        return answer.get("content") or whole[common_length(opening, whole) :]
+        if opening.startswith(unopened) and written.startswith(unopened):  # the prompt closes an empty thought
+            answer, rendered = plain, written
+        if rendered.startswith(opening):
+            return rendered[len(opening) :]
+        last, unopened = str(before[-1].get("content") or ""), opening[: common_length(opening, unopened)]
+        if last and (start := unopened.rfind(last)) >= 0 and opening[start:] in rendered:  # only text before it differs
+            return rendered.rpartition(opening[start:])[2]
+        probed = self.render([*before, {"role": "assistant", "content": PROBE}], args)
+        head, probe, _ = probed.rpartition(PROBE)
+        if probe and rendered.startswith(head):
+            return rendered[len(head) :]
+        return answer.get("content") or rendered[common_length(opening, rendered) :]
 
-    def _sequences(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
-        """The exchanges, each in the sequence of those before it where its prompt begins as they do, up to the end of
-        their last answer."""
-        text, ids, mask, stop, exact = "", list[int](), list[int](), 0, False
+    def _join_exchanges(self, number: int, exchanges: Iterator[Exchange]) -> Iterator[Tokens]:
+        """Join exchanges into sequences: an exchange continues the sequence before it if its prompt starts with that,
+        up to the end of its last answer; otherwise it starts a sequence."""
+        text, ids, mask, answer_end, exact = "", list[int](), list[int](), 0, False
         for opening, answer, end, quoted in exchanges:
-            asked = self._grown(text, ids, opening) if exact else self.ids(opening)
-            kept = common_length(ids, asked)
-            if kept < stop:
+            prompt_ids = self._extend_ids(text, ids, opening) if exact else self.ids(opening)
+            n_shared = common_length(ids, prompt_ids)
+            if n_shared < answer_end:
                 yield Tokens(number, ids, mask)
                 mask = []
-            mask = [*mask[:kept], *[0] * (len(asked) - min(kept, len(mask)))]
-            written, exact = self._following(opening, asked, answer)
-            stops = [place for place, number in enumerate(written, start=len(asked)) if number in self.stop_tokens.ids]
+            mask = [*mask[:n_shared], *[0] * (len(prompt_ids) - min(n_shared, len(mask)))]
+            answer_ids, exact = self._encode_answer(opening, prompt_ids, answer)
+            stops = [i for i, token in enumerate(answer_ids, start=len(prompt_ids)) if token in self.stop_tokens.ids]
             has_end = len(stops) > quoted
-            text, ids = opening + answer, [*asked, *written] if has_end else [*asked, *written, end]
-            exact, stop = exact and has_end, stops[quoted] + 1 if has_end else len(ids)
-            mask += [1] * (len(ids) - len(asked))
+            text, ids = opening + answer, [*prompt_ids, *answer_ids] if has_end else [*prompt_ids, *answer_ids, end]
+            exact, answer_end = exact and has_end, stops[quoted] + 1 if has_end else len(ids)
+            mask += [1] * (len(ids) - len(prompt_ids))
         if ids:
             yield Tokens(number, ids, mask)
 
-    def _grown(self, known: str, ids: list[int], text: str) -> list[int]:
-        """Ids of `text`, where `ids` are those of `known`: an added token that both hold cuts each in two."""
-        place, start = self._last_added(known, ids)
-        if place < 0 or not text.startswith(known[: start + len(self.added[ids[place]])]):
+    def _extend_ids(self, prefix: str, prefix_ids: list[int], text: str) -> list[int]:
+        """Ids of `text`, given those of its `prefix`; only what follows the last shared added token is tokenized."""
+        index, start = self._find_last_added(prefix, prefix_ids)
+        if index < 0 or not text.startswith(prefix[: start + len(self.added[prefix_ids[index]])]):
             return self.ids(text)
-        return ids[:place] + self.ids(text[start:])
+        return prefix_ids[:index] + self.ids(text[start:])
 
-    def _following(self, opening: str, ids: list[int], answer: str) -> tuple[list[int], bool]:
-        """Ids of `answer` after `opening`, and whether the two together have the ids of both."""
-        tail = opening[self._last_added(opening, ids)[1] :]
+    def _encode_answer(self, opening: str, ids: list[int], answer: str) -> tuple[list[int], bool]:
+        """Ids of `answer` after `opening`, and whether tokenizing both as one text gives the same ids."""
+        tail = opening[self._find_last_added(opening, ids)[1] :]
         before, whole = self.ids(tail), self.ids(tail + answer)
         exact = whole[: len(before)] == before
         return (whole[len(before) :] if exact else self.ids(answer)), exact
 
-    def _last_added(self, text: str, ids: Sequence[int]) -> tuple[int, int]:
-        """Where the last added token stands among `ids`, and where in their text; -1 and 0 where there is none."""
-        place = next((place for place in reversed(range(len(ids))) if ids[place] in self.added), -1)
-        start = text.rfind(self.added[ids[place]]) if place >= 0 else -1
-        return (place, start) if start >= 0 else (-1, 0)
+    def _find_last_added(self, text: str, ids: Sequence[int]) -> tuple[int, int]:
+        """The index of the last added token in `ids` and its offset in `text`; -1 and 0 where there is none."""
+        index = next((index for index in reversed(range(len(ids))) if ids[index] in self.added), -1)
+        start = text.rfind(self.added[ids[index]]) if index >= 0 else -1
+        return (index, start) if start >= 0 else (-1, 0)
 
     def render(self, turns: list[Turn], args: Mapping[str, Any] | None = None, open_answer: bool = False) -> str:
-        """What the template writes. Raises `Unwritable`."""
+        """The turns as the chat template writes them. Raises `Unwritable`."""
         if not turns:
             raise Unwritable("begins with an answer; add a turn before it")
         args = {**self.data.template_args, **(args or {})}
-        text = self._written(turns, args, open_answer)
+        text = self._apply_template(turns, args, open_answer)
         if isinstance(text, CallFailure):
             what = "refuses it" if text.kind == REFUSAL else "fails"  # some refuse roles, or their order
             raise Unwritable(f"the chat template {what}: {text.reason}{self._remedy(turns, args, open_answer)}")
         return text
 
-    def _written(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
-        turns = [self._in_its_form(turn) if turn.get("tool_calls") else turn for turn in turns]
-        turns = [turn if turn.keys().isdisjoint(REASONING) else self._with_its_reasoning(turn) for turn in turns]
-        if self._in_parts:
+    def _apply_template(self, turns: Sequence[Turn], args: Mapping[str, Any], open_answer: bool) -> str | CallFailure:
+        turns = [self._adapt_calls(turn) if turn.get("tool_calls") else turn for turn in turns]
+        turns = [turn if turn.keys().isdisjoint(REASONING) else self._adapt_reasoning(turn) for turn in turns]
+        if self._takes_parts:
             turns = [with_parts(turn) for turn in turns]
         write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
         return try_call(partial(write, **args), TEMPLATE)
 
     @cached_property
-    def _in_parts(self) -> bool:
-        """Whether the template takes contents as lists of parts only, as those of vision models do."""
+    def _takes_parts(self) -> bool:
+        """Whether the template takes contents only as lists of parts, as vision models' templates do."""
         write = partial(self.tokenizer.apply_chat_template, tokenize=False)
         turn = {"role": "user", "content": PROBE}
-        plain, parted = (try_call(partial(write, [each]), TEMPLATE) for each in (turn, with_parts(turn)))
-        return not _shows(plain) and _shows(parted)
+        plain, parted = (try_call(partial(write, [form]), TEMPLATE) for form in (turn, with_parts(turn)))
+        return not _has_probe(plain) and _has_probe(parted)
 
     @cached_property
     def _call_forms(self) -> set[tuple[bool, bool]]:
-        """How the template takes tool calls: whether with arguments as JSON, and whether beside a content of null."""
-        found = set()
-        for as_text, null in product((False, True), repeat=2):
+        """Forms of tool calls that the template takes: (arguments are JSON text, content is null)."""
+        forms = set()
+        for as_text, is_null in product((False, True), repeat=2):
             arguments = json.dumps({"text": PROBE}) if as_text else {"text": PROBE}
             function = {"name": "look", "arguments": arguments}
             call = {"type": "function", "id": "call00001", "function": function}
-            turn = {"role": "assistant", "content": None if null else "", "tool_calls": [call]}
-            turns = [with_parts(each) if self._in_parts else each for each in ({"role": "user", "content": "?"}, turn)]
+            turn = {"role": "assistant", "content": None if is_null else "", "tool_calls": [call]}
+            turns = [with_parts(one) if self._takes_parts else one for one in ({"role": "user", "content": "?"}, turn)]
             text = try_call(partial(self.tokenizer.apply_chat_template, turns, tokenize=False), TEMPLATE)
-            if _shows(text) and "\\" not in str(text):  # the JSON of a text of JSON
-                found.add((as_text, null))
-        return found
+            if _has_probe(text) and "\\" not in str(text):  # a backslash: JSON text was encoded again
+                forms.add((as_text, is_null))
+        return forms
 
-    def _in_its_form(self, turn: Turn) -> Turn:
-        """A turn with tool calls as the template takes them: some take one form only, and datasets have each."""
+    def _adapt_calls(self, turn: Turn) -> Turn:
+        """A turn with its tool calls in a form that the template takes: many take one only, and datasets vary."""
         arguments = [call.get("function", call).get("arguments") for call in turn["tool_calls"] if is_call(call)]
-        as_text, null = any(isinstance(given, str) for given in arguments), turn.get("content") is None
-        for other_type, other_content in ((False, False), (True, False), (False, True), (True, True)):
-            form = as_text != other_type, null != other_content
+        as_text, is_null = any(isinstance(value, str) for value in arguments), turn.get("content") is None
+        for change_type, change_content in ((False, False), (True, False), (False, True), (True, True)):
+            form = as_text != change_type, is_null != change_content
             if form in self._call_forms and not (form[1] and turn.get("content")):
-                turn = retyped(turn) if other_type else turn
-                return {**turn, "content": None if form[1] else ""} if other_content else turn
+                turn = retyped(turn) if change_type else turn
+                return {**turn, "content": None if form[1] else ""} if change_content else turn
         return turn
 
-    def _with_its_reasoning(self, turn: Turn) -> Turn:
-        """A turn with its reasoning under the name by which the template reads it."""
-        named = [key for key in REASONING if turn.get(key) is not None]
-        known = [key for key in REASONING if re.search(rf"""[.'"]{key}\b""", self.template)]
-        return turn if not named or not known or {*known} & {*named} else {**turn, known[0]: turn[named[0]]}
+    def _adapt_reasoning(self, turn: Turn) -> Turn:
+        """A turn with its reasoning under the key that the template reads."""
+        keys = [key for key in REASONING if turn.get(key) is not None]
+        reads = [key for key in REASONING if re.search(rf"""[.'"]{key}\b""", self.template)]
+        return turn if not keys or not reads or {*reads} & {*keys} else {**turn, reads[0]: turn[keys[0]]}
 
     @cached_property
     def template(self) -> str:
         """The text of the chat template; empty where there is none."""
-        found = self.tokenizer.chat_template if self.templated else None
-        return "\n".join(found.values()) if isinstance(found, dict) else found or ""
+        template = self.tokenizer.chat_template if self.templated else None
+        return "\n".join(template.values()) if isinstance(template, dict) else template or ""
 
     def _remedy(self, turns: list[Turn], args: Mapping[str, Any], open_answer: bool) -> str:
-        """What to change of rows that the template does not take: that without which it takes this one."""
+        """How to fix rows that the template refuses: the first change with which it takes this one, or nothing."""
         without_system = [turn for turn in turns if turn["role"] != "system"]
         without_tools = {name: value for name, value in args.items() if name != "tools"}
-        for fix, fewer, given in (
+        for fix, new_turns, new_args in (
             ("put the system turn's text into the first user turn", without_system, args),
             ("it takes no tools: leave them out", turns, without_tools),
             ("use a model whose template has tool calls, or rows without them", without_calls(turns), args),
             ("let user and assistant take turns, the user first", alternating(turns), args),
         ):
-            changed = fewer and (fewer, given) != (turns, args)
-            if changed and not isinstance(self._written(fewer, given, open_answer), CallFailure):
+            changed = new_turns and (new_turns, new_args) != (turns, args)
+            if changed and not isinstance(self._apply_template(new_turns, new_args, open_answer), CallFailure):
                 return f"; {fix}"
         return ""
 
@@ -386,11 +386,11 @@ def turns_of(prompt: Text) -> list[Turn]:
 
 
 def imitated(row: Row, loss_on: str) -> tuple[list[Turn], list[int]]:
-    """The turns of a row, and the places of those to be imitated."""
+    """The turns of a row, and the indices of those to be imitated."""
     turns = turns_of(row.prompt)
     if row.response is not None:
         return [*turns, {"role": "assistant", "content": row.response, **row.response_extra}], [len(turns)]
-    places = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
+    places = [index for index, turn in enumerate(turns) if turn["role"] == "assistant"]
     return turns, places[-1:] if loss_on == "last" else places
 
 
@@ -404,7 +404,7 @@ def ids_of(tokens: Tokens) -> list[list[int]]:
 
 
 def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
-    """Of each sequence of a row, how many tokens it has of what stands before the first answer."""
+    """For each sequence of a row, how many of its first tokens equal those before the row's first answer."""
     first = sequences[0].ids[: sequences[0].mask.index(1)]
     return [common_length(first, each.ids) for each in sequences]
 
@@ -412,10 +412,10 @@ def prompt_lengths(sequences: Sequence[Tokens]) -> list[int]:
 # ---- texts
 
 
-def _shows(text: str | CallFailure) -> bool:
+def _has_probe(text: str | CallFailure) -> bool:
     return isinstance(text, str) and PROBE in text
 
 
 def common_length(ids: Sequence[Any], others: Sequence[Any]) -> int:
-    """How many ids, or characters, both begin with."""
+    """Length of the longest common prefix of two sequences of ids or characters."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ids, others, strict=False)))

@@ -13,12 +13,12 @@ BATCH = 1024
 
 
 def count_tokens(encoder: Encoder, rows: Sequence[Row], kind: Kind, cutting: Encoder | None = None) -> list[Count]:
-    """Tokens of each row's prompt and of its longer answer (0 without one), and how many sequences it becomes; or why
-    it cannot be written. `cutting` cuts pairs as the run does."""
+    """For each row the tokens of its prompt and of its longer answer (0 without one) and its number of sequences, or
+    why it cannot be written. `cutting` applies the run's length limits to pairs, which may make both answers equal."""
     answered = [kind == "answers" or row.rejected is not None for row in rows]
-    prompts = _count_prompts(encoder, [row for row, has in zip(rows, answered, strict=True) if not has])
-    return [_count_demonstration(encoder, row, cutting) if has else next(prompts)
-            for row, has in zip(rows, answered, strict=True)]  # fmt: skip
+    prompts = _count_prompts(encoder, [row for row, has_answer in zip(rows, answered, strict=True) if not has_answer])
+    return [_count_demonstration(encoder, row, cutting) if has_answer else next(prompts)
+            for row, has_answer in zip(rows, answered, strict=True)]  # fmt: skip
 
 
 def _count_prompts(encoder: Encoder, rows: Sequence[Row]) -> Iterator[Count]:
@@ -41,17 +41,17 @@ def _opening(encoder: Encoder, row: Row) -> str | Unwritable:
 
 
 def _count_demonstration(encoder: Encoder, row: Row, cutting: Encoder | None) -> Count:
-    opening, longest, sequences, written = 0, 0, 0, list[list[list[int]]]()
+    opening, longest, sequences, ids_by_side = 0, 0, 0, list[list[list[int]]]()
     for side in [row] if row.rejected is None else [row, with_rejected(row)]:
-        found = encoder.demonstration(0, side)
-        if isinstance(found, RefusedRow):
-            return found.reason
-        prompts = prompt_lengths(found.sequences)
-        answers = (len(each.ids) - prompt for each, prompt in zip(found.sequences, prompts, strict=True))
+        tokens = encoder.demonstration(0, side)
+        if isinstance(tokens, RefusedRow):
+            return tokens.reason
+        prompts = prompt_lengths(tokens.sequences)
+        answers = (len(each.ids) - prompt for each, prompt in zip(tokens.sequences, prompts, strict=True))
         opening, longest = max(opening, prompts[0]), max(longest, *answers)
-        sequences = max(sequences, len(found.sequences))
-        written.append(ids_of(found))
+        sequences = max(sequences, len(tokens.sequences))
+        ids_by_side.append(ids_of(tokens))
     cut = cutting.pair(0, row) if cutting and row.rejected is not None else None
-    if written[0] in written[1:] or isinstance(cut, RefusedRow):
+    if ids_by_side[0] in ids_by_side[1:] or isinstance(cut, RefusedRow):
         return EQUAL
     return opening, longest, sequences

@@ -8,7 +8,7 @@ from itertools import groupby
 from transformers import PreTrainedTokenizerFast
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
-"""What a part of a character is decoded to."""
+"""What the bytes of an incomplete character are decoded to."""
 
 
 class TokenTexts:
@@ -17,15 +17,15 @@ class TokenTexts:
         self._texts = dict[int, str]()
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        """Of each token, which together are the text; that of a character in several tokens stands at the first."""
-        for one in {*ids} - self._texts.keys():
+        """Each token's text; joined they are the whole text. A character of several tokens is at the first of them."""
+        for token in {*ids} - self._texts.keys():
             # some tokenizers leave out the space of the first token of a text, so the second one is read
-            once, twice = self.tokenizer.batch_decode([[one], [one, one]])
-            self._texts[one] = twice[len(once) :]
-        found = [self._texts[one] for one in ids]
-        for in_parts, run in groupby(range(len(ids)), lambda place: UNKNOWN in found[place]):
-            if in_parts:
-                places = [*run]
-                whole = self.tokenizer.decode([ids[place] for place in places])
-                found[places[0] : places[-1] + 1] = [whole, *[""] * (len(places) - 1)]
-        return found
+            single, double = self.tokenizer.batch_decode([[token], [token, token]])
+            self._texts[token] = double[len(single) :]
+        texts = [self._texts[token] for token in ids]
+        for incomplete, run in groupby(range(len(ids)), lambda position: UNKNOWN in texts[position]):
+            if incomplete:
+                positions = [*run]
+                whole = self.tokenizer.decode([ids[position] for position in positions])
+                texts[positions[0] : positions[-1] + 1] = [whole, *[""] * (len(positions) - 1)]
+        return texts

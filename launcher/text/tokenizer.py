@@ -1,4 +1,4 @@
-"""A model's tokenizer alone: of every model that has a tokenizer.json, its tokens are those of that file."""
+"""A model's tokenizer: of every model that has a tokenizer.json, exactly the tokenizer in that file."""
 
 from __future__ import annotations
 
@@ -29,51 +29,51 @@ CHAT = (
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
-    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
+    """Load the model's tokenizer. Raises `Problems` where it cannot be loaded."""
     if isinstance(model, Scratch):
         return character_tokenizer(model.vocabulary, chat=model.chat)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
-    own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
-    found = try_call(lambda: read_tokenizer(path, **own))  # files may hold anything, and any error may come of it
-    if isinstance(found, CallFailure):
+    options = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+    tokenizer = try_call(lambda: read_tokenizer(path, **options))  # its files may be arbitrary, and raise any error
+    if isinstance(tokenizer, CallFailure):
         file = Path(path, TOKENIZER)
-        got = f"the tokenizer of {(str(file) if file.is_file() else path)!r} cannot be loaded: {found.reason}"
+        got = f"the tokenizer of {(str(file) if file.is_file() else path)!r} cannot be loaded: {tokenizer.reason}"
         raise Problems(Problem("model.path", got, "use a complete copy of its tokenizer's files", "bad-file"))
-    return found
+    return tokenizer
 
 
 def read_tokenizer(path: str, **own: Any) -> PreTrainedTokenizerFast:
-    """The tokenizer in tokenizer.json as it is, which loads no torch: the class that AutoTokenizer takes may build
-    another one of its vocabulary. Only of a folder without that file, or whose code may run, AutoTokenizer's. Ends that
-    only the model's configuration names are the tokenizer's."""
+    """The tokenizer in tokenizer.json unchanged, without loading torch: AutoTokenizer's class may build a different one
+    from its vocabulary. Only for a folder without that file, or with code that may run, AutoTokenizer's. Special tokens
+    that the tokenizer lacks are taken from the model's configuration."""
     folder = tokenizer_folder(Path(path))
     path = str(folder)
     if not (folder / TOKENIZER).is_file() or (own.get("trust_remote_code") and config.own_tokenizer(folder)):
         return tokenizer_by_class(path, **own)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
     configs = [config.read(folder, name) or {} for name in ("generation_config.json", "config.json")]
-    known = {number: token for token, number in tokenizer.get_vocab().items()}
+    id_to_token = {number: token for token, number in tokenizer.get_vocab().items()}
     for name in ("eos_token", "bos_token", "pad_token"):
-        ids = [number for node in configs for number in _listed(node.get(f"{name}_id")) if number in known]
+        ids = [number for node in configs for number in _as_ids(node.get(f"{name}_id")) if number in id_to_token]
         if getattr(tokenizer, name) is None and ids:
-            setattr(tokenizer, name, known[ids[0]])
+            setattr(tokenizer, name, id_to_token[ids[0]])
     return tokenizer
 
 
 def tokenizer_by_class(path: str, **own: Any) -> PreTrainedTokenizerFast:
-    """Of the class that transformers chooses, which may build another tokenizer than tokenizer.json's."""
+    """The tokenizer of the class that transformers chooses, which may differ from that in tokenizer.json."""
     from transformers import AutoTokenizer  # noqa: PLC0415  late: it knows every model, and loads torch
 
     return AutoTokenizer.from_pretrained(path, **own)
 
 
-def _listed(ids: Any) -> list[int]:
+def _as_ids(ids: Any) -> list[int]:
     return [number for number in (ids if isinstance(ids, list) else [ids]) if type(number) is int]
 
 
 def character_tokenizer(vocabulary: Sequence[str], *, chat: bool = False) -> PreTrainedTokenizerFast:
-    """A tokenizer of these texts: characters, and words, of which the longest that fits is taken."""
+    """A tokenizer whose vocabulary is characters and words; it takes the longest word that matches."""
     special = ["<pad>", "<eos>", "<unk>", *(ROLE_TOKENS if chat else ())]
     numbers = {token: number for number, token in enumerate([*special, *vocabulary])}
     words = sorted((token for token in vocabulary if len(token) > 1), key=len, reverse=True)

@@ -18,23 +18,23 @@ _LEADING_TAG = re.compile(r"\s*<(\w+)>(?=[\s\S]*</\1>)")
 
 
 def reasoning_in(turn: Turn, tag: str = "think") -> str:
-    """What was thought before the turn, in a field of its own or in its content."""
+    """The reasoning of the turn, from a field of its own or from tags in its content; empty where there is none."""
     within = (turn.get("content") or "").rpartition(f"</{tag}>")[0].rpartition(f"<{tag}>")[2]
     return next((text for key in REASONING if isinstance(text := turn.get(key), str)), within).strip("\n")
 
 
 def without_reasoning(turn: Turn, opened: str) -> Turn:
-    """The turn without what was thought before it; in its content that is what stands in tags that `opened` closes."""
-    found = {key: value for key, value in turn.items() if key not in REASONING}
-    content = found.get("content")
+    """The turn without its reasoning; from its content only a block of tags is cut that `opened` closes already."""
+    plain = {key: value for key, value in turn.items() if key not in REASONING}
+    content = plain.get("content")
     if isinstance(content, str) and (tag := _LEADING_TAG.match(content)) and f"</{tag[1]}>" in opened:
-        found["content"] = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
-    return found
+        plain["content"] = content.partition(f"</{tag[1]}>")[2].lstrip("\n")
+    return plain
 
 
 def with_reasoning_apart(turn: Turn, written: str) -> Turn | None:
-    """The turn with the reasoning of its content in a field of its own, where the template does not look for it in the
-    content: it has `written` another closing tag before it. None where there is nothing to set apart."""
+    """The turn with reasoning moved from its content to a field, where the template does not parse contents: then it
+    has `written` a closing tag of its own before the content. None where nothing is to be moved."""
     content = turn.get("content") or ""
     tag = _LEADING_TAG.match(content)
     if not tag or f"</{tag[1]}>" not in (split := written.partition(content.strip()))[0] or not split[1]:
@@ -44,7 +44,7 @@ def with_reasoning_apart(turn: Turn, written: str) -> Turn | None:
 
 
 def continued(rest: str, tag: re.Match[str], answer: Turn) -> str:
-    """What comes after an opened tag such as <think>, where the template writes `rest` in its place."""
+    """The text to learn after an opened `tag` such as <think>, where the template renders `rest` from there on."""
     name, blank = tag[1], tag[2]
     opened, closing = f"<{name}>", f"</{name}>"
     if rest.lstrip().startswith(opened):
@@ -73,31 +73,31 @@ def is_call(call: Any) -> bool:
 
 
 def without_calls(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without calls of tools and their results."""
+    """The turns without tool calls and their results."""
     plain = [turn for turn in turns if turn["role"] != "tool"]
     return [{"role": turn["role"], "content": turn.get("content") or "-"} if turn.get("tool_calls") else turn
             for turn in plain]  # fmt: skip
 
 
 def retyped(turn: Turn) -> Turn:
-    """The turn with the arguments of its calls as objects where they are JSON, and as JSON where they are objects."""
+    """The turn with the arguments of its calls converted: JSON text to objects, objects to JSON text."""
     calls = []
     for call in turn["tool_calls"]:
         holder = call.get("function", call) if is_call(call) else {}
-        given = holder.get("arguments")
-        other = try_call(partial(json.loads, given)) if isinstance(given, str) else json.dumps(given)
-        if isinstance(other, CallFailure):
+        arguments = holder.get("arguments")
+        converted = try_call(partial(json.loads, arguments)) if isinstance(arguments, str) else json.dumps(arguments)
+        if isinstance(converted, CallFailure):
             return turn
-        changed = {**holder, "arguments": other}
+        changed = {**holder, "arguments": converted}
         calls.append({**call, "function": changed} if "function" in call else changed)
     return {**turn, "tool_calls": calls}
 
 
 def alternating(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns without those that a template may not expect: of users and assistants, each after the other."""
-    found = list[Turn]()
+    """Turns of users and assistants in alternation, the user first; other turns are left out."""
+    alternate = list[Turn]()
     for turn in turns:
-        expected = "user" if not found or found[-1]["role"] != "user" else "assistant"
+        expected = "user" if not alternate or alternate[-1]["role"] != "user" else "assistant"
         if turn["role"] == expected:
-            found.append(turn)
-    return found
+            alternate.append(turn)
+    return alternate

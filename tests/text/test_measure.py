@@ -100,9 +100,9 @@ def test_the_share_of_a_text_that_has_tokens(text: str, share: str | None) -> No
 def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> None:
     asked = measured(tmp_path / "small", {})
     letters = asked.encoder.tokenizer.get_vocab()
-    ids = measure._produced(asked.encoder, [Row("t:1", "a", "b", rejected="c")])
+    ids = measure._trained_ids(asked.encoder, [Row("t:1", "a", "b", rejected="c")])
     assert {letters[sign] for sign in ("a", "b", "c", "<|user|>", "<|assistant|>", "<eos>")} == ids
-    assert letters["c"] not in measure._produced(asked.encoder, [Row("t:1", "a", "b")])
+    assert letters["c"] not in measure._trained_ids(asked.encoder, [Row("t:1", "a", "b")])
 
 
 @pytest.mark.parametrize(("text", "content", "holds"), [
@@ -110,4 +110,4 @@ def test_ids_that_training_takes_are_those_of_both_answers(tmp_path: Path) -> No
     ("one two", "one two six ten", False),
 ])  # fmt: skip
 def test_most_words_of_a_text_are_written(text: str, content: str, holds: bool) -> None:
-    assert measure._holds(text, content) is holds
+    assert measure._has_most_words(text, content) is holds
