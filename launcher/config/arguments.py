@@ -1,4 +1,4 @@
-"""Arguments, sorted by what they do. Each is parsed here once, by Hydra's grammar, and handed on as an `Override`."""
+"""Arguments, sorted by what they do. Each is parsed once, here, by Hydra's grammar; others receive an `Override`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from launcher.core.redaction import is_secret_name
 
 PARTS = "reward.parts"
 PLAIN = ("optim", "critic", "trainer", "seed")
-"""Settings of a run that are no config group and that arguments set."""
+"""Settings of a run that arguments set and that are not config groups."""
 OPTIONS = (
     "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
     "--source", "--json", "--yaml", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
-_TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not that of lora_target_modules
+_TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not as a part of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
@@ -43,9 +43,9 @@ class Unknown:
 
     key: str
     value: str
-    """As it was typed; `true` where it had none."""
+    """The value as it was typed; `true` where there was none."""
     dashes: str = ""
-    """Those of an option: `--key value`."""
+    """The dashes of an option, as in `--key value`; else empty."""
 
     @property
     def shown(self) -> str:
@@ -65,18 +65,18 @@ class Arguments:
     """The arguments, sorted by what they do."""
 
     choices: dict[str, Override] = field(default_factory=dict)
-    """What chooses, for each group that has a choice."""
+    """Group -> the override that chooses its file."""
     values: list[Override] = field(default_factory=list)
-    """What sets a value."""
+    """Overrides that set a value."""
     sources: list[tuple[SourcedOverride, Override]] = field(default_factory=list)
-    """Both, with where they stand; a path in place of a choice is two overrides."""
+    """Choices and values, each with the argument it comes from; a path in place of a choice makes two overrides."""
     problems: list[Problem] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
-    """Those that name no setting of ours."""
+    """Arguments that name no setting of ours."""
     doubtful: set[str] = field(default_factory=set)
-    """Settings, and groups whose choice was refused: what else goes wrong there follows from that."""
+    """Refused settings, and groups whose choice was refused: further problems there follow from that."""
     no_choices: list[tuple[str, str]] = field(default_factory=list)
-    """Groups with choices that they do not have."""
+    """(group, choice) where the group has no such choice."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -89,13 +89,13 @@ class Arguments:
 
 
 def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], list[Unknown]]:
-    """The arguments, and what begins with dashes, with the value after it: `--learning_rate 5e-6`."""
-    rest, options, left = list[SourcedOverride](), list[Unknown](), deque(words)
+    """The arguments, and apart from them the options with the values that follow: `--learning_rate 5e-6`."""
+    arguments, options, left = list[SourcedOverride](), list[Unknown](), deque(words)
     while left:
         word = left.popleft()
         option = _OPTION.fullmatch(word.text)
         if not option:
-            rest.append(word)
+            arguments.append(word)
             continue
         name, value = option["name"], option["value"]
         if value is None:
@@ -105,7 +105,7 @@ def separate_options(words: Sequence[SourcedOverride]) -> tuple[list[SourcedOver
                 values.append(left.popleft().text)
             value = " ".join(values) or "true"
         options.append(Unknown(name, value, option["dashes"]))
-    return rest, options
+    return arguments, options
 
 
 def _is_value(text: str) -> bool:
@@ -118,18 +118,18 @@ def read_arguments(
     """The arguments; a problem for each that cannot be one. `files` are the choices of each config group."""
     arguments = Arguments()
     known = {group: sorted(choices) for group, choices in files.items()}
-    waiting = deque(words)
-    while waiting:
-        word = waiting.popleft()
+    queue = deque(words)
+    while queue:
+        word = queue.popleft()
         override = _read_word(word, arguments, known)
         if override is None:
             continue
         key = override.key_or_group
         meant = _meant_by_value(override, files[key], find_run) if key in known else []
         if meant:
-            waiting.extendleft(replace(word, text=text) for text in reversed(meant))
+            queue.extendleft(replace(word, text=text) for text in reversed(meant))
         else:
-            _take(override, word, arguments, known)
+            _sort(override, word, arguments, known)
     _choose_model(arguments, files.get("model", {}))
     return arguments
 
@@ -142,7 +142,7 @@ def _choose_model(arguments: Arguments, files: Mapping[str, Path]) -> None:
 
 
 def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> Override | None:
-    """The word as Hydra reads it, a text with other signs as if it had quotes; None where it is refused."""
+    """The word as Hydra parses it, quoted where its value needs quotes; None where it is refused."""
     text, settable = word.text, (*known, *PLAIN)
     key, equals, value = text.partition("=")
     name = key.lstrip("+~").strip()
@@ -166,8 +166,8 @@ def _read_word(word: SourcedOverride, arguments: Arguments, known: Mapping[str, 
     return None
 
 
-def _take(override: Override, word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> None:
-    """Sort one argument in."""
+def _sort(override: Override, word: SourcedOverride, arguments: Arguments, known: Mapping[str, Sequence[str]]) -> None:
+    """Add one override to the part of `arguments` that it belongs to, or refuse it."""
     key = override.key_or_group
     top, value = key.partition(".")[0], None if removes(override) else override.value()
     if problem := _refusal(override, known):
@@ -192,7 +192,7 @@ def _take(override: Override, word: SourcedOverride, arguments: Arguments, known
 
 
 def _meant_by_value(override: Override, choices: Mapping[str, Path], find_run: FindRun | None) -> list[str]:
-    """What a value that is not a choice stands for; several with commas between them stand for a list."""
+    """The arguments that a value stands for where it is not a choice; values with commas between stand for a list."""
     text = text_of(override)
     if removes(override) or override.package is not None or "${" in text:
         return []
@@ -209,12 +209,12 @@ def text_of(override: Override) -> str:
 
 
 def removes(override: Override) -> bool:
-    """`~key`: what files had set there is gone."""
+    """Whether it is `~key`, which removes what config files set there."""
     return override.type == OverrideType.DEL
 
 
 def parse(word: str) -> Override:
-    """A word by Hydra's grammar. Raises `Problems` where it cannot be arguments."""
+    """A word, parsed by Hydra's grammar. Raises `Problems` where it cannot be read as an override."""
     try:
         return parse_override(word)
     except (HydraException, UnicodeEncodeError) as error:
@@ -222,7 +222,7 @@ def parse(word: str) -> Override:
 
 
 def _choose_parts(weights: dict[Any, Any], known: Sequence[str], arguments: Arguments) -> None:
-    """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
+    """`reward.parts={gsm8k: 1.0}` becomes a choice of the group reward, put at `reward.parts.gsm8k`, and a weight."""
     for name, weight in weights.items():
         if name not in known:
             problem = Problem(PARTS, f"no choice {name!r}", suggest(str(name), known), "unknown-choice")
@@ -240,7 +240,7 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
         return Problem(short_repr(line), "names no setting", "use key=value")
     if _RESOLVER.search(line):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if top in (*known, *PLAIN) and (problem := _sweep(override) or _reference(key, line, known)):
+    if top in (*known, *PLAIN) and (problem := _sweep_problem(override) or _reference_problem(key, line, known)):
         return problem
     if override.package is not None:
         return Problem(short_repr(line), "a choice has the name of its group", f"use {top}=CHOICE")
@@ -251,23 +251,23 @@ def _refusal(override: Override, known: Mapping[str, Sequence[str]]) -> Problem 
     return None if removes(override) else _refusal_of_value(key, override.value(), known)
 
 
-def _reference(key: str, line: str, known: Mapping[str, Sequence[str]]) -> Problem | None:
-    """`${NAME}` that is no setting of a run."""
+def _reference_problem(key: str, line: str, known: Mapping[str, Sequence[str]]) -> Problem | None:
+    """The problem with a `${NAME}` that is not a setting of a run."""
     tops = (*known, *PLAIN)
     unset = next((name for name in _REFERENCE.findall(line) if name.lstrip(".").partition(".")[0] not in tops), None)
     got = f"${{{unset}}} is not a setting, and a shell expands no variable in single quotes"
     return None if unset is None else Problem(key, got, "write the value itself, or use double quotes")
 
 
-def _sweep(override: Override) -> Problem | None:
-    """Several values, or a number with a comma, which is one of Hydra's sweeps, too."""
+def _sweep_problem(override: Override) -> Problem | None:
+    """The problem with several values; a number with a comma counts as a sweep in Hydra, too."""
     key, text = override.key_or_group, text_of(override)
     if not override.is_sweep_override():
         return None
     if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := slips.number_meant(text)):
         return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
-    of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
-    return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")
+    list_hint = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
+    return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{list_hint}")
 
 
 def _refusal_of_value(key: str, value: Any, known: Mapping[str, Sequence[str]]) -> Problem | None:

@@ -1,5 +1,5 @@
-"""Everything that is wrong with the arguments for a run: what is known to be wrong is reset, until a run is left, as
-one mistake must not hide another. Loaded only where something is wrong."""
+"""Everything that is wrong with the arguments for a run. Wrong settings are reset until a valid run is left, as one
+mistake must not hide another. Loaded only where something is wrong."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
 ROUNDS = 16
-"""Resets before it is given up: each resets at least one of the settings that people get wrong."""
+"""Rounds of resetting before giving up; each round resets at least one setting."""
 
 
 @dataclass
 class IgnoredArguments:
-    """What a run lacks of what was typed."""
+    """What of the typed arguments is not in the run that is left."""
 
     names: set[str]
     """Settings and groups whose value is not what was typed."""
@@ -41,17 +41,17 @@ class IgnoredArguments:
     """Settings that some choice has."""
 
     def explains(self, problem: Problem) -> bool:
-        """Whether a problem may be there only because something is not what was typed."""
+        """Whether a problem may exist only because some value is not the one that was typed."""
         places = (problem.where, *problem.about)
         for name in self.names:
-            of_name = any(f"{place}.".startswith(f"{name}.") for place in places)
+            is_below_name = any(f"{place}.".startswith(f"{name}.") for place in places)
             if "." in name or problem.where == name:
-                if of_name:
+                if is_below_name:
                     return True
-            elif problem.where.startswith(f"{name}."):  # of another choice than was meant
-                unknown = problem.code == "unknown-setting"
-                of_typed = any(_related(problem.where, key) for key in self.typed)
-                if problem.where in self.known if unknown else not of_typed:
+            elif problem.where.startswith(f"{name}."):  # the setting may belong to the choice that was meant
+                is_unknown = problem.code == "unknown-setting"
+                is_typed = any(_related(problem.where, key) for key in self.typed)
+                if problem.where in self.known if is_unknown else not is_typed:
                     return True
             elif name in problem.about:
                 return True
@@ -64,49 +64,49 @@ CHOICES = {
     "data": "use files (data=rows.jsonl), a folder, a hub's id (data=openai/gsm8k), data=reverse, or a name of "
     "`rlrun config show data`",
 }
-"""What may be chosen where that is more than the names of a group."""
+"""Group -> what may be chosen, where that is more than the names of its files."""
 
 
 def diagnose(
     arguments: Arguments, composed: Composed, problems: list[Problem], config_dir: Path | None
 ) -> tuple[RunSpec | None, list[Problem], IgnoredArguments]:
-    """The run that is left, all problems, and what the run lacks. `problems` are those found so far."""
+    """The run that is left (None if none is), all problems, and what it lacks. `problems` are those found so far."""
     files, values = choices(config_dir), arguments.texts
     missing = _missing_groups(arguments, composed, files, config_dir)
-    of_choices = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
-    arguments.doubtful.update(answer.problem.where for answer in of_choices if not answer.certain)
-    every = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
-    suggester = Suggester(composed.node, files, missing, every)
-    answers = [*map(suggester.suggestion, arguments.unknown), *of_choices]
-    meant = _meant(arguments, answers)
-    named = {*arguments.doubtful, *meant, *dict(arguments.no_choices)}
-    not_chosen = [group for group in missing if group not in named]
+    choice_answers = [suggest_choice(group, choice, sorted(files[group])) for group, choice in arguments.no_choices]
+    arguments.doubtful.update(answer.problem.where for answer in choice_answers if not answer.certain)
+    all_typed = values | {unknown.plain: unknown.value for unknown in arguments.unknown}
+    suggester = Suggester(composed.node, files, missing, all_typed)
+    answers = [*map(suggester.suggestion, arguments.unknown), *choice_answers]
+    meant = _find_replacements(arguments, answers)
+    reported = {*arguments.doubtful, *meant, *dict(arguments.no_choices)}
+    not_chosen = [group for group in missing if group not in reported]
     problems = [*(answer.problem for answer in answers), *problems]
-    problems += _not_given(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
+    problems += _find_missing(arguments, composed, {group: sorted(files[group]) for group in not_chosen})
     chosen = arguments.choices | _choices_for(missing, values) | {key: meant[key] for key in meant if key in files}
-    full, plain = _with_choices(arguments, composed, chosen, meant, config_dir)
-    suggester = Suggester(full, files, not_chosen, every)
-    with suppress(ValidationError):  # what is not converted is named below
+    full, compose_plain = _compose_with_choices(arguments, composed, chosen, meant, config_dir)
+    suggester = Suggester(full, files, not_chosen, all_typed)
+    with suppress(ValidationError):  # `_repair` reports what `build` cannot convert
         build(full, values)
     typed = [*values, *(key for key in meant if key not in files)]
     ignored = IgnoredArguments(arguments.doubtful, typed, suggester.holders)
-    run, wrong = _repair(deepcopy(full), plain, ignored)
-    problems += [each for problem in wrong for each in suggester.named(problem, values)]
+    run, run_problems = _repair(deepcopy(full), compose_plain, ignored)
+    problems += [each for problem in run_problems for each in suggester.named(problem, values)]
     return run, list(dict.fromkeys(problems)), ignored
 
 
 def _missing_groups(
     arguments: Arguments, composed: Composed, files: Mapping[str, object], config_dir: Path | None
 ) -> list[str]:
-    """Groups without a choice: none is typed, nor made by another, where there is no default; or it is taken away."""
+    """Groups without a choice: none is typed, implied by another choice or a default; or it was removed by `~`."""
     typed = {key: choice for key, choice in arguments.choices.items() if not removes(choice)}
     chosen = typed.keys() | chosen_also(typed, config_dir)
     no_default = placeholders().keys()
     return [group for group in files if group not in (chosen if group in no_default else composed.node)]
 
 
-def _not_given(arguments: Arguments, composed: Composed, not_chosen: Mapping[str, Sequence[str]]) -> list[Problem]:
-    """Problems with what has to be given: choices of groups, and values that config files leave open."""
+def _find_missing(arguments: Arguments, composed: Composed, not_chosen: Mapping[str, Sequence[str]]) -> list[Problem]:
+    """A problem for each group without a choice and each value that config files leave open (`???`)."""
     unset = [place for place, value in walk(composed.node) if value == "???" and place not in arguments.doubtful]
     arguments.doubtful.update(unset, not_chosen)
     return [
@@ -116,38 +116,38 @@ def _not_given(arguments: Arguments, composed: Composed, not_chosen: Mapping[str
     ]  # fmt: skip
 
 
-def _meant(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Override]:
-    """What can replace the wrong arguments: choices of groups that have none, and values."""
-    found: dict[str, Override] = {}
+def _find_replacements(arguments: Arguments, answers: Sequence[Suggestion]) -> dict[str, Override]:
+    """Setting or group -> the override that can replace a wrong argument."""
+    replacements: dict[str, Override] = {}
     for answer in answers:
         with suppress(Problems):
             overrides = {(each := parse(word)).key_or_group: each for word in answer.overrides}
             if not overrides.keys() & arguments.choices.keys():
-                found |= overrides
-    return found
+                replacements |= overrides
+    return replacements
 
 
 def _choices_for(missing: Sequence[str], typed: Mapping[str, str]) -> dict[str, Override]:
-    """A choice for each group without one: of a setting of it that is typed, the default, or one that needs nothing."""
+    """A choice for each group without one: implied by a typed setting of it, the default, or a placeholder."""
     defaults = defaults_choices(conf_dir() / "run.yaml")
-    known = {group: parse(f"{group}={choice}") for group, choice in defaults.items() if choice} | placeholders()
-    found = {group: known[group] for group in missing if group in known}
+    available = {group: parse(f"{group}={choice}") for group, choice in defaults.items() if choice} | placeholders()
+    chosen = {group: available[group] for group in missing if group in available}
     for key, word in CHOICE_OF_SETTING.items():
-        if key in typed and (group := key.partition(".")[0]) in found:
-            found[group] = parse(word)
-    return found
+        if key in typed and (group := key.partition(".")[0]) in chosen:
+            chosen[group] = parse(word)
+    return chosen
 
 
-def _with_choices(
+def _compose_with_choices(
     arguments: Arguments, composed: Composed, chosen: Mapping[str, Override], meant: Mapping[str, Override],
     config_dir: Path | None,
 ) -> tuple[dict[str, Any], Callable[[], Mapping[str, Any]]]:  # fmt: skip
-    """The run of these choices with all values, and what composes it without values when it is needed."""
+    """The run of these choices with all values, and a function that composes it without values."""
     added = [allowed_to_add(each) for key, each in meant.items() if key not in chosen]
     full = composed.node
     if added or chosen != arguments.choices:
-        found = _composed(chosen, [*added, *composed.values], config_dir)
-        full = found | {"code_dir": full["code_dir"]} if found else full
+        node = _composed(chosen, [*added, *composed.values], config_dir)
+        full = node | {"code_dir": full["code_dir"]} if node else full
     return full, cache(partial(_composed, chosen, [], config_dir))
 
 
@@ -160,53 +160,53 @@ def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config
 
 @cache
 def _placeholders_node() -> dict[str, Any]:
-    """A run of choices that need no settings; our own files stay as they are."""
+    """A run of the placeholder choices; cached, as our own files do not change."""
     return compose_run(placeholders(), [], None).node
 
 
 def _repair(
-    node: dict[str, Any], plain: Callable[[], Mapping[str, Any]], ignored: IgnoredArguments
+    node: dict[str, Any], compose_plain: Callable[[], Mapping[str, Any]], ignored: IgnoredArguments
 ) -> tuple[RunSpec | None, list[Problem]]:
-    """The run that is left when all that is wrong is reset, and what was wrong; no run where nothing helps. `plain`
-    composes the run without settings. Fills the names of `ignored`."""
+    """The run that is left when all that is wrong is reset, or None, and what was wrong. `compose_plain` composes the
+    run without typed values. Adds what was reset to the names of `ignored`."""
     fixed = set[str]()
-    problems, left = list[Problem](), list(ignored.typed)  # `left` are still as they were typed
+    problems, still_typed = list[Problem](), list(ignored.typed)  # names of typed values not reset so far
     for _ in range(ROUNDS):
-        found = _problems(node)
-        if isinstance(found, RunSpec):
-            return found, problems
-        problems += [each for each in found if not ignored.explains(each) and each not in problems]
-        at_fault, source = _to_reset(found, left, ignored.names, fixed)
+        built = _try_build(node)
+        if isinstance(built, RunSpec):
+            return built, problems
+        problems += [each for each in built if not ignored.explains(each) and each not in problems]
+        at_fault, source = _choose_resets(built, still_typed, ignored.names, fixed)
         if not at_fault:
             break
         fixed |= at_fault if source is not None else set()
         for key in at_fault:
-            _reset(node, plain() if source is None else source, key)
-        left = [name for name in left if name not in at_fault]
-        below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
-        ignored.names |= at_fault | below
+            _reset(node, compose_plain() if source is None else source, key)
+        still_typed = [name for name in still_typed if name not in at_fault]
+        typed_below = {key for key in ignored.typed if any(key.startswith(f"{name}.") for name in at_fault)}
+        ignored.names |= at_fault | typed_below
     return None, problems
 
 
-def _to_reset(
-    found: Sequence[Problem], typed: Sequence[str], names: set[str], fixed: set[str]
+def _choose_resets(
+    problems: Sequence[Problem], typed: Sequence[str], reset_names: set[str], fixed: set[str]
 ) -> tuple[set[str], Mapping[str, Any] | None]:
-    """The names to reset, and the node with their values, None for what the choices alone give: typed settings that the
-    problems are about; else values that the problems name, whole groups, or all that was typed. `names` are reset
-    already, `fixed` to values that problems named."""
-    groups = {problem.where.partition(".")[0] for problem in found}
-    known = {each.where: each.value for each in found if each.value is not None and each.where not in fixed}
-    if at_fault := {key for problem in found for key in _settings_of(problem, typed)}:
+    """The names to reset, and the node with their new values (None: those that the choices alone give). Typed settings
+    that the problems are about come first; then values that the problems name, whole groups, or all that was typed.
+    `reset_names` are reset already; those in `fixed` got a value that a problem named."""
+    groups = {problem.where.partition(".")[0] for problem in problems}
+    named_values = {each.where: each.value for each in problems if each.value is not None and each.where not in fixed}
+    if at_fault := {key for problem in problems for key in _settings_of(problem, typed)}:
         return at_fault, None
-    if known:
-        return set(known), nested(known)
-    if at_fault := groups & _placeholders_node().keys() - names:
+    if named_values:
+        return set(named_values), nested(named_values)
+    if at_fault := groups & _placeholders_node().keys() - reset_names:
         return at_fault, _placeholders_node()
     return {key for key in typed if key.partition(".")[0] in groups} or set(typed), None
 
 
 def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
-    """Give the setting or group `key` the value that it has in `source`, or none."""
+    """Set the setting or group `key` to its value in `source`; remove it where `source` has none."""
     target: dict[str, Any] = node
     value: Any = source
     *above, last = key.split(".")
@@ -223,7 +223,7 @@ def _reset(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
         target.pop(last, None)
 
 
-def _problems(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
+def _try_build(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
     try:
         return from_node(RunSpec, node)
     except ValidationError as error:
@@ -231,9 +231,9 @@ def _problems(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
 
 
 def _settings_of(problem: Problem, typed: Sequence[str]) -> list[str]:
-    of_group = "." not in problem.where  # of its settings only one may be at fault
-    own = [key for key in typed if _related(problem.where, key) and not (of_group and key != problem.where)]
-    return own or [key for key in typed if key in problem.about]
+    is_group = "." not in problem.where  # of its settings only one may be at fault
+    related = [key for key in typed if _related(problem.where, key) and not (is_group and key != problem.where)]
+    return related or [key for key in typed if key in problem.about]
 
 
 def _related(one: str, other: str) -> bool:

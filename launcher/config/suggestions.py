@@ -1,5 +1,5 @@
-"""What to type in place of an argument that names no setting: a name of another project, one of ours in another place,
-or the nearest name that is known."""
+"""What to type in place of an argument that names no setting: the translation of another project's name, the same name
+in its right group, or the most similar known name."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from launcher.core.problems import Problem, nearest, short_repr, suggest, withou
 from launcher.spec.run import RunSpec
 
 LEAVE_OUT = "leave it out"
-LONGEST = 100  # characters of a value that is shown in a suggestion
+LONGEST = 100  # characters of a value; suggestions write VALUE for a longer one
 ALIKE = 0.65
-"""Least likeness of a name that is suggested."""
+"""Least similarity (`_likeness`, 0 to 1) of a name that is suggested."""
 CHOICE_OF_SETTING = {
     "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
 }  # fmt: skip
-"""Settings that tell which choice was meant where there is none."""
-_SAFE = re.compile(r"[\w@%+=:,./-]+")  # in every shell; zsh takes [...] for a pattern
+"""Setting -> the choice of its group that it implies where none is typed."""
+_SAFE = re.compile(r"[\w@%+=:,./-]+")  # needs no quotes in any shell; zsh takes [...] for a pattern
 
 
 @dataclass(frozen=True)
 class Suggestion:
     problem: Problem
     overrides: tuple[str, ...] = ()
-    """Arguments that can stand for the wrong one; empty where it takes a person to say."""
+    """Arguments that can replace the wrong one; empty where only the user can say what was meant."""
     certain: bool = False
-    """Whether these are what was meant, beyond doubt."""
+    """Whether `overrides` are beyond doubt what was meant."""
 
 
 @dataclass
 class Suggester:
-    """Suggestions for one run, as far as it is known: `node` is its settings without the unknown ones."""
+    """Suggestions for one run: `node` holds its settings as far as they are known, without the unknown arguments."""
 
     node: Mapping[str, Any]
     files: Mapping[str, Mapping[str, Path]]
@@ -53,7 +53,7 @@ class Suggester:
     missing_groups: Sequence[str] = ()
     """Groups whose choice is not known."""
     typed: Mapping[str, str] = field(default_factory=dict)
-    """All settings that are typed, whoever's names they are -> values."""
+    """Name -> value of every setting that is typed, in our names or those of other projects."""
 
     @cached_property
     def holders(self) -> dict[str, list[str]]:
@@ -63,105 +63,105 @@ class Suggester:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             fix = f"did you mean {option[0]}?" if option[0] != f"--{one.key}" else "not in this place; leave it out"
             return Suggestion(Problem(one.shown, "no such option", fix, "unknown-setting"))
-        ways = (self._of_others, self._other_group, self._nearest)
-        found = next((answer for way in ways if (answer := way(one))), None)
-        return found or self._answer(one, self._all(one))
+        attempts = (self._suggest_translation, self._suggest_same_leaf, self._suggest_nearest)
+        suggestion = next((answer for way in attempts if (answer := way(one))), None)
+        return suggestion or self._suggest(one, self._list_known(one))
 
     def named(self, problem: Problem, values: Mapping[str, str]) -> list[Problem]:
-        """The problem, or where it is about a name that was typed and that no setting has, what to type instead; also
-        of a value that another project has. `values` are those of all settings that were typed."""
-        below = [Unknown(key, value) for key, value in values.items() if f"{key}.".startswith(f"{problem.where}.")]
+        """The problem, replaced by suggestions where it is about a typed name that no setting has, or with a new fix
+        where the value is another project's. `values` maps each typed setting to its value."""
+        typed = [Unknown(key, value) for key, value in values.items() if f"{key}.".startswith(f"{problem.where}.")]
         if problem.code == "unknown-setting":
-            return [self.suggestion(one).problem for one in below] or [problem]
-        fix = next(filter(None, map(self._value_of_others, below)), "")
+            return [self.suggestion(one).problem for one in typed] or [problem]
+        fix = next(filter(None, map(self._translate_value, typed)), "")
         return [replace(problem, fix=fix) if fix else problem]
 
-    def _value_of_others(self, one: Unknown) -> str:
-        """What to type for a setting of ours with the value of another project: `model.dtype=bf16`."""
-        known = [each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ())]
-        words = convert(known[0], one.value, self.run_context()) if known else []
+    def _translate_value(self, one: Unknown) -> str:
+        """Fix for a setting of ours with another project's value, such as `model.dtype=bf16`; else empty."""
+        meanings = [each for each in table().meanings if each.ours == (one.plain,) and one.value in (each.values or ())]
+        words = convert(meanings[0], one.value, self.run_context()) if meanings else []
         return (
             f"use {shell_text(words)}" if words and words != [one.argument] and words[0].startswith(one.plain) else ""
         )
 
     # ---- names of other projects
 
-    def _of_others(self, one: Unknown) -> Suggestion | None:
+    def _suggest_translation(self, one: Unknown) -> Suggestion | None:
         name, meanings = table().find(one.plain if one.plain in table().named else one.plain.lower())
         is_ours = one.plain in self.holders and not self._has(one.plain)  # of another choice than this run's
         if name != one.plain and (name in self.holders or (is_ours and not any(map(self.fits, meanings)))):
             return None
-        return self._translated(one, name, meanings) if meanings else None
+        return self._suggest_meaning(one, name, meanings) if meanings else None
 
-    def _translated(self, one: Unknown, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
-        """The first meaning whose setting this run has; nothing where that is what was typed."""
+    def _suggest_meaning(self, one: Unknown, name: str, meanings: Sequence[Translation]) -> Suggestion | None:
+        """Suggest the first meaning whose setting this run has; None where that is what was typed."""
         meaning = next(filter(self.fits, meanings), meanings[0])
         words = convert(meaning, readable(one.value), self.run_context())
         if (meaning.ours[:1] == (one.plain,) and not meaning.instead) or words == [one.argument]:
             return None
-        got = self._whose(one, name)
+        got = self._describe_owner(one, name)
         if not words:
-            return self._answer(one, self._without_words(one, meaning, words), got)
-        meant = self._with_choices(words)
+            return self._suggest(one, self._advise_without_words(one, meaning, words), got)
+        meant = self._replace_unknown_choices(words)
         lacking = self.lacking(meant)
         if lacking and lacking.partition(".")[0] not in self.missing_groups:
-            return self._answer(one, self._of_choices(lacking, one.value), got)
+            return self._suggest(one, self._point_to_choices(lacking, one.value), got)
         if meant != words and is_complete(meant):
-            return self._answer(one, f"did you mean {shell_text(meant)}?", got, () if lacking else meant)
-        of_choices = f"of {lacking.partition('.')[0]}={shown(self.holders.get(lacking, ()))}" * bool(lacking)
-        note = "; ".join(filter(None, (meaning.note, of_choices)))
+            return self._suggest(one, f"did you mean {shell_text(meant)}?", got, () if lacking else meant)
+        choices_note = f"of {lacking.partition('.')[0]}={shown(self.holders.get(lacking, ()))}" * bool(lacking)
+        note = "; ".join(filter(None, (meaning.note, choices_note)))
         is_typed = not lacking and is_complete(meant) and "{}" in (meaning.use or "{}")  # others are examples
         fix = f"use {shell_text(meant)} ({note})" if note else f"use {shell_text(meant)}"
-        return self._answer(one, fix, got, meant if is_typed else (), certain=meant == words)
+        return self._suggest(one, fix, got, meant if is_typed else (), certain=meant == words)
 
-    def _whose(self, one: Unknown, name: str) -> str:
+    def _describe_owner(self, one: Unknown, name: str) -> str:
         """`is TRL's name`; empty for a name of ours or of no project in particular."""
         owner = "" if name in self.holders else table().owner(name)
-        of = "" if name in (one.plain, one.plain.lower()) else f"{name} "
-        return f"{of}is {owner}'s name" if owner else ""
+        full_name = "" if name in (one.plain, one.plain.lower()) else f"{name} "
+        return f"{full_name}is {owner}'s name" if owner else ""
 
-    def _without_words(self, one: Unknown, meaning: Translation, words: list[str] | None) -> str:
-        """What to do where the value has no counterpart."""
+    def _advise_without_words(self, one: Unknown, meaning: Translation, words: list[str] | None) -> str:
+        """What to do where the value has no counterpart here, or is off (`words` is then empty)."""
         if words is not None:  # off, which it is here anyway; a reason holds then too, an advice what to use does not
             return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
         if meaning.instead:
             return meaning.instead
         if lacking := self.lacking(meaning.ours[:1]):
-            return self._of_choices(lacking, one.value)
+            return self._point_to_choices(lacking, one.value)
         return f"use {meaning.ours[0]}=VALUE"
 
-    def _with_choices(self, words: Sequence[str]) -> list[str]:
-        """The words with choices that there are."""
-        found = list[str]()
+    def _replace_unknown_choices(self, words: Sequence[str]) -> list[str]:
+        """The words; a choice that does not exist is replaced by the nearest one, or by a placeholder."""
+        replaced = list[str]()
         for word in words:
             group, _, choice = word.partition("=")
             if group not in self.files or choice in self.files[group]:
-                found.append(word)
+                replaced.append(word)
             elif near := nearest(choice, list(self.files[group])):
-                found.append(f"{group}={near}")
+                replaced.append(f"{group}={near}")
             else:
-                found += ["data=files", "data.train_files=FILE"] if group == "data" else [f"{group}=CHOICE"]
-        return found
+                replaced += ["data=files", "data.train_files=FILE"] if group == "data" else [f"{group}=CHOICE"]
+        return replaced
 
     def lacking(self, words: Sequence[str]) -> str:
-        """The first setting of these words that the run has not, with the choices that are among the words."""
+        """The first setting of these words that the run lacks and that no choice among the words brings; else empty."""
         names = [word.partition("=")[0] for word in words]
-        return next((name for name in names if name.partition(".")[0] not in names and not self._is_there(name)), "")
+        return next((name for name in names if name.partition(".")[0] not in names and not self._surely_has(name)), "")
 
-    def _is_there(self, name: str) -> bool:
-        """Whether the run has a setting or group, whatever is chosen where nothing is."""
+    def _surely_has(self, name: str) -> bool:
+        """Whether the run has a setting or group, whichever choice is made in a group that has none yet."""
         top = name.partition(".")[0]
         if top in self.missing_groups:
             return set(self.holders.get(name, ())) == set(self.files[top])
         return "." not in name or has_setting(self.node, name)
 
     def fits(self, meaning: Translation) -> bool:
-        """Whether the run has the setting, or gets it by the choice that is typed with it."""
+        """Whether the run has the meaning's setting, or gets it by the choice that is typed with it."""
         name = next(iter(meaning.ours), "")
         return "." not in name or f"{name.partition('.')[0]}=" in meaning.use or has_setting(self.node, name)
 
     def run_context(self) -> RunContext:
-        """What is known of the run for all that is typed."""
+        """What conversions need to know: all that is typed, and processes, GPUs and steps of the run."""
         hardware = self.node.get("hardware") or {}
         gpus = _count(hardware.get("n_gpus_per_node"))
         given = {self._full_name(key): value for key, value in self.typed.items()}
@@ -175,70 +175,70 @@ class Suggester:
         )
 
     def _full_name(self, key: str) -> str:
-        """Of a name that is typed in part, or below something else: `max_steps` for `trainer.max_steps`."""
+        """The table's name for one typed in part, or below another section: `max_steps` for `trainer.max_steps`."""
         plain = key.lower()
         name, meanings = table().find(plain)
         return name if meanings and plain not in self.holders else plain
 
     # ---- names of ours
 
-    def _other_group(self, one: Unknown) -> Suggestion | None:
-        """A setting with the same last name: of this run, where only its group is missing or wrong; or of another
-        choice."""
+    def _suggest_same_leaf(self, one: Unknown) -> Suggestion | None:
+        """Suggest a setting with the same last name: one of this run, where only the group is missing or wrong, or one
+        of another choice."""
         place, _, leaf = one.plain.rpartition(".")
-        same = [name for name in self.holders if name.rpartition(".")[2] == leaf.lower()]
-        if one.plain in same and not self._has(one.plain):
-            return self._answer(one, self._of_choices(one.plain, one.value))
+        same_leaf = [name for name in self.holders if name.rpartition(".")[2] == leaf.lower()]
+        if one.plain in same_leaf and not self._has(one.plain):
+            return self._suggest(one, self._point_to_choices(one.plain, one.value))
         top = place.partition(".")[0]
-        same.sort(key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
+        same_leaf.sort(key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
         groups = (*self.files, *PLAIN)
-        if here := next(filter(self._has, same), ""):
-            got = "arguments have no dashes" if one.dashes and one.plain == here else ""
+        if setting := next(filter(self._has, same_leaf), ""):
+            got = "arguments have no dashes" if one.dashes and one.plain == setting else ""
             is_group = place in ("", *groups, *SECTIONS) or has_setting(self.node, place)
             if not is_group and not nearest(place, groups, cutoff=0.75):  # below something else, such as validation
-                return self._answer(one, f"did you mean {here}?")
-            words = [f"{here}={readable(one.value)}"]
-            return self._answer(one, f"use {shell_text(words)}", got, words, certain=True)
-        if not same or len(leaf) < 3 or nearest(leaf, self._last_names(top), cutoff=0.85):
+                return self._suggest(one, f"did you mean {setting}?")
+            words = [f"{setting}={readable(one.value)}"]
+            return self._suggest(one, f"use {shell_text(words)}", got, words, certain=True)
+        if not same_leaf or len(leaf) < 3 or nearest(leaf, self._leaf_names(top), cutoff=0.85):
             return None
-        return self._answer(one, self._of_choices(same[0], one.value))
+        return self._suggest(one, self._point_to_choices(same_leaf[0], one.value))
 
-    def _last_names(self, group: str) -> list[str]:
-        """Of the settings of a group in this run."""
+    def _leaf_names(self, group: str) -> list[str]:
+        """Last parts of the names of a group's settings in this run."""
         return [name.rpartition(".")[2] for name in self.holders if name.startswith(f"{group}.") and self._has(name)]
 
-    def _of_choices(self, name: str, value: str) -> str:
-        """What to do about a setting of other choices than those of the run."""
+    def _point_to_choices(self, name: str, value: str) -> str:
+        """What to do about a setting that only other choices of its group have."""
         if choice := CHOICE_OF_SETTING.get(name):
             return f"use {shell_text([choice, f'{name}={readable(value)}'])}"
         fix = f"{name} is a setting of {name.partition('.')[0]}={shown(self.holders[name])}"
         return f"leave it out, as {fix}" if is_off(value) else fix
 
-    def _nearest(self, one: Unknown) -> Suggestion | None:
-        """The most alike group, setting of this run, or name of others."""
+    def _suggest_nearest(self, one: Unknown) -> Suggestion | None:
+        """Suggest the most similar group, setting of this run, or name of another project."""
         groups = list(self.files)
         near = nearest(one.plain, groups, cutoff=0.75) if "." not in one.plain else None
         if group := one.plain if one.plain in groups else near:
-            words = self._with_choices([f"{group}={one.value}"])
+            words = self._replace_unknown_choices([f"{group}={one.value}"])
             got = "arguments have no dashes" if one.plain == group else ""
-            return self._answer(one, f"did you mean {shell_text(words)}?", got, words)
+            return self._suggest(one, f"did you mean {shell_text(words)}?", got, words)
         likeness = {name: _likeness(one.plain.lower(), name) for name in self.holders if self._has(name)}
         setting = max(likeness, key=lambda name: likeness[name])
         leaf = one.plain.lower().rpartition(".")[2]
-        theirs = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
-        if theirs and theirs[0] != leaf and 0.95 * _ratio(leaf, theirs[0]) > likeness[setting]:  # ours come first
-            found = self._translated(one, theirs[0], table().named[theirs[0]])
+        others = get_close_matches(leaf, list(table().named), n=1, cutoff=0.85)
+        if others and others[0] != leaf and 0.95 * _ratio(leaf, others[0]) > likeness[setting]:  # ours come first
+            found = self._suggest_meaning(one, others[0], table().named[others[0]])
             if found and (found.problem.fix != LEAVE_OUT or likeness[setting] < ALIKE):
-                return self._answer(one, f"did you mean {theirs[0]}? {found.problem.fix}", "", found.overrides)
+                return self._suggest(one, f"did you mean {others[0]}? {found.problem.fix}", "", found.overrides)
         words = [f"{setting}={readable(one.value)}"]
         is_near = likeness[setting] >= ALIKE
-        return self._answer(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
+        return self._suggest(one, f"did you mean {shell_text(words)}?", "", words) if is_near else None
 
     def _has(self, name: str) -> bool:
         """Whether the run has a setting, or may have it."""
         return name.partition(".")[0] in self.missing_groups or has_setting(self.node, name)
 
-    def _answer(
+    def _suggest(
         self, one: Unknown, fix: str, got: str = "", words: Iterable[str] = (), *, certain: bool = False
     ) -> Suggestion:
         top, _, rest = one.key.partition(".")
@@ -250,8 +250,8 @@ class Suggester:
         problem = Problem(one.shown, got or f"no group or setting {short_repr(top)}", fix, "unknown-setting")
         return Suggestion(problem, tuple(words), certain)
 
-    def _all(self, one: Unknown) -> str:
-        """All that there is at the place of a name."""
+    def _list_known(self, one: Unknown) -> str:
+        """The fix that lists what may stand in place of a name."""
         top, _, rest = one.plain.partition(".")
         if rest and top in self.missing_groups:
             return suggest("", [name.partition(".")[2] for name in self.holders if name.startswith(f"{top}.")])
@@ -261,49 +261,49 @@ class Suggester:
 
 
 def words_of_others(name: str, value: str) -> list[str]:
-    """What to type for a name of another project and its value, as far as that is known without a run."""
+    """What to type for a name of another project and its value; empty where that cannot be told without a run."""
     meanings = table().named.get(name, ())
-    found = (convert(meaning, readable(value), RunContext()) or [] for meaning in meanings)
-    return next((words for words in found if words and is_complete(words)), [])
+    candidates = (convert(meaning, readable(value), RunContext()) or [] for meaning in meanings)
+    return next((words for words in candidates if words and is_complete(words)), [])
 
 
 def suggest_choice(group: str, choice: str, choices: Sequence[str]) -> Suggestion:
-    """For a choice that its config group does not have."""
+    """The suggestion for a choice that its config group does not have."""
     name = choice.lower().replace("-", "_")
     got = f"no choice {short_repr(choice)}"
-    if other := table().absent.get(group, {}).get(name):
-        return Suggestion(Problem(group, got, other, "unknown-choice"))
-    last = without_style(choice.rpartition("/")[2])
-    same = next((each for each in choices if without_style(each) == last), None)
-    near = same or nearest(choice, choices)
+    if advice := table().absent.get(group, {}).get(name):
+        return Suggestion(Problem(group, got, advice, "unknown-choice"))
+    last_part = without_style(choice.rpartition("/")[2])
+    same_name = next((each for each in choices if without_style(each) == last_part), None)
+    near = same_name or nearest(choice, choices)
     if address := HUB_ADDRESS.match(choice):
         words, fix = [f"{group}={address[1]}"], f"use {group}={address[1]}"
-    elif not same and (theirs := table().choices.get(group, {}).get(name)):
-        words, fix = theirs.split(), f"use {theirs}"
+    elif not same_name and (replacement := table().choices.get(group, {}).get(name)):
+        words, fix = replacement.split(), f"use {replacement}"
     elif near:
         words, fix = [f"{group}={near}"], f"did you mean {group}={near}?"
     else:
         words, fix = [], suggest("", choices)
-    certain = bool(same) or bool(near and abs(len(choice) - len(near)) < 2 and _ratio(choice, near) >= 0.75)
+    certain = bool(same_name) or bool(near and abs(len(choice) - len(near)) < 2 and _ratio(choice, near) >= 0.75)
     typed = () if address or not is_complete(words) else tuple(words)
     return Suggestion(Problem(group, got, fix, "unknown-choice"), typed, certain)
 
 
 def _likeness(typed: str, name: str) -> float:
-    """How alike a name that was typed and one of ours are, up to 1; the last names, or all of them. A name in the same
-    group comes before others, and so does one that begins so."""
-    (place, _, leaf), (own_place, _, own) = typed.rpartition("."), name.rpartition(".")
+    """Similarity of a typed name and one of ours, 0 to 1, by their last parts or by the whole names. A name of the same
+    group ranks before others, and so does one that begins with what was typed."""
+    (place, _, leaf), (own_place, _, own_leaf) = typed.rpartition("."), name.rpartition(".")
     if not place and "." not in name:
         return _ratio(typed, name)
-    begins = place == own_place and len(leaf) > 2 and own.startswith(leaf)
-    of_leaf = max(0.9 if begins else 0, _ratio(leaf, own))
+    is_prefix = place == own_place and len(leaf) > 2 and own_leaf.startswith(leaf)
+    leaf_likeness = max(0.9 if is_prefix else 0, _ratio(leaf, own_leaf))
     if not place or own_place == place or own_place.startswith(f"{place}."):
-        return of_leaf
-    return 0.95 * max(of_leaf, _ratio(typed, name))
+        return leaf_likeness
+    return 0.95 * max(leaf_likeness, _ratio(typed, name))
 
 
 def _ratio(one: str, other: str) -> float:
-    """How alike two names are, up to 1; letters that changed places make no difference."""
+    """Similarity of two names, 0 to 1 (difflib); 1 also where the same letters stand in another order."""
     one, other = without_style(one), without_style(other)
     return 1.0 if sorted(one) == sorted(other) else SequenceMatcher(None, one, other).ratio()
 
@@ -317,14 +317,14 @@ def _count(value: Any, otherwise: int = 0) -> int:
 
 
 def readable(value: str) -> str:
-    """A value as Hydra reads it: quoted where it is no plain name, number or list."""
+    """A value as Hydra can read it: quoted unless it is a plain name, a number or a list."""
     if not value or value[0] in "'\"[{" or re.fullmatch(r"[\w.+/:%@-]*", value, re.ASCII):
         return value
     return value if set(value) & set('"\\${}') else quoted(value)
 
 
 def shell_text(words: Iterable[str]) -> str:
-    """As they are typed in a shell."""
+    """The words as they are typed in a shell; values longer than LONGEST are written VALUE."""
     pairs = [word.partition("=") for word in words]
     short = [f"{key}{equals}{value if len(value) <= LONGEST else 'VALUE'}" for key, equals, value in pairs]
     return " ".join(word if _SAFE.fullmatch(word) else shlex.quote(word) for word in short)

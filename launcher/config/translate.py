@@ -1,11 +1,11 @@
 """Arguments in the names of an engine's own project: with engine=verl, `actor_rollout_ref.rollout.n=5` is taken as
 `sampler.n=5`.
 
-The table of names says what stands for what; an older key is looked up by its name of today. Choices that the arguments
-make are added where none is typed. What has no counterpart here is passed on in `engine.extra`, by today's name; what
-is so here anyway is left out, with a note. What is known not to work stays as it was typed: diagnosing says what to
-type. Loaded where the arguments do not make a run as they are; `translated` is None where the chosen engine has no
-names of its own, or none of them is typed.
+The table of names says what each name stands for; an older key is looked up by today's name. Choices that the arguments
+imply are added where none is typed. What has no counterpart here is passed on in `engine.extra`, by today's name; what
+already holds here is left out, with a note. What is known not to work stays as it was typed: diagnosing says what to
+type. This module is loaded only where the arguments do not make a run as they are; `translated` is None where the
+chosen engine has no names of its own, or none of them is typed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from launcher.spec.algorithm import Algorithm, Kind
 from launcher.spec.engine import Engine, OtherNames
 
 EXTRA = "engine.extra"
-"""The setting of what is passed on; among the words of the table it stands for the argument as it was typed."""
+"""The setting that passes arguments on; in the table of names it stands for the argument as it was typed."""
 UNKNOWN = "?"
 """In the table: a value that stands for nothing here."""
 OFF = "it is off here, too"
@@ -44,10 +44,10 @@ class Taken:
 
     typed: SourcedOverride
     words: tuple[str, ...]
-    """Empty where it is left out."""
+    """Our arguments, and EXTRA where it is passed on; empty where it is left out."""
     project: str
     note: str = ""
-    """Why it is left out, or what else is to be known."""
+    """Why it is left out, or the name by which it is passed on."""
 
     @property
     def ours(self) -> list[str]:
@@ -78,7 +78,7 @@ class Translated:
     problems: tuple[Problem, ...] = ()
 
     def named(self, problem: Problem) -> Problem:
-        """The problem, with what was typed for the setting that it is about."""
+        """The problem, with the argument that was typed for its setting."""
         for each in self.taken:
             if problem.where in map(key_of, each.ours) and each.typed.text not in each.words:
                 return replace(problem, got=f"{problem.got} (typed as {shortened(each.typed.text)})")
@@ -107,28 +107,28 @@ class _Translator:
 
     def translate(self) -> Translated | None:
         self.holders = holders(self.files)
-        self.given = {self._name(each): each.value for each in self.typed}
-        of_others = self._foreign_words()
-        if not of_others:
+        self.given = {self._current_name(each): each.value for each in self.typed}
+        others = self._find_other_names()
+        if not others:
             return None
-        named = [each for each in self.typed if each in of_others or ("." in each.key and self._meanings(each.key))]
+        named = [each for each in self.typed if each in others or ("." in each.key and self._meanings(each.key))]
         derived = self._derived_choices(named)
-        self.suggester = self._suggester([each for each in self.typed if each not in of_others], derived)
-        taken = {each: found for each in named if (found := self._take(each, each in of_others))}
+        self.suggester = self._suggester([each for each in self.typed if each not in others], derived)
+        taken = {each: found for each in named if (found := self._translate_argument(each, each in others))}
         for word, source in derived.values():
             if source in taken and word not in taken[source].words:
                 taken[source] = replace(taken[source], words=(word, *taken[source].words))
-        return self._in_order(taken)
+        return self._build_request(taken)
 
     def _suggester(self, ours: Sequence[SourcedOverride], derived: Mapping[str, tuple[str, object]]) -> Suggester:
-        """Of the run that our arguments and these choices make."""
+        """Suggestions for the run that our arguments and these choices make."""
         more = [SourcedOverride(word, word) for word, _ in derived.values()]
         node = compose_chosen(read_arguments([*ours, *more], self.files), self.by.config_dir).node
         return Suggester(node, self.files, [group for group in self.files if group not in node], self.given)
 
-    def _foreign_words(self) -> list[SourcedOverride]:
-        """The arguments by names of the engine's project: those of the table, keys that it has, or that begin as its
-        keys do."""
+    def _find_other_names(self) -> list[SourcedOverride]:
+        """The arguments in names of the engine's project: names of the table, keys of the project, and keys in one of
+        its sections."""
         ours = {*self.files, *PLAIN}
         sections = {_section(name) for each in table().meanings for name in each.names.get(self.names.project, ())}
         others = [each for each in self.typed if each.key not in (*self.holders, *ours)]
@@ -142,62 +142,62 @@ class _Translator:
         return tuple(each for each in table().named.get(key, ()) if key in each.names.get(self.names.project, ()))
 
     def _meaning_of(self, key: str) -> Translation | None:
-        """The first meaning of a key, or of the mapping that it is in."""
+        """The first meaning of a key, or of the mapping that the key is in."""
         return next(iter(self._meanings(key) or self._meanings(key.rpartition(".")[0])), None)
 
-    def _name(self, typed: SourcedOverride) -> str:
-        """The name to look up: today's, of a key of an older version."""
+    def _current_name(self, typed: SourcedOverride) -> str:
+        """The name to look up: for a key of an older version, today's name."""
         ours = typed.key in self.holders or self._meanings(typed.key)
         return typed.key if ours else self.names.todays_name(typed.key)
 
     # ---- choices
 
     def _derived_choices(self, named: Sequence[SourcedOverride]) -> dict[str, tuple[str, SourcedOverride]]:
-        """The words for choices that these arguments make, and the argument, of each group of which none is typed."""
-        found, context = dict[str, tuple[str, SourcedOverride]](), RunContext(self.given)
+        """Group -> the choice that these arguments imply and the argument, for groups of which none is typed."""
+        derived, context = dict[str, tuple[str, SourcedOverride]](), RunContext(self.given)
         for each in named:
-            meaning = self._meaning_of(self._name(each))
+            meaning = self._meaning_of(self._current_name(each))
             for word in (self._words(meaning, each, context) if meaning else None) or ():
                 group, _, choice = word.partition("=")
                 if group not in self.chosen and choice in self.files.get(group, ()):
-                    found.setdefault(group, (word, each))
-        estimator = next((each for each in named if self._name(each) == "algorithm.adv_estimator"), None)
+                    derived.setdefault(group, (word, each))
+        estimator = next((each for each in named if self._current_name(each) == "algorithm.adv_estimator"), None)
         has_settings = any(name.startswith("reward.") and name in self.holders for name in self.given)
         if estimator and "data.train_files" in self.given and "reward" not in self.chosen and not has_settings:
-            found.setdefault("reward", ("reward=auto", estimator))  # as verl scores: by each row's data_source
-        return found
+            derived.setdefault("reward", ("reward=auto", estimator))  # as verl scores: by each row's data_source
+        return derived
 
-    def _makes_way(self, word: str, words: Sequence[str], typed: SourcedOverride) -> bool:
-        """Whether a choice that follows from `typed` makes way for the chosen one: the same, or a kind of it."""
+    def _overruled(self, word: str, words: Sequence[str], typed: SourcedOverride) -> bool:
+        """Whether the choice `word` that follows from `typed` yields to the chosen one: the same or a subclass."""
         group, _, choice = word.partition("=")
         chosen = self.chosen.get(group)
         if chosen is None or not {choice, chosen.value} <= {*self.files[group]}:
             return False
-        of_recipe = chosen.source != "command line" and typed.source == "command line"
-        if chosen.value == choice or of_recipe or any(each.startswith(f"{group}.") for each in words):
+        overrides_recipe = chosen.source != "command line" and typed.source == "command line"
+        if chosen.value == choice or overrides_recipe or any(each.startswith(f"{group}.") for each in words):
             return chosen.value == choice
         return issubclass(*(class_of(group, self.files[group][each]) for each in (chosen.value, choice)))
 
     # ---- single arguments
 
-    def _take(self, typed: SourcedOverride, of_others: bool) -> Taken | None:
-        """What it is taken as; None where it stays as it is."""
-        if not of_others and is_unset(typed.value):
+    def _translate_argument(self, typed: SourcedOverride, is_other_name: bool) -> Taken | None:
+        """What an argument is taken as; None where it stays as it is."""
+        if not is_other_name and is_unset(typed.value):
             return None
-        if _section(typed.key) not in self.suggester.missing_groups:  # then also `algorithm.lam` of GRPO
-            of_others = of_others or not has_setting(self.suggester.node, typed.key)
-        project, meanings = self.names.project, self._meanings(self._name(typed))
-        passed_on = Taken(typed, (EXTRA,), project) if of_others else None
+        if _section(typed.key) not in self.suggester.missing_groups:  # then `algorithm.lam` of GRPO is one, too
+            is_other_name = is_other_name or not has_setting(self.suggester.node, typed.key)
+        project, meanings = self.names.project, self._meanings(self._current_name(typed))
+        passed_on = Taken(typed, (EXTRA,), project) if is_other_name else None
         if typed.text.startswith("~"):
             return passed_on
         if not meanings:
-            inner = self._words_in_mapping(self._name(typed), typed)
-            return Taken(typed, tuple(inner), project) if inner else passed_on
+            inner_words = self._words_in_mapping(self._current_name(typed), typed)
+            return Taken(typed, tuple(inner_words), project) if inner_words else passed_on
         meaning = next(filter(self.suggester.fits, meanings), meanings[0])
         words = self._words_in_run(meaning, typed)
         if words is None:
             return None if meaning.tells_verl(typed.value) else passed_on
-        if not words and self._is_unsaid(meaning, typed.value):
+        if not words and self._engine_needs_value(meaning, typed.value):
             return passed_on
         if not words:
             note = _why_left_out(meaning, typed.value, self.suggester.run_context())
@@ -206,14 +206,14 @@ class _Translator:
         return None if is_same else Taken(typed, tuple(words), project)
 
     def _words_in_run(self, meaning: Translation, typed: SourcedOverride) -> list[str] | None:
-        """The words; None where they cannot be typed as they are, or set what the run has not."""
+        """The words for an argument; None where they are incomplete, or set something that the run does not have."""
         words = self._words(meaning, typed, self.suggester.run_context())
         if words is None or not is_complete(words) or self.suggester.lacking([each for each in words if each != EXTRA]):
             return None
-        return [word for word in words if not self._makes_way(word, words, typed)]
+        return [word for word in words if not self._overruled(word, words, typed)]
 
-    def _is_unsaid(self, meaning: Translation, value: str) -> bool:
-        """Whether a value that has no words here says something to the engine."""
+    def _engine_needs_value(self, meaning: Translation, value: str) -> bool:
+        """Whether a value without a counterpart here still means something to the engine."""
         if meaning.tells_verl(value):
             return False
         return is_unset(value) or not meaning.ours or not (is_off(value) or self.suggester.fits(meaning))
@@ -226,7 +226,7 @@ class _Translator:
             return []
         if not has_setting(self.suggester.node, f"{meaning.ours[0]}.{inner}"):
             return []
-        words = [word for word in meaning.use.split() if "{}" not in word and not self._makes_way(word, (), typed)]
+        words = [word for word in meaning.use.split() if "{}" not in word and not self._overruled(word, (), typed)]
         return [*words, f"{meaning.ours[0]}.{inner}={readable(typed.value)}"]
 
     def _words(self, meaning: Translation, typed: SourcedOverride, known: RunContext) -> list[str] | None:
@@ -241,40 +241,40 @@ class _Translator:
 
     # ---- all of them
 
-    def _in_order(self, taken: Mapping[SourcedOverride, Taken]) -> Translated:
-        """The request with our words in place of of_others, and what is passed on in one setting."""
-        passed = [word for word, each in taken.items() if EXTRA in each.words]
-        arguments, problems = self.names.pass_on([word.text for word in passed], self._data(), self.given)
-        today = dict(zip(passed, arguments, strict=True))
+    def _build_request(self, taken: Mapping[SourcedOverride, Taken]) -> Translated:
+        """The request with our words in place of the project's, and all that is passed on in one `engine.extra`."""
+        passed_on = [word for word, each in taken.items() if EXTRA in each.words]
+        arguments, problems = self.names.pass_on([word.text for word in passed_on], self._data_kind(), self.given)
+        todays_arguments = dict(zip(passed_on, arguments, strict=True))
         words, extra, reported = list[SourcedOverride](), list[str](), list[Taken]()
         for word in self.by.overrides:
             if word not in taken:
-                given = listed(word.text) if passed and key_of(word.text) == EXTRA else None
-                if given is None:
+                given_extra = listed(word.text) if passed_on and key_of(word.text) == EXTRA else None
+                if given_extra is None:
                     words.append(word)
                 else:
-                    extra += given
+                    extra += given_extra
                 continue
             ours = taken[word].ours
-            words = [other for other in words if other.text not in ours]  # the later one says where it is from
+            words = [other for other in words if other.text not in ours]  # of equal words the last one keeps its source
             words += [replace(word, text=text) for text in ours]
-            if word not in today:
+            if word not in todays_arguments:
                 reported.append(taken[word])
-            elif argument := today[word]:
+            elif argument := todays_arguments[word]:
                 extra.append(argument)
                 reported.append(taken[word].passed_on_as(argument))
         if extra:
-            where = ", ".join([passed[0].where, "..."][: len(passed)])
-            words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed[-1].source))
+            where = ", ".join([passed_on[0].where, "..."][: len(passed_on)])
+            words.append(SourcedOverride(f"{EXTRA}={literal(extra)}", where, passed_on[-1].source))
         return Translated(replace(self.by, overrides=last_choices(words)), tuple(reported), tuple(problems))
 
-    def _data(self) -> Kind:
-        """What the chosen algorithm learns from."""
+    def _data_kind(self) -> Kind:
+        """The kind of rows that the chosen algorithm learns from."""
         noun: type = Algorithm
         target = (self.suggester.node.get("algorithm") or {}).get(TARGET)
-        found = locate(str(target), noun) if target else noun
-        assert issubclass(found, Algorithm)
-        return found.data
+        cls = locate(str(target), noun) if target else noun
+        assert issubclass(cls, Algorithm)
+        return cls.data
 
 
 def _section(key: str) -> str:
