@@ -1,4 +1,4 @@
-"""Choices and settings -> one node, by Hydra's rules."""
+"""Choices and settings -> one node (nested dicts), by Hydra's rules."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from launcher.core.files import conf_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
 PLACEHOLDERS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
-"""Choices that need no settings, for groups without a default: what else is wrong is looked for with them."""
-_FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
+"""Choices that need no settings, for groups without a default: with them a run can be checked for other problems."""
+_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
 
 def choices(extra: Path | None = None) -> dict[str, dict[str, Path]]:
-    """Every config group with the files of its choices, of each the first folder that has it, as Hydra searches them.
-    A folder of `extra` that is no group of ours is something else's."""
-    found: dict[str, dict[str, Path]] = {}
+    """Config group -> choice -> file: our folder's, else that of `extra`, in the order in which Hydra searches them.
+    Folders of `extra` that are not named as one of our groups are ignored."""
+    choice_files: dict[str, dict[str, Path]] = {}
     for file in sorted(conf_dir().glob("*/*.yaml")):
-        found.setdefault(file.parent.name, {})[file.stem] = file
+        choice_files.setdefault(file.parent.name, {})[file.stem] = file
     for file in sorted(extra.glob("*/*.yaml")) if extra else ():
-        if file.parent.name in found:
-            found[file.parent.name].setdefault(file.stem, file)
-    return found
+        if file.parent.name in choice_files:
+            choice_files[file.parent.name].setdefault(file.stem, file)
+    return choice_files
 
 
 def groups(extra: Path | None = None) -> dict[str, list[str]]:
@@ -53,26 +53,26 @@ def _folders(config_dir: Path | None) -> list[Path]:
 
 @dataclass
 class Composed:
-    """A run as far as Hydra makes it."""
+    """A run as Hydra composed it, before its classes are built."""
 
     node: dict[str, Any]
     values: list[Override]
-    """Those that could be applied."""
+    """The overrides that could be applied."""
     problems: list[Problem]
     files: tuple[tuple[Path, str], ...] = ()
     """The config files in the order in which they are merged (a later one wins), and the place of the run that each is
     put at: `reward.parts.gsm8k`; empty for the run itself."""
     derived: frozenset[str] = frozenset()
-    """Settings that nobody gave, and that are fitted to the others."""
+    """Settings that were not given, and that are derived from the others."""
 
 
 def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
-    """The run that the arguments make. Choices whose files cannot be read are taken out of them, and named."""
+    """The run that the arguments make. Choices whose files cannot be read are removed from them and reported."""
     try:
         return _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems as error:
-        found = error.problems
-    problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in found}
+        first_problems = error.problems
+    problems, at_fault = list[Problem](), {problem.where.partition(".")[0] for problem in first_problems}
     if not at_fault <= {*arguments.choices}:
         at_fault.clear()
         for key, choice in arguments.choices.items():
@@ -87,8 +87,8 @@ def compose_chosen(arguments: Arguments, config_dir: Path | None) -> Composed:
     try:
         composed = _compose_values(arguments.choices, arguments.values, config_dir)
     except Problems:
-        return Composed({}, [], found)
-    return replace(composed, problems=[*(problems or found), *composed.problems])
+        return Composed({}, [], first_problems)
+    return replace(composed, problems=[*(problems or first_problems), *composed.problems])
 
 
 def placeholders() -> dict[str, Override]:
@@ -99,54 +99,54 @@ def compose_run(chosen: Mapping[str, Override], values: Sequence[Override], conf
     """The run of these choices and values. Raises `Problems` where a config file is at fault."""
     try:
         return _composed(chosen, values, config_dir)
-    except _FAULTS as error:
-        raise Problems(_config_fault(error)) from error
+    except _ERRORS as error:
+        raise Problems(_file_problem(error)) from error
 
 
 def _compose_values(chosen: Mapping[str, Override], values: list[Override], config_dir: Path | None) -> Composed:
-    """The same with a problem for each value that Hydra cannot apply."""
+    """As `compose_run`, but a value that Hydra cannot apply becomes a problem."""
     if values:
-        with suppress(Problems, *_FAULTS):  # a config file or some value is at fault
+        with suppress(Problems, *_ERRORS):  # a config file or some value is at fault
             return _composed(chosen, values, config_dir)
     base = compose_run(chosen, [], config_dir)
-    problems, good = list[Problem](), list[Override]()
-    waiting = [values] if values else []
-    while waiting:  # halved until one stands alone: few are at fault
-        some = waiting.pop()
+    problems, applied = list[Problem](), list[Override]()
+    queue = [values] if values else []
+    while queue:  # bisect: usually few values are at fault
+        part = queue.pop()
         try:
-            _composed(chosen, [*good, *some], config_dir)
-            good += some
-        except (Problems, *_FAULTS) as error:
-            if len(some) > 1:
-                half = len(some) // 2
-                waiting += [some[half:], some[:half]]
+            _composed(chosen, [*applied, *part], config_dir)
+            applied += part
+        except (Problems, *_ERRORS) as error:
+            if len(part) > 1:
+                half = len(part) // 2
+                queue += [part[half:], part[:half]]
             else:
-                problems += error.problems if isinstance(error, Problems) else [_fault(error, some[0])]
-    return replace(_composed(chosen, good, config_dir) if good else base, problems=problems)
+                problems += error.problems if isinstance(error, Problems) else [_value_problem(error, part[0])]
+    return replace(_composed(chosen, applied, config_dir) if applied else base, problems=problems)
 
 
 def _composed(chosen: Mapping[str, Override], values: Sequence[Override], config_dir: Path | None) -> Composed:
-    """Raises `Problems` and `_FAULTS`."""
+    """The run of these choices and values. Raises `Problems` and `_ERRORS`."""
     choices_of_run = defaults_choices(conf_dir() / "run.yaml").items()
     unset = [group for group, choice in choices_of_run if not choice and group not in (*chosen, "_self_")]
-    also = chosen_also(chosen, config_dir) if unset else set()
-    excluded = [parse(f"~{group}") for group in sorted({*unset} - also)]
+    implied = chosen_also(chosen, config_dir) if unset else set()
+    excluded = [parse(f"~{group}") for group in sorted({*unset} - implied)]
     overrides = [*excluded, *chosen.values(), *values]
-    made = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
-    node = sources.resolved(made.config)
-    files = tuple((config_file(name, config_dir), place) for name, place in made.files)
+    composed = composition.compose(_folders(config_dir), "run", overrides, sources.check_file)
+    node = sources.resolved(composed.config)
+    files = tuple((config_file(name, config_dir), place) for name, place in composed.files)
     return Composed(node, [*values], [], files, defaults.derive(node))
 
 
 def chosen_also(chosen: Mapping[str, Override], config_dir: Path | None) -> set[str]:
-    """Groups of which the files of these choices make a choice for the run."""
+    """Groups for which the files of these choices choose, by entries with `@_global_`."""
     names = [f"{group}/{each.value()}" for group, each in chosen.items()]
     files = [path for name in names for folder in _folders(config_dir) if (path := folder / f"{name}.yaml").is_file()]
     return {entry.rpartition(".")[2] for path in files for entry in defaults_choices(path) if "@_global_." in entry}
 
 
-def _fault(error: Exception, override: Override) -> Problem:
-    """Why Hydra cannot apply this one."""
+def _value_problem(error: Exception, override: Override) -> Problem:
+    """Why Hydra cannot apply this override."""
     key, value = override.key_or_group, text_of(override)
     if removes(override):
         return Problem(key, "is set by no file that could be overridden", "leave it out: the default holds")
@@ -157,7 +157,7 @@ def _fault(error: Exception, override: Override) -> Problem:
     return Problem(shortened(f"{key}={value}", 200), error_message(error), "write the value itself")
 
 
-def _config_fault(error: Exception) -> Problem:
+def _file_problem(error: Exception) -> Problem:
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return Problem(f"{error.problem_mark.name}:{error.problem_mark.line + 1}", str(error.problem), "", "bad-file")
     return Problem("--config-dir", error_message(error), "", "bad-file")

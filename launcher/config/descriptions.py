@@ -36,9 +36,9 @@ class Shape:
     """`int`, `float or null`, `list[str]`, `one of`."""
     range: str = ""
     values: tuple[str, ...] = ()
-    """All that it may be, where they can be counted."""
+    """All values that it may have, where they can be listed."""
     inside: type | None = None
-    """The settings class that it is made of."""
+    """The settings class of a value that is a group of settings."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Setting:
     shape: Shape
     required: bool
     default: Any
-    """None, too, where it is required."""
+    """None where there is none, as the setting is required."""
     description: str
-    """The consequence."""
+    """The string under the field: what its value changes."""
     where: str
-    """File and line that declare it."""
+    """File and line that declare the setting."""
 
     @property
     def shown_default(self) -> str:
@@ -62,20 +62,20 @@ class Setting:
 
 
 def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> Iterator[Setting]:
-    """Every setting of `cls`, those of its bases first; `only` these, where it is given. Settings inside follow."""
+    """Every setting of `cls`, or `only` those named, its bases' first; a group is replaced by the settings in it."""
     for name, field in fields_of(cls).items():
         if only is not None and name not in only:
             continue
-        shape, where = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
-        found = declaration(cls, name)
+        shape, full_name = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
+        declared = declaration(cls, name)
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
-        row = Setting(where, shape, field.is_required(), default, found.description, found.where)
+        row = Setting(full_name, shape, field.is_required(), default, declared.description, declared.where)
         if shape.inside is None:
             yield row
             continue
-        if default is None:  # what it is made of is asked for only when it is given
+        if default is None:  # an optional group: its settings are read only where it is given
             yield replace(row, shape=replace(shape, inside=None))
-        yield from settings_of(shape.inside, where)
+        yield from settings_of(shape.inside, full_name)
 
 
 def fields_of(cls: type) -> dict[str, FieldInfo]:
@@ -97,8 +97,8 @@ class Declaration:
 
 
 def declaration(cls: type, name: str) -> Declaration:
-    """Where `cls` has the field `name` from. A subclass that only changes the default keeps the string."""
-    declared = [(owner, *found[name]) for owner in cls.__mro__ if name in (found := _declared(owner))]
+    """Where `cls` gets the field `name` from. A subclass that only changes the default keeps the base's string."""
+    declared = [(owner, *found[name]) for owner in cls.__mro__ if name in (found := _fields_in_body(owner))]
     if not declared:
         return Declaration(_file_of(cls), "")
     owner, line, _ = declared[0]
@@ -106,7 +106,7 @@ def declaration(cls: type, name: str) -> Declaration:
 
 
 @cache
-def _declared(cls: type) -> dict[str, tuple[int, str]]:
+def _fields_in_body(cls: type) -> dict[str, tuple[int, str]]:
     """Line and string of each field in the body of `cls` itself; none where its source cannot be read."""
     try:
         lines, first = inspect.getsourcelines(cls) if is_dataclass(cls) else ([], 0)
@@ -114,13 +114,13 @@ def _declared(cls: type) -> dict[str, tuple[int, str]]:
     except (OSError, TypeError, SyntaxError, IndexError):
         return {}
     return {
-        field.target.id: (first + field.lineno - 1, _string(below))
+        field.target.id: (first + field.lineno - 1, _docstring_in(below))
         for field, below in zip_longest(body, body[1:])
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }
 
 
-def _string(node: ast.stmt | None) -> str:
+def _docstring_in(node: ast.stmt | None) -> str:
     match node:
         case ast.Expr(value=ast.Constant(value=str(text))):
             return " ".join(text.split())
@@ -141,7 +141,7 @@ def _file_of(cls: type) -> str:
 
 
 def spelled(path: Path) -> str:
-    """As a person finds it: `launcher/...` for ours, from the working folder for what lies below that."""
+    """A path as people write it: `launcher/...` for ours, else relative to the working folder where it lies below."""
     for base in (PACKAGE.parent, Path.cwd()):
         if path.is_absolute() and path.is_relative_to(base):
             return path.relative_to(base).as_posix()
@@ -149,21 +149,21 @@ def spelled(path: Path) -> str:
 
 
 def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
-    """In the words of the command line: `int`, `float or null`, `list[str]`, `one of`."""
+    """A type as the command line's help names it: `int`, `float or null`, `list[str]`, `one of`."""
     origin, args = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):  # Annotated[...]
-        inner, *more = args  # `Field(gt=0)` holds its rules
+        inner, *more = args  # `Field(gt=0)` keeps them in its metadata
         rules = chain.from_iterable(rule.metadata if isinstance(rule, FieldInfo) else [rule] for rule in more)
         return shape_of(inner, [*rules, *metadata])
     if any(isinstance(rule, ByTarget) for rule in metadata):
         return Shape(f"a choice of {GROUPS[annotation]}")
     if origin in (Union, UnionType):
-        return _optional([arg for arg in args if arg is not type(None)], metadata, len(args))
+        return _union_shape([arg for arg in args if arg is not type(None)], metadata, len(args))
     if origin is Literal:
         values = tuple(map(written, args))
         return Shape("one of", ", ".join(values), values)
     if origin is tuple:
-        return _list(args, metadata)
+        return _list_shape(args, metadata)
     if origin is dict:
         value = shape_of(args[1])
         return Shape(f"dict[str, {value.kind}]", value.range)
@@ -174,23 +174,23 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     return Shape(annotation.__name__, _pattern(metadata) if annotation is str else _bounds(metadata))
 
 
-def _optional(kinds: list[Any], metadata: Sequence[Any], of: int) -> Shape:
+def _union_shape(kinds: list[Any], metadata: Sequence[Any], branches: int) -> Shape:
     shapes = [shape_of(kind, metadata) for kind in kinds]
     types = " or ".join(dict.fromkeys(shape.kind for shape in shapes))
-    first, null = shapes[0], ("null",) if of > len(kinds) else ()
+    first, null = shapes[0], ("null",) if branches > len(kinds) else ()
     ranges = ", ".join(shape.range for shape in shapes if shape.range)
     return replace(first, kind=" or ".join([types, *null]), range=ranges, values=(*first.values, *null))
 
 
-def _list(args: tuple[Any, ...], metadata: Sequence[Any]) -> Shape:
+def _list_shape(args: tuple[Any, ...], metadata: Sequence[Any]) -> Shape:
     item = shape_of(args[0])
-    each = f"{item.kind} {item.range}".strip() if item.kind == "one of" else item.range
+    item_range = f"{item.kind} {item.range}".strip() if item.kind == "one of" else item.range
     kind = "one" if item.kind == "one of" else item.kind
     single = any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in metadata)
     count = f"{len(args)} of them" if Ellipsis not in args else ""
     return Shape(
         f"{kind} or list[{kind}]".replace("list[one]", "a list") if single else f"list[{kind}]",
-        ", ".join(part for part in (count, f"each {each}" if each else "", _bounds(metadata)) if part),
+        ", ".join(part for part in (count, f"each {item_range}" if item_range else "", _bounds(metadata)) if part),
     )
 
 

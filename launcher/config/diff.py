@@ -26,7 +26,7 @@ from launcher.core.problems import Problem, Problems, error_message, short_repr,
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
-WORDS_BYTES = 2**16  # of words.txt; a longer one is no command
+WORDS_BYTES = 2**16  # most bytes read of words.txt; a longer file is not a command
 
 
 @dataclass(frozen=True)
@@ -36,29 +36,29 @@ class Changed:
     name: str
     value: Any
     default: Any
-    """None, too, where there is none."""
+    """None where there is none."""
     required: bool
-    """It has no default, so it had to be given."""
+    """Whether it has no default, so that it had to be given."""
 
 
 def differing(run: RunSpec) -> list[Changed]:
-    """Every value that differs from its default, in the run's order; a choice's file may have given it."""
-    found, node = [], to_node(run)
+    """Every value that differs from its class's default, in the run's order; also those that config files set."""
+    changed, node = [], to_node(run)
     for name, value in apart(flat(node))[1].items():
         cls, below = owner(node, name)
         key, _, entry = below.partition(".")
         declared = fields_of(cls)[key]
         required = declared.is_required()
-        default = None if required else _plain(declared.get_default(call_default_factory=True, validated_data={}))
-        if entry:  # of a dict
+        default = None if required else _as_lists(declared.get_default(call_default_factory=True, validated_data={}))
+        if entry:  # the setting is a dict
             default = default.get(entry) if isinstance(default, dict) else None
         if default != value:
-            found.append(Changed(name, value, default, required))
-    return found
+            changed.append(Changed(name, value, default, required))
+    return changed
 
 
-def _plain(value: Any) -> Any:
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
+def _as_lists(value: Any) -> Any:
+    return list(map(_as_lists, value)) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Side:
     values: Mapping[str, Any]
     origins: Mapping[str, Origin]
     notes: tuple[str, ...] = ()
-    """What only a running shell knows of a recipe."""
+    """Values of a recipe that only a running shell knows."""
     classes: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunFiles(Protocol):
-    """What is read of the folder of a run."""
+    """The files of a run's folder that are read here."""
 
     @property
     def name(self) -> str:
@@ -101,15 +101,15 @@ class DiffRow:
 
     name: str
     cells: tuple[Cell | None, Cell | None]
-    """Of A and of B; None where a side has no such setting. Of a group the names of the classes."""
+    """Those of A and of B; None where a side has no such setting. For a group, the names of the classes."""
     whole: bool
-    """The group's class differs, so its settings are others."""
+    """Whether the row is a group whose class differs, so that its settings differ, too."""
     derived: bool = False
-    """Nobody gave it on either side: it follows from other settings, or from the rows."""
+    """Whether neither side gives the value: it follows from other settings, or from the rows."""
 
 
 def rows(a: Side, b: Side) -> list[DiffRow]:
-    """What differs, in the order of a run, derived values last; a group whose class differs comes before its
+    """The differences in the order of a run, derived values last; a group whose class differs comes before its
     settings."""
     return sorted(_differences(a, b), key=lambda row: row.derived)
 
@@ -120,19 +120,19 @@ def _differences(a: Side, b: Side) -> Iterator[DiffRow]:
     for name in sorted(names, key=lambda name: tops.index(name.partition(".")[0])):
         for whole in (True, False):
             cells = _cell(a, name, whole), _cell(b, name, whole)
-            if _spelled(cells[0]) != _spelled(cells[1]):
-                given = whole or any(side.origins[name].kind != "default" for side in (a, b) if name in side.values)
-                yield DiffRow(name, cells, whole, derived=name in REASONS and not given)
+            if _cell_text(cells[0]) != _cell_text(cells[1]):
+                is_given = whole or any(side.origins[name].kind != "default" for side in (a, b) if name in side.values)
+                yield DiffRow(name, cells, whole, derived=name in REASONS and not is_given)
 
 
 def node_of(a: Side, b: Side, found: Sequence[DiffRow], *, source: bool) -> dict[str, Any]:
-    """What differs, for programs; with `source` also where each value comes from."""
+    """The differences as plain data; with `source` also where each value comes from."""
     differs = [_row_node(row, source) for row in found]
     return {"equal": not differs, "a": a.name, "b": b.name, "differs": differs, "notes": [*a.notes, *b.notes]}
 
 
 def _row_node(row: DiffRow, source: bool) -> dict[str, Any]:
-    """A side that has no such setting has no key."""
+    """One difference as plain data; a side without the setting has no key."""
     node: dict[str, Any] = {"setting": row.name, "group": row.whole} | ({"derived": True} if row.derived else {})
     for side, cell in zip("ab", row.cells, strict=True):
         if cell:
@@ -145,7 +145,7 @@ def _cell(side: Side, name: str, whole: bool) -> Cell | None:
     return Cell(values[name], side.origins[name].where) if name in values else None
 
 
-def _spelled(cell: Cell | None) -> str | None:
+def _cell_text(cell: Cell | None) -> str | None:
     return None if cell is None else written(cell.value)
 
 
@@ -153,51 +153,51 @@ def side(text: str, find_run: Callable[[str], RunFiles], config_dir: Path | None
     """What `text` means: overrides, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. `find_run` raises `Problems` where
     there is none. Raises `Problems`."""
     if "=" in text or len(text.split()) != 1:
-        return _of_words(text, config_dir)
+        return _side_of_words(text, config_dir)
     plain = text.partition("#")[0]
     scripted = plain.endswith(".sh") or plain in recipe.known()
     try:
-        found = find_run(text)
+        run = find_run(text)
     except Problems as problem:
         if scripted:
-            return _resolved(recipe.one(text).name, recipe.run_request([], config_dir, text))
+            return _resolve_side(recipe.one(text).name, recipe.run_request([], config_dir, text))
         near = suggest(text, recipe.known(), listed="a recipe may be")
         neither = Problem(short_repr(text), "is not a recipe either", near, "not-found")
         raise Problems([*problem.problems, neither]) from None
     if scripted:
-        fix = f"use {found.name} or recipes/{plain.removesuffix('.sh')}.sh"
+        fix = f"use {run.name} or recipes/{plain.removesuffix('.sh')}.sh"
         raise Problems(Problem(text, "is a run and a recipe", fix))
-    return side_of_run(text, found)
+    return side_of_run(text, run)
 
 
-def _of_words(text: str, config_dir: Path | None) -> Side:
+def _side_of_words(text: str, config_dir: Path | None) -> Side:
     try:
         overrides = shlex.split(text)
     except ValueError as error:
         got = f"cannot be read ({error_message(error)})"
         raise Problems(Problem(short_repr(text), got, "use overrides such as algorithm=grpo")) from error
     overrides = overrides[2:] if overrides[:2] == ["rlrun", "train"] else overrides
-    given, own, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in overrides])
+    arguments, own_dir, others = options_apart([SourcedOverride(word, f"command line: {word}") for word in overrides])
     if others:
         raise Problems([Problem(option, "is not an override", "leave it out") for option in others])
-    return _resolved(text, RunRequest(given, own or config_dir))
+    return _resolve_side(text, RunRequest(arguments, own_dir or config_dir))
 
 
-def _resolved(name: str, by: RunRequest) -> Side:
-    found = resolve_request(by)
-    if found.problems or not found.run:
-        of = f"(of {short_repr(name)})"
-        problems = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in found.problems]
+def _resolve_side(name: str, by: RunRequest) -> Side:
+    resolution = resolve_request(by)
+    if resolution.problems or not resolution.run:
+        suffix = f"(of {short_repr(name)})"
+        problems = [replace(each, fix=f"{each.fix} {suffix}".lstrip()) for each in resolution.problems]
         raise Problems([*problems, *(Problem("", note) for note in by.notes)])
-    classes, values = apart(flat(to_node(found.run)))
-    return Side(name, values, origins_of(found.run, found), by.notes, classes)
+    classes, values = apart(flat(to_node(resolution.run)))
+    return Side(name, values, origins_of(resolution.run, resolution), by.notes, classes)
 
 
 def side_of_run(name: str, run: RunFiles) -> Side:
     """The settings of spec.yaml, whatever version wrote it. Raises `Problems`."""
     leaves_by_name = leaves(run.spec)
     names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
-    typed = _typed(run.words)
+    typed = _read_words(run.words)
     fitted = REASONS.keys() if typed[:2] == ["rlrun", "train"] and all("=" in word for word in typed[2:]) else ()
     origins = {
         names[key]: Origin("default" if key in fitted else "run", f"{run.spec}:{leaf.line}")
@@ -211,7 +211,7 @@ def side_of_run(name: str, run: RunFiles) -> Side:
     return Side(name, values, origins, (), classes)
 
 
-def _typed(words: Path) -> list[str]:
+def _read_words(words: Path) -> list[str]:
     """The overrides that the run was started with; none where that file is gone or cannot be read."""
     try:
         return [word.lstrip("+") for word in shlex.split(read_file(words, WORDS_BYTES).decode())]

@@ -21,8 +21,8 @@ _BOOLS = {"yes": True, "on": True, "y": True, "true": True, "no": False, "off": 
 
 
 def build(node: Any, typed: Mapping[str, str] | None = None) -> RunSpec:
-    """The run of a node. Where `1e3` stands for a whole number, `yes` for true or `7` for a text, what is meant is
-    clear: such values are converted, in the node. `typed` are those of arguments, as they were written.
+    """The run of a node. Clear values of another type are converted in the node: `1e3` for a whole number, `yes` for
+    true, `7` for a text. `typed` maps settings of arguments to their values as they were typed.
 
     Raises `ValidationError`.
     """
@@ -35,22 +35,22 @@ def build(node: Any, typed: Mapping[str, str] | None = None) -> RunSpec:
 
 
 def _convert(node: Any, error: ValidationError, typed: Mapping[str, str]) -> bool:
-    """Whether there was something to convert."""
-    found = False
+    """Convert clear values of another type in the node; whether there were any."""
+    converted = False
     for problem in error.errors(include_url=False):
         keys: list[Any] = [part for part in problem["loc"] if _is_key(part)] or [""]
         *above, last = keys
-        meant = _meant(problem["type"], problem["input"], typed.get(".".join(map(str, (*above, last)))))
+        meant = _intended_value(problem["type"], problem["input"], typed.get(".".join(map(str, (*above, last)))))
         holder = node
         for key in above:
             holder = holder.get(key) if isinstance(holder, dict) else holder[key] if isinstance(holder, list) else None
         if meant is not None and isinstance(holder, dict | list):
-            holder[last], found = meant, True
-    return found
+            holder[last], converted = meant, True
+    return converted
 
 
-def _meant(kind: str, value: Any, text: str | None) -> Any:
-    """The value that a rule of pydantic asks for; None where it is not what was typed."""
+def _intended_value(kind: str, value: Any, text: str | None) -> Any:
+    """The value in the type that a rule of pydantic asks for; None where it is not clear what was meant."""
     if kind.startswith("int_") and isinstance(value, float) and value.is_integer():
         return int(value)
     if kind == "bool_type" and isinstance(value, str):
@@ -63,20 +63,20 @@ def _meant(kind: str, value: Any, text: str | None) -> Any:
 
 
 def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
-    """Several branches of a union that failed at one place make one problem."""
+    """The errors as problems; branches of a union that failed at one place make one problem."""
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in error.errors(include_url=False):
         by_place.setdefault(tuple(filter(_is_key, problem["loc"])), []).append(problem)
-    return [found for loc, errors in by_place.items() for found in _problems(_setting(loc), errors, node)]
+    return [found for loc, errors in by_place.items() for found in _problems(_setting_name(loc), errors, node)]
 
 
-def _setting(loc: tuple[int | str, ...]) -> str:
-    """What is typed for a place: an item of a list has no name of its own."""
+def _setting_name(loc: tuple[int | str, ...]) -> str:
+    """The dotted name of the setting at a place; items of a list have no names of their own."""
     return ".".join(str(part) for part in takewhile(lambda part: isinstance(part, str), loc))
 
 
 def _is_key(part: int | str) -> bool:
-    """Union branches stand in the place too (`tuple[...]`, `function-before[...]`): they are no keys."""
+    """Whether a part of a place is a key, and not a union branch (`tuple[...]`, `function-before[...]`)."""
     return isinstance(part, int) or "[" not in part
 
 
@@ -102,20 +102,20 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
 def _wrong_value(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -> Problem:
     first = errors[0]
     received = first["input"]
-    wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
+    expected = " or ".join(dict.fromkeys(_expected_by(each) for each in errors))
     cls, key = owner(node, place)
     declared = fields_of(cls).get(key)
-    if "number" in wants and declared and type(None) in get_args(declared.annotation):
-        wants += " or null"
+    if "number" in expected and declared and type(None) in get_args(declared.annotation):
+        expected += " or null"
     index = next((part for part in first["loc"] if isinstance(part, int)), None)
     if index is not None:
-        return Problem(place, f"got {short_repr(received)} as item {index + 1}", f"use {wants}")
-    meant = number_meant(received) if isinstance(received, str) and "number" in wants else ""
-    is_number = meant and ("whole" not in wants or meant.lstrip("+-").isdigit())
-    return Problem(place, f"got {short_repr(received)}", f"use {place}={meant}" if is_number else f"use {wants}")
+        return Problem(place, f"got {short_repr(received)} as item {index + 1}", f"use {expected}")
+    meant = number_meant(received) if isinstance(received, str) and "number" in expected else ""
+    is_number = meant and ("whole" not in expected or meant.lstrip("+-").isdigit())
+    return Problem(place, f"got {short_repr(received)}", f"use {place}={meant}" if is_number else f"use {expected}")
 
 
-_WANTED = {
+_EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
@@ -136,7 +136,7 @@ _WANTED = {
 }
 
 
-def _wanted(problem: ErrorDetails) -> str:
-    """What pydantic's rule asks for."""
-    pattern = _WANTED.get(problem["type"])
+def _expected_by(problem: ErrorDetails) -> str:
+    """What the violated rule of pydantic asks for, in words."""
+    pattern = _EXPECTED.get(problem["type"])
     return pattern.format(**problem.get("ctx", {})) if pattern else problem["msg"][:1].lower() + problem["msg"][1:]

@@ -1,4 +1,4 @@
-"""The runs of a recipe: its `rlrun train` commands, each word with its line. Bash runs it where it can do nothing.
+"""The runs of a recipe: its `rlrun train` commands, each word with its line. Bash runs the script in a sandbox.
 
 recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name one.
 """
@@ -21,10 +21,10 @@ from launcher.core.redaction import is_secret_name
 from launcher.sandbox.reading import can_confine, read_script
 from launcher.spec.run import RunSpec
 
-_TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
-_ARGUMENT = "rlrun.argument=of-the-recipe"
-"""What a recipe is given: a command that it reaches passes on the overrides of the command line."""
-_OF_BASH = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
+_VALUE_OPTIONS = {"--config-dir", "--resume", "--root"}
+_MARKER = "rlrun.argument=of-the-recipe"
+"""The one argument that a recipe is run with: a command that contains it passes on overrides (`"$@"`)."""
+_BASH_VARIABLES = re.compile(r"BASH.*|SHELLOPTS|ENV|PS4|LD_.*")
 """Variables that would change how bash reads the recipe."""
 
 
@@ -40,16 +40,16 @@ class Command:
 
 
 def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> RunRequest:
-    """The recipe's overrides, then those that are typed, of which one may name a YAML file with a run. Raises
-    `Problems` where the recipe would not pass those on."""
+    """The recipe's overrides, then the typed ones; a word without `=` may name a YAML file of a run. Raises `Problems`
+    where the recipe does not pass the typed ones on."""
     typed = list[SourcedOverride]()
     files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
     for word in [*files, *overrides]:
         if "=" in word or not word.lower().endswith(run_file.ENDINGS):
             typed.append(SourcedOverride(word, f"command line: {word}"))
             continue
-        made, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
-        typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in made]
+        arguments, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
+        typed += [SourcedOverride(text, f"{word}:{line}", "recipe") for text, line in arguments]
     if recipe is None or files:
         return RunRequest(last_choices(typed), config_dir)
     command = one(recipe)
@@ -57,13 +57,13 @@ def run_request(overrides: Sequence[str], config_dir: Path | None = None, recipe
         raise Problems(
             Problem(command.name, f"passes no overrides on, got {short_repr(overrides[0])}", 'add "$@" at its end')
         )
-    own = command.request
-    return replace(own, overrides=last_choices([*own.overrides, *typed]), config_dir=config_dir or own.config_dir)
+    base = command.request
+    return replace(base, overrides=last_choices([*base.overrides, *typed]), config_dir=config_dir or base.config_dir)
 
 
 def last_choices(overrides: list[SourcedOverride]) -> list[SourcedOverride]:
-    """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
-    such as the batch size, stay."""
+    """The overrides without a file's for a group that is chosen again on the command line, except settings that every
+    choice has, such as the batch size."""
     chosen = {word.key for word in overrides if word.source == "command line"} & {*groups()}
 
     def stays(word: SourcedOverride) -> bool:
@@ -79,12 +79,12 @@ def folder() -> Path:
 
 
 def known() -> list[str]:
-    """The recipes that come along, by name."""
+    """Names of the recipes of this project."""
     return sorted(path.stem for path in folder().glob("*.sh"))
 
 
 def one(name: str) -> Command:
-    """The command that `name` means. Raises `Problems` where there is none, or are several."""
+    """The command that `name` means. Raises `Problems` where there is none, or more than one."""
     plain, _, number = name.partition("#")
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
@@ -102,15 +102,15 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
     """Every `rlrun train` that the script starts, in its order. Raises `Problems` where it cannot be read."""
     if not path.exists():
         raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found"))
-    ours = path.resolve().parent == folder().resolve()
-    given = {name: value for name, value in environment.items() if not _OF_BASH.fullmatch(name)}
+    is_ours = path.resolve().parent == folder().resolve()
+    variables = {name: value for name, value in environment.items() if not _BASH_VARIABLES.fullmatch(name)}
     try:
-        reading = read_script(path, [_ARGUMENT], given, confined=not ours or can_confine())
+        reading = read_script(path, [_MARKER], variables, confined=not is_ours or can_confine())
     except OSError as error:
         raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", code="bad-file")) from error
     if reading.refused:
         raise Problems([*reading.refused])
-    name = f"recipes/{path.name}" if ours else str(path)
+    name = f"recipes/{path.name}" if is_ours else str(path)
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [
         _command(name, one.place, lines, one.words[1:], reading.placeholders)
@@ -122,39 +122,39 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
 
 
 def _command(name: str, place: str, lines: Sequence[str], words: Sequence[str], placeholders: Sequence[str]) -> Command:
-    """The command at `place` (`file:line`); its words are looked for on the lines that follow."""
-    begin, texts, notes = int(place.rpartition(":")[2]), list[SourcedOverride](), list[str]()
+    """The command at `place` (`file:line`); each word's line is searched in the continued lines that follow."""
+    first_line, overrides, notes = int(place.rpartition(":")[2]), list[SourcedOverride](), list[str]()
     for word in words:
-        key, at = word.partition("=")[0], begin
-        while at < len(lines) and key not in lines[at - 1] and lines[at - 1].rstrip().endswith("\\"):
-            at += 1
-        where = f"{name}:{at if at <= len(lines) and key in lines[at - 1] else begin}"
-        stands = word
+        key, line = word.partition("=")[0], first_line
+        while line < len(lines) and key not in lines[line - 1] and lines[line - 1].rstrip().endswith("\\"):
+            line += 1
+        where = f"{name}:{line if line <= len(lines) and key in lines[line - 1] else first_line}"
+        text = word
         for part in placeholders:
-            stands = stands.replace(part, "unknown")
-        if stands != word:
-            notes.append(f"{where}: {word} stands here as {stands}; only a running shell knows it")
-        texts.append(SourcedOverride(stands, where, "recipe"))
-    kept = [one for one in texts if one.text != _ARGUMENT]
-    rest, config_dir, others = options_apart(kept)
+            text = text.replace(part, "unknown")
+        if text != word:
+            notes.append(f"{where}: {word} stands here as {text}; only a running shell knows it")
+        overrides.append(SourcedOverride(text, where, "recipe"))
+    own_overrides = [one for one in overrides if one.text != _MARKER]
+    arguments, config_dir, others = options_apart(own_overrides)
     notes += [f"{name}: {option} is left out; it is not an override" for option in others]
-    return Command(name, RunRequest(rest, config_dir, tuple(notes)), len(kept) < len(texts))
+    return Command(name, RunRequest(arguments, config_dir, tuple(notes)), len(own_overrides) < len(overrides))
 
 
 def options_apart(overrides: Sequence[SourcedOverride]) -> tuple[list[SourcedOverride], Path | None, list[str]]:
     """The overrides; the folder that `--config-dir` names; the other options, with their values where these are no
     secrets."""
-    rest, config_dir, others = list[SourcedOverride](), None, list[str]()
-    left = iter(overrides)
-    for word in left:
+    arguments, config_dir, others = list[SourcedOverride](), None, list[str]()
+    words = iter(overrides)
+    for word in words:
         option, _, value = word.text.partition("=")
         if not option.startswith("-"):
-            rest.append(word)
+            arguments.append(word)
             continue
-        if option in _TAKE_A_VALUE and not value:
-            value = next((after.text for after in left), "")
+        if option in _VALUE_OPTIONS and not value:
+            value = next((after.text for after in words), "")
         if option == "--config-dir":
             config_dir = Path(value)
         else:
             others.append(option if is_secret_name(option) else f"{option} {value}".strip())
-    return rest, config_dir, others
+    return arguments, config_dir, others

@@ -1,5 +1,5 @@
-"""Arguments that are clear though Hydra does not take them, such as a path in place of a choice; and slips of typing,
-with what to type instead."""
+"""Arguments that Hydra does not take but whose meaning is clear, such as a path in place of a choice; and typing
+mistakes, with what to type instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.core.problems import Problem, short_repr, suggest, without_style
 from launcher.spec.data import ENDINGS
 
 FindRun = Callable[[str], str | None]
-"""The folder of the run with a name; nothing where there is none."""
+"""Name of a run -> its folder; None where there is no such run."""
 _DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
 _QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
 _INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
@@ -29,11 +29,11 @@ _ADDRESS = re.compile(r"\w+://")
 HUB_ADDRESS = re.compile(
     r"(?:https?://(?:[^\s/@]{0,200}@)?)?(?:www\.)?(?:(?:huggingface|hf|modelscope)\.(?:co|cn)/|hf:/*)(?:datasets/|models/)?([\w.-]+/[\w.-]+)"
 )
-"""The page of a model or a dataset on a hub, from its beginning; the group is the id."""
-_VALUE_NAMES = {
+"""Address of a model or a dataset on a hub; the group is its id."""
+_PATH_SETTINGS = {
     "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
 }  # fmt: skip
-"""The choice that takes a path or an id of a hub, and the setting for it."""
+"""Group -> the choice that takes a path or an id of a hub, and the setting that holds it."""
 
 
 # ---- paths and ids where a choice is meant
@@ -44,31 +44,31 @@ def choice_of_value(group: str, value: str, files: Mapping[str, Path], find_run:
     `files` are the choices of the group; `find_run` tells the folder of a run's policy."""
     if value.lower() in files:
         return [f"{group}={value.lower()}"]
-    if group not in _VALUE_NAMES or HUB_ADDRESS.match(value):  # the answer to such an address says the id
+    if group not in _PATH_SETTINGS or HUB_ADDRESS.match(value):  # an address is answered with a suggestion of its id
         return []
-    if own := _files_of(value) if group == "data" else _function_of(value) if group == "reward" else []:
-        return own
-    is_place = _is_place(value)
-    if group == "model" and find_run and not is_place and (folder := find_run(value)):
+    if words := _data_words(value) if group == "data" else _reward_words(value) if group == "reward" else []:
+        return words
+    is_path = _is_local_path(value)
+    if group == "model" and find_run and not is_path and (folder := find_run(value)):
         return ["model=hf", argument("model.path", folder)]
-    if not is_place and not _HUB_ID.fullmatch(value):
+    if not is_path and not _HUB_ID.fullmatch(value):
         return []
-    choice, setting = _VALUE_NAMES[group]
+    choice, setting = _PATH_SETTINGS[group]
     known = known_choice(group, setting, value, files)
     return [known] if known else [choice, argument(setting, value)]
 
 
-def _is_place(value: str) -> bool:
-    """Whether it can only be a path, or is a folder that is there."""
+def _is_local_path(value: str) -> bool:
+    """Whether it can only be a path, or names an existing folder."""
     if value.startswith("[") or _ADDRESS.match(value):
         return False
     return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or os.path.isdir(value)
 
 
-def _files_of(value: str) -> list[str]:
-    """Rows in a file, in those of a pattern or in a list of files."""
+def _data_words(value: str) -> list[str]:
+    """The arguments for a file of rows, a pattern or a list of files; else empty."""
     parts = [part.strip("'\" ") for part in value[1:-1].split(",")] if value.startswith("[") else [value]
-    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_place(part) or os.path.isfile(part)
+    is_file = [part.lower().endswith(ENDINGS) or "*" in part or _is_local_path(part) or os.path.isfile(part)
                for part in parts]  # fmt: skip
     if all(is_file) and not any(map(_ADDRESS.match, parts)):
         text = value if value.startswith("[") else argument("", value)[1:]
@@ -76,15 +76,15 @@ def _files_of(value: str) -> list[str]:
     return []
 
 
-def _function_of(value: str) -> list[str]:
-    """A reward's function in a Python file, or a service."""
+def _reward_words(value: str) -> list[str]:
+    """The arguments for a reward function in a Python file, or for a service; else empty."""
     if found := re.fullmatch(r"(.+\.py)(?:::?(\w+))?", value):
         return ["reward=python", argument("reward.path", found[1]), *([f"reward.name={found[2]}"] if found[2] else [])]
     return ["reward=remote", argument("reward.url", value)] if _ADDRESS.match(value) else []
 
 
 def known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]) -> str:
-    """The choice of ours that has this very id, as it knows more of it than the id alone; empty where there is none."""
+    """Our own choice with exactly this id, as it may set more than the id; empty where there is none."""
     name, key = without_style(value.rpartition("/")[2]), setting.partition(".")[2]
     for choice, path in files.items():
         if without_style(choice) == name and (leaf := leaves(path).get(key)) and leaf.value == value:
@@ -96,7 +96,7 @@ def known_choice(group: str, setting: str, value: str, files: Mapping[str, Path]
 
 
 def in_ascii(text: str) -> str:
-    """With ASCII characters for the dashes, quotes and invisible characters of word processors and web pages."""
+    """The text with ASCII for the dashes and quotes of word processors and web pages, without invisible characters."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_ASCII)
 
 
@@ -113,8 +113,8 @@ def number_meant(text: str) -> str:
 
 
 def other_characters(word: str, settable: Sequence[str]) -> Problem | None:
-    """What is wrong with a word that has signs of a web page or a word processor in its name, its number or as quotes.
-    `settable` are the groups and first names."""
+    """The problem with a word that has non-ASCII characters in its name, its number or as quotes; else None.
+    `settable` are the groups and settings that a name may begin with."""
     plain = in_ascii(word)
     name, equals, text = plain.partition("=")
     if plain == word or name.lstrip("+~").partition(".")[0] not in settable:
@@ -122,7 +122,7 @@ def other_characters(word: str, settable: Sequence[str]) -> Problem | None:
     key, _, value = word.partition("=")
     number = number_meant(text)
     if name == key and not number and not set(word) & {*_QUOTES, *_INVISIBLE}:
-        return None  # a text may have them
+        return None  # text values may be non-ASCII
     typed = number or (text if text.startswith(("[", "{")) else text.strip("\"'"))
     got = f"got {short_repr(value or word)}, with non-ASCII characters"
     return Problem(name, got, f"use {name}{equals}{typed}")
@@ -146,7 +146,7 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
 
 
 def unreadable(key: str, value: str) -> Problem:
-    """Why Hydra cannot read a value, and how it is typed."""
+    """Why Hydra cannot read a value, and how to type it."""
     opened, closed = (sum(value.count(sign) for sign in signs) for signs in ("[{(", "]})"))
     unquoted = re.sub(r"""["'](\w+)["']\s*:""", r"\1:", value)
     is_plain = value.isprintable() and not set(value) & set('"\\$')

@@ -1,8 +1,8 @@
-"""What Hydra may read: config files within bounds, and of the environment what is on a list.
+"""What Hydra may read: config files of limited size, and the environment variables of a list.
 
-OmegaConf's other resolvers stay: they make values of values and reach nothing outside the config (`oc.select`,
-`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What all interpolations
-together stand for is bounded, too: `${b}${b}`, thirty times over, is a gigabyte.
+OmegaConf's other resolvers stay: they compute values from values and reach nothing outside the config (`oc.select`,
+`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. The expanded size of all
+interpolations is limited, too: `${b}${b}`, nested thirty times, is a gigabyte.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SETTING = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)+)\}")
 
 
 def check_file(file: Path) -> None:
-    """Raises `Problems` for a file of a person's own config groups that is beyond bounds."""
+    """Raises `Problems` for a file of the user's own config groups that is missing or too large."""
     if file.is_relative_to(conf_dir()):
         return
     if not file.is_file():
         raise Problems(Problem("--config-dir", f"{file} is not a file", "use one that holds settings", "bad-file"))
-    with suppress(YAMLError):  # reading it for its values says so, too
+    with suppress(YAMLError):  # reported when its values are read
         read_checked(file)
 
 
@@ -60,7 +60,7 @@ def environment(name: str, *default: Any) -> str | None:
 
 
 def create(text: Any, _parent_: Container) -> Any:
-    """`${oc.create:...}`; a text is YAML."""
+    """`${oc.create:...}`, with limits on a text, which is YAML."""
     if isinstance(text, str):
         try:
             check_limits(text)
@@ -70,7 +70,7 @@ def create(text: Any, _parent_: Container) -> Any:
 
 
 def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
-    """`${oc.decode:...}`; a text is of the grammar of words."""
+    """`${oc.decode:...}`, with limits on a text, which is of Hydra's grammar."""
     if isinstance(text, str) and (found := size_problems("${oc.decode:...}", text)):
         raise Problems(found)
     return oc.decode(text, _parent_, _node_)
@@ -98,7 +98,7 @@ def _resolved(config: Any) -> dict[str, Any]:
     except InterpolationResolutionError as error:
         cause: BaseException | None = error
         while cause:
-            if isinstance(cause, Problems):  # of `environment`, wrapped once or twice
+            if isinstance(cause, Problems):  # raised by a resolver of ours, wrapped once or twice
                 raise Problems(each.within(str(error.full_key)) for each in cause.problems) from error
             cause = cause.__cause__ or cause.__context__
         raise
@@ -107,36 +107,36 @@ def _resolved(config: Any) -> dict[str, Any]:
 
 
 def _missing_defaults(node: Any, texts: Mapping[str, str]) -> dict[str, Any]:
-    """The class's default of each `${group.setting}` that config files refer to and nobody sets."""
-    found = {}
+    """The class's default of each `${group.setting}` that config files refer to and that is not set."""
+    defaults = {}
     for name in sorted({name for text in texts.values() for name in _SETTING.findall(text)}):
         cls, key = owner(node, name)
         declared = fields_of(cls).get(key)
-        unset = _stands(name.rpartition(".")[0], texts) and not _stands(name, texts)
+        unset = _is_in_config(name.rpartition(".")[0], texts) and not _is_in_config(name, texts)
         if unset and declared and not declared.is_required():
-            found[name] = declared.get_default(call_default_factory=True, validated_data={})
-    return found
+            defaults[name] = declared.get_default(call_default_factory=True, validated_data={})
+    return defaults
 
 
-def _stands(name: str, places: Mapping[str, str]) -> bool:
-    """Whether a setting or group is in a config."""
+def _is_in_config(name: str, places: Mapping[str, str]) -> bool:
+    """Whether a config holds a setting or group. `places` are the dotted names of its values."""
     return name in places or any(place.startswith(f"{name}.") for place in places)
 
 
 def _check_expansion(texts: Mapping[str, str]) -> None:
-    """Raises `Problems` where the interpolations of a config, not yet resolved, stand for too much."""
+    """Raises `Problems` where the unresolved interpolations of a config would expand to more than VALUES."""
     if found := [problem for name, text in texts.items() if "${" in text for problem in size_problems(name, text)]:
         raise Problems(found)
     weights: dict[str, int] = {}
 
     def weight(place: str, above: tuple[str, ...]) -> int:
-        """Values and characters that a setting, or a group of them, stands for."""
+        """How many values a setting, or a group of settings, expands to."""
         if place in above:
             raise Problems(Problem(place, "stands within itself", "use a value"))
         if place not in weights:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
-            within = [named for name in inner for named in _named(texts[name], name, texts)]
-            weights[place] = len(inner) + sum(weight(named, (*above, place)) for named in within)
+            references = [named for name in inner for named in _named_settings(texts[name], name, texts)]
+            weights[place] = len(inner) + sum(weight(named, (*above, place)) for named in references)
             if weights[place] > VALUES:
                 raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
         return weights[place]
@@ -146,10 +146,10 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
             weight(name, ())
 
 
-def _named(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:
-    """Settings and groups that an interpolation may mean: all that it names."""
+def _named_settings(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Full names of the settings and groups that the interpolations of a text name."""
     if "${" not in text:
         return
     for name in _NAMES.findall(text.replace("[", ".").replace("]", "")):
-        if (full := absolute(name, place)) and _stands(full, texts):
+        if (full := absolute(name, place)) and _is_in_config(full, texts):
             yield full
