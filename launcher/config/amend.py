@@ -1,4 +1,4 @@
-"""What may be changed of a run that goes on: where it runs, how fast and for how long, never how it learns."""
+"""What a resumed run may change: where it runs, how fast and for how long, never how it learns."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def amended(node: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _refusal(path: str, text: str) -> Problem:
-    ours = [word for word in _words_of_ours(path, text) if is_free(word.partition("=")[0])]
-    got, fix = "cannot change while a run goes on", f"use {' '.join(ours)}"
-    if not ours:
+    amendable = [word for word in _translate_setting(path, text) if is_free(word.partition("=")[0])]
+    got, fix = "cannot change while a run goes on", f"use {' '.join(amendable)}"
+    if not amendable:
         fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
-    return Problem(path, f"{got} by this name" if ours else got, fix, "conflicting-settings")
+    return Problem(path, f"{got} by this name" if amendable else got, fix, "conflicting-settings")
 
 
-def _words_of_ours(path: str, text: str) -> Sequence[str]:
-    """What a setting of another project is typed as here."""
+def _translate_setting(path: str, text: str) -> Sequence[str]:
+    """The arguments here for a setting of another project; empty where there are none."""
     from launcher.config.suggestions import words_of_others  # noqa: PLC0415  # late: the names of other projects
 
     return words_of_others(path, text)
 
 
 def is_free(path: str) -> bool:
-    """Whether it may change."""
+    """Whether the setting `path` may change when a run is resumed."""
     group, _, name = path.partition(".")
     if group == "trainer":
         return name in FREE_OF_TRAINER
@@ -71,7 +71,7 @@ def is_free(path: str) -> bool:
 
 
 def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
-    """Set `path` of a stored run; why it cannot be set."""
+    """Set `path` of a stored run in `node`; a problem where there is no such setting."""
     group: Any = node
     *above, name = path.split(".")
     for key in above:
@@ -79,7 +79,7 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
     known = [key for key in group if key != TARGET] if isinstance(group, dict) else []
     if name not in known:
         near = suggest(name, known) if known else suggest(above[0] if above else name, sorted(node))
-        ours = _words_of_ours(path, str(value))
+        ours = _translate_setting(path, str(value))
         return [Problem(path, "no such setting", f"use {' '.join(ours)}" if ours else near, "unknown-setting")]
     group[name] = value
     return []

@@ -1,7 +1,7 @@
-"""Values that nobody gave and that depend on algorithm and model: the size of a group, learning rates, lengths.
+"""Values that are derived where they are not given: the size of a group, learning rates, batch size, lengths.
 
-A class's own default is for the usual case; these are put into the run before it is checked, so that spec.yaml and a
-plan show them.
+A class's own default is for the usual case; derived values are put into the run before it is checked, so that
+spec.yaml and a plan show them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from launcher.spec.run import usual_critic_lr, usual_lr
 from launcher.spec.sampler import Sampler
 
 HELD_OUT = 0.1
-"""Share of the rows that are held out where the data has no others."""
+"""Share of the training rows that are held out where the data has no held-out rows of its own."""
 GROUP = 8
-"""Answers to a prompt, where the algorithm compares them."""
+"""Answers to each prompt (`sampler.n`) where the algorithm compares them."""
 MEMORY = "fitted to the memory of each process"
 FASTER = "faster on GPUs, in less memory"
 REASONS = {
@@ -42,65 +42,65 @@ REASONS = {
     "data.val_batch_size": MEMORY, "trainer.micro_batch_size_per_gpu": MEMORY, "sampler.max_num_seqs": MEMORY,
     "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": FASTER, "engine.strategy": MEMORY,
 }  # fmt: skip
-"""Of each value that is given where nobody gave it (here or in `preflight/fit`), where it comes from."""
+"""Setting -> what its derived value depends on; all that are derived here or in `preflight/fit`."""
 
 
 def derive(node: dict[str, Any]) -> frozenset[str]:
-    """Give `node`, a composed run, what is not in it; nothing that depends on a group that is missing or invalid.
-    Returns the names of what it gave."""
+    """Add derived values to `node`, a composed run, except those that depend on a missing or invalid group. Returns
+    the names of the settings that were added."""
     before = {*flat(node)}
-    algorithm: Algorithm | None = _built(node, "algorithm", Chosen[Algorithm])
-    model: Model | None = _built(node, "model", Chosen[Model])
+    algorithm: Algorithm | None = _build_group(node, "algorithm", Chosen[Algorithm])
+    model: Model | None = _build_group(node, "model", Chosen[Model])
     if algorithm and algorithm.sampled and _default(node, "sampler", Sampler, "n") < algorithm.min_answers:
-        _put(node, "sampler", "n", GROUP)
+        _set_default(node, "sampler", "n", GROUP)
     if algorithm and model:
-        _put(node, "optim", "lr", usual_lr(algorithm, model))
+        _set_default(node, "optim", "lr", usual_lr(algorithm, model))
         if "critic" in algorithm.needs and isinstance(node.get("critic"), dict):
-            _put(node["critic"], "optim", "lr", usual_critic_lr(model))
-    if hardware := _built(node, "hardware", Hardware):
+            _set_default(node["critic"], "optim", "lr", usual_critic_lr(model))
+    if hardware := _build_group(node, "hardware", Hardware):
         _fit_batch(node, hardware.processes)
     if algorithm and isinstance(data := node.get("data"), dict) and type(data.get("max_length")) is int:
         _share_length(node, data["max_length"], algorithm.sampled)
     _hold_out(node)
-    if model and (positions := _positions(model)):
+    if model and (positions := _max_positions(model)):
         _fit_lengths(node, positions)
     return frozenset({*flat(node)} - before)
 
 
 def _hold_out(node: dict[str, Any]) -> None:
-    """A share of the rows, of data that has no held-out rows of its own."""
-    rows: Dataset | None = _built(node, "data", Chosen[Dataset])
+    """Hold out a share of the rows where the data has no held-out rows of its own."""
+    rows: Dataset | None = _build_group(node, "data", Chosen[Dataset])
     if rows and not node["data"].get("val_files") and replace(rows, val_share=HELD_OUT).held_out is None:
-        _put(node, "data", "val_share", HELD_OUT)
+        _set_default(node, "data", "val_share", HELD_OUT)
 
 
 def _fit_batch(node: dict[str, Any], processes: int) -> None:
-    """A batch that splits over processes and updates, as near below the usual one as can be."""
+    """Set the largest batch, at most the usual one, that splits over processes and mini-batches."""
     usual, trainer = _default(node, "data", Dataset, "train_batch_size"), node.get("trainer")
     mini = trainer.get("ppo_mini_batch_size") if isinstance(trainer, dict) else None
     unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
     if usual % unit:
-        _put(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
+        _set_default(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
 
 
-def _positions(model: Model) -> int | None:
-    with suppress(Problems, OSError):  # which are said elsewhere
+def _max_positions(model: Model) -> int | None:
+    with suppress(Problems, OSError):  # reported elsewhere
         model = model.here
     return model.positions
 
 
-def _share_length(node: dict[str, Any], most: int, sampled: bool) -> None:
-    """The lengths of prompt and answer within that of both; sampled answers take what the prompt leaves."""
-    names, given = ("max_prompt_length", "max_response_length"), node["data"]
-    usual = min(_default(node, "data", Dataset, names[0]), most // 2)
-    for name, other, share in zip(names, reversed(names), (usual, most - usual), strict=True):
-        left = most - given[other] if type(given.get(other)) is int else share
-        _put(node, "data", name, max(left, 1) if sampled else most)
+def _share_length(node: dict[str, Any], limit: int, sampled: bool) -> None:
+    """Set the lengths of prompt and answer within `limit` tokens; sampled answers take what the prompt leaves."""
+    names, data = ("max_prompt_length", "max_response_length"), node["data"]
+    usual = min(_default(node, "data", Dataset, names[0]), limit // 2)
+    for name, other, share in zip(names, reversed(names), (usual, limit - usual), strict=True):
+        length = limit - data[other] if type(data.get(other)) is int else share
+        _set_default(node, "data", name, max(length, 1) if sampled else limit)
 
 
 def _fit_lengths(node: dict[str, Any], positions: int) -> None:
-    """A third of the positions for the prompt, where the usual lengths are too long together; or what a given length
-    leaves."""
+    """Where the lengths exceed the model's positions together, give the prompt a third of them, or what a given answer
+    length leaves, and the answer the rest."""
     names, data = ("max_prompt_length", "max_response_length"), node.get("data")
     if not isinstance(data, dict):
         return
@@ -110,12 +110,12 @@ def _fit_lengths(node: dict[str, Any], positions: int) -> None:
     if names[0] not in data:
         prompt = positions - response if names[1] in data else positions // 3
     if 0 < prompt < positions:
-        _put(node, "data", names[0], prompt)
-        _put(node, "data", names[1], positions - prompt)
+        _set_default(node, "data", names[0], prompt)
+        _set_default(node, "data", names[1], positions - prompt)
 
 
-def _built(node: dict[str, Any], group: str, chosen: Any) -> Any:
-    """The group's value; None where it is invalid, which is said elsewhere."""
+def _build_group(node: dict[str, Any], group: str, chosen: Any) -> Any:
+    """The group's object; None where it is invalid, which is reported elsewhere."""
     with suppress(ValidationError, TypeError, ValueError):
         return TypeAdapter(chosen).validate_json(json.dumps(node.get(group)))
     return None
@@ -129,6 +129,6 @@ def _default(node: dict[str, Any], group: str, noun: type, name: str) -> Any:
     return fields_of(cls)[name].default
 
 
-def _put(node: dict[str, Any], group: str, name: str, value: Any) -> None:
+def _set_default(node: dict[str, Any], group: str, name: str, value: Any) -> None:
     if isinstance(node.get(group), dict):
         node[group].setdefault(name, value)

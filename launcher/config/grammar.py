@@ -1,4 +1,4 @@
-"""Overrides that stand for several values, or set one: Hydra's grammar, read without its configs."""
+"""Sweeps and single values in Hydra's grammar of overrides, read without a config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.config.nodes import TARGET
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
 LIMIT = 1_000
-"""Most points of a sweep: each is a run, and all are checked before one starts."""
+"""Most points of a sweep: each is a run, and all are checked before the first starts."""
 ONE_FOR_ALL = ("trainer.experiment_name", "trainer.project_name", "trainer.run_root")
 
 
@@ -28,20 +28,20 @@ class Point:
     overrides: tuple[str, ...]
     """All overrides, with one value each."""
     differs: Mapping[str, str]
-    """Value of each setting or group that the sweep takes in turn."""
+    """Swept setting or group -> its value at this point."""
 
     @property
     def label(self) -> str:
-        """As it would be typed; empty where nothing is taken in turn."""
+        """The swept settings as they would be typed; empty where nothing is swept."""
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
 
 def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Point]:
-    """Every combination of the overrides' values, the last word's values in turn first. `known` are the config groups.
+    """Every combination of the overrides' values; the last word's vary fastest. `known`: config group -> its choices.
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
-    swept, given = dict[int, str](), dict[int, str]()
+    swept, all_keys = dict[int, str](), dict[int, str]()
     choices, problems = list[list[str]](), list[Problem]()
     for place, word in enumerate(overrides):
         try:
@@ -49,20 +49,20 @@ def points(overrides: Sequence[str], known: Mapping[str, Sequence[str]]) -> list
         except Problems:
             choices.append([word])
             continue
-        given[place] = override.key_or_group
+        all_keys[place] = override.key_or_group
         if not override.is_sweep_override():
             choices.append([word])
             continue
         swept[place] = override.get_key_element()
         try:
             choices.append(_values(override, known))
-        except Problems as found:
-            problems += found.problems
+        except Problems as invalid:
+            problems += invalid.problems
     keys = [key.lstrip("+") for key in swept.values()]
-    last = {key: place for place, key in given.items()}  # of two values the last is taken
-    lost = [given[place] for place in swept if last[given[place]] != place]
+    last_place = {key: place for place, key in all_keys.items()}  # of two values the last one counts
+    overridden = [all_keys[place] for place in swept if last_place[all_keys[place]] != place]
     got = "is swept, and given again after that"
-    problems += [Problem(key, got, "give it once", "conflicting-settings") for key in lost]
+    problems += [Problem(key, got, "give it once", "conflicting-settings") for key in overridden]
     problems += [Problem(key, "its runs stand side by side", "use one for all") for key in keys if key in ONE_FOR_ALL]
     if (count := prod(map(len, choices))) > LIMIT:
         fix = "use fewer values, or several sweeps"
@@ -86,22 +86,22 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     if isinstance(sweep, Sweep) and sweep.shuffle:
         raise Problems(Problem(key, f"{line} has another order each time", "leave shuffle out"))
     try:
-        each = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
-        values = list(map(str, islice(each, LIMIT + 1)))
-    except (HydraException, ValueError, DecimalException) as error:  # a step of 0, or what is no number
+        swept = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
+        values = list(map(str, islice(swept, LIMIT + 1)))
+    except (HydraException, ValueError, DecimalException) as error:  # a step of 0, or a bound that is not a number
         raise Problems(Problem(line, "is not a range", "use range(first,end,step)")) from error
     if not values:
         fix = suggest("", known[key]) if key in known else "use a range that holds a value"
         raise Problems(Problem(key, f"{line} has no values", fix))
     if len(values) > LIMIT:
         raise Problems(Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer"))
-    if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-        raise Problems(Problem(key, f"{line} has {', '.join(twice)} twice", "give it once"))
+    if duplicates := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
+        raise Problems(Problem(key, f"{line} has {', '.join(duplicates)} twice", "give it once"))
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def setting(word: str) -> tuple[str, Any]:
-    """What `optim.lr=1e-6` sets, and to what. Raises `Problems` for a word that does anything else."""
+    """Name and value of a word such as `optim.lr=1e-6`. Raises `Problems` for a word that does anything else."""
     override = parse(word)
     key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:

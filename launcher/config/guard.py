@@ -12,10 +12,10 @@ from launcher.core.bounded_parse import DEPTH, DIGITS
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import is_secret_name, passwords_in_urls, redact, register_secret
 
-WORDS = 256
+WORDS = 256  # arguments of one command
 LONGEST = 2**14  # characters of a word
-COMMAS = 512  # of a word; reading takes the square of their number
-PIECES = 256  # of a secret that cannot be read
+COMMAS = 512  # of a word; the time to parse it grows with the square of their number
+PIECES = 256  # of an unparsable secret that are redacted one by one
 _DIGITS = re.compile(rf"(?<![\w.'\"/-])[-+]?[0-9][0-9_]{{{DIGITS},}}")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*[=:](?=\s*(?:'([^']*)'|\"([^\"]*)\"|[\[({\s'\"]*([^\s,'\"{}\[\]]+)))")
 _PIECE = re.compile(r"[^\s,'\"(){}\[\]]{6,}")
@@ -24,13 +24,13 @@ _QUOTED = re.compile(r"\\.|'(?:\\.|[^'\\])*+(?:'|\Z)|\"(?:\\.|[^\"\\])*+(?:\"|\Z
 
 def check(overrides: Sequence[str]) -> None:
     """Raises `Problems` for overrides that would take minutes to read."""
-    if found := separate(overrides)[1]:
-        raise Problems(found)
+    if problems := separate(overrides)[1]:
+        raise Problems(problems)
 
 
 def separate(overrides: Sequence[str]) -> tuple[list[str], list[Problem]]:
-    """The overrides that can be read, and a problem for each of the others, which would take minutes. From here on what
-    they set by the name of a secret is redacted from all output: it must not be shown even where it is refused."""
+    """The overrides that can be read, and a problem for each of the others, which would take minutes. Registers values
+    of settings with the name of a secret for redaction, as even a refused one must not be shown."""
     readable, found = list[str](), list[Problem]()
     if len(overrides) > WORDS:
         fix = f"use at most {WORDS}, and a file in --config-dir for more"
@@ -47,7 +47,7 @@ def separate(overrides: Sequence[str]) -> tuple[list[str], list[Problem]]:
 
 
 def size_problems(where: str, word: str) -> list[Problem]:
-    """The problem with a word, or another text of Hydra's grammar, that would take minutes to read."""
+    """A problem where a word, or another text of Hydra's grammar, would take minutes to read; else empty."""
     if len(word) > LONGEST:
         fix = f"use at most {LONGEST:,}, and a file in --config-dir for more"
         return [Problem(where, f"has {len(word):,} characters", fix)]
@@ -62,7 +62,7 @@ def size_problems(where: str, word: str) -> list[Problem]:
 
 
 def _depth(word: str) -> int:
-    """How many brackets are open at most; those within quotes do not count."""
+    """The deepest nesting of brackets; those within quotes do not count."""
     steps = [1 if mark in "([{" else -1 for mark in _QUOTED.sub("", word) if mark in "([{}])"]
     return max(accumulate(steps, initial=0))
 
@@ -80,16 +80,16 @@ def _register_secrets(word: str) -> None:
 
 
 def secrets_in_run(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
-    """A problem for each secret among the settings of a run (`to_node`), which are saved with it; those of settings
-    that `named` has problems with already are left out."""
-    known = {place for problem in named for place in _above(problem.where)}
+    """A problem for each secret among the settings of a run (`to_node`), as they are saved with it; settings that
+    `named` already has problems with are left out."""
+    reported = {place for problem in named for place in _with_parents(problem.where)}
     problems = []
     for path, value in walk(node, dot="\0"):  # a key may have a dot of its own
         parts = path.split("\0")
         place = ".".join(parts)
-        if known & {*_above(place)} - {place.partition(".")[0]}:
+        if reported & {*_with_parents(place)} - {place.partition(".")[0]}:
             continue
-        name = next((part for part in reversed(parts) if not part.isdecimal()), "")  # of a list, its own
+        name = next((part for part in reversed(parts) if not part.isdecimal()), "")  # items take their list's name
         if redact(place) != place or (isinstance(value, str) and _is_secret(name, value)):
             got = "holds a secret, which would be kept with the run"
             fix = "use an environment variable, read where it is used"
@@ -101,7 +101,7 @@ def _is_secret(name: str, value: str) -> bool:
     return bool(is_secret_name(name) and value) or redact(value) != value
 
 
-def _above(place: str) -> Iterator[str]:
+def _with_parents(place: str) -> Iterator[str]:
     """`a.b.c`, `a.b` and `a`."""
     while place:
         yield place

@@ -1,4 +1,4 @@
-"""Every setting that a run can have, and the choices of its config group that have it. Classes are loaded for it."""
+"""Every setting that a run can have, and the choices of its config group that have it; loads all their classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.spec.run import RunSpec
 
 
 def class_of(name: str, path: Path) -> type:
-    """The class that a choice's file names; the noun itself where a group has no classes to choose from."""
+    """The class that a choice's file names; the group's base class where it names none. Raises `Problems`."""
     target, noun = leaves(path).get(TARGET), fields_of(RunSpec)[name].annotation
     assert isinstance(noun, type)
     try:
@@ -28,41 +28,41 @@ def class_of(name: str, path: Path) -> type:
 
 
 def holders(files: Mapping[str, Mapping[str, Path]]) -> dict[str, list[str]]:
-    """Dotted setting -> the choices of its group that have it, none where each run has it; in the order of a run's
-    groups. `files` are the choices of each group. What cannot be loaded is left out."""
-    found: dict[str, list[str]] = {}
+    """Dotted setting -> the choices of its group that have it, empty where every run has it; in the order of a run's
+    groups. `files`: group -> choice -> file. Choices that cannot be loaded are left out."""
+    choices_by_setting: dict[str, list[str]] = {}
     for group in fields_of(RunSpec):
         if group in PLAIN:
-            found |= {name: [] for name in _below(RunSpec, "") if f"{name}.".startswith(f"{group}.")}
+            choices_by_setting |= {name: [] for name in _walk_fields(RunSpec, "") if f"{name}.".startswith(f"{group}.")}
         for choice, path in files.get(group, {}).items():
-            names = _names_of_ours if path.is_relative_to(conf_dir()) else _names
+            names = _cached_setting_names if path.is_relative_to(conf_dir()) else _setting_names
             for name in names(group, path):
-                found.setdefault(name, []).append(choice)
-    return found
+                choices_by_setting.setdefault(name, []).append(choice)
+    return choices_by_setting
 
 
-def _names(group: str, path: Path) -> tuple[str, ...]:
+def _setting_names(group: str, path: Path) -> tuple[str, ...]:
     try:
-        return tuple(_below(class_of(group, path), group))
+        return tuple(_walk_fields(class_of(group, path), group))
     except Problems:
         return ()
 
 
-_names_of_ours = cache(_names)
-"""Our own files stay as they are, and all of them are read for each wrong argument."""
+_cached_setting_names = cache(_setting_names)
+"""Cached for our own files, which do not change: all of them are read for each wrong argument."""
 
 
-def _below(cls: type, prefix: str) -> Iterator[str]:
+def _walk_fields(cls: type, prefix: str) -> Iterator[str]:
     for name, field in fields_of(cls).items():
         where, inner = f"{prefix}.{name}".lstrip("."), settings_class(field.annotation)
         if inner and cls is not inner:
-            yield from _below(inner, where)
+            yield from _walk_fields(inner, where)
         else:
             yield where
 
 
 def has_setting(node: Mapping[str, Any], name: str) -> bool:
-    """Whether the classes that a run has chosen have the setting `name`, or what it stands below."""
+    """Whether the classes that a run has chosen declare the setting `name`, or the dict that it is an entry of."""
     top, _, rest = name.partition(".")
     if top not in node and top not in PLAIN:
         return False

@@ -15,7 +15,7 @@ TARGET = "_target_"
 
 
 def walk(node: Any, place: str = "", *, lists: bool = True, dot: str = ".") -> Iterator[tuple[str, Any]]:
-    """Dotted name and value of everything that holds no other values; `lists` as `data.train_files.0`, or whole."""
+    """Dotted name and value of each leaf; with `lists` each item of a list is a leaf (`data.train_files.0`)."""
     pairs: list[tuple[Any, Any]] = []
     if isinstance(node, Mapping):
         pairs = list(node.items())
@@ -28,12 +28,12 @@ def walk(node: Any, place: str = "", *, lists: bool = True, dot: str = ".") -> I
 
 
 def flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted name -> value, as they stand in spec.yaml; `algorithm._target_` is the class that was chosen."""
+    """Dotted name -> value, as in spec.yaml; `algorithm._target_` is the chosen class. Lists are values."""
     return dict(walk(node, lists=False)) if node else {}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The node of dotted names and values."""
+    """The nested dicts of dotted names and their values: the inverse of `flat`."""
     node: dict[str, Any] = {}
     for name, value in values.items():
         inner, (*above, last) = node, name.split(".")
@@ -44,7 +44,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Group -> name of its class, and the other values."""
+    """Split flat values into group -> name of its class, and the other values."""
     targets = {name.removesuffix(f".{TARGET}"): str(value).rpartition(".")[2]
                for name, value in values.items() if name.endswith(f".{TARGET}")}  # fmt: skip
     return targets, {name: value for name, value in values.items() if not name.endswith(f".{TARGET}")}
@@ -69,13 +69,13 @@ def owner(node: Any, name: str) -> tuple[type, str]:
 
 
 def settings_class(hint: Any) -> type | None:
-    """The class of settings that an annotation names; None where it names none."""
+    """The settings class that an annotation names, alone or in a union; None where it names none."""
     hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((each for each in hints if isinstance(each, type) and fields_of(each)), None)
 
 
 def absolute(reference: str, place: str) -> str:
-    """The name that an interpolation means: `..a[0]` seen from `b.c.d` is `b.a.0`."""
+    """The full name that an interpolation at `place` refers to: `..a[0]` seen from `b.c.d` is `b.a.0`."""
     name = reference.replace("[", ".").replace("]", "").rstrip(".")
     relative = name.lstrip(".")
     dots = len(name) - len(relative)

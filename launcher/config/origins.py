@@ -1,6 +1,6 @@
-"""Where each value of a run comes from: a word, a recipe's line, a config file's line, the environment, or a class.
+"""Where each value of a run comes from: an argument, a line of a recipe or config file, the environment, or a class.
 
-Files are merged in Hydra's order, overrides after them in theirs; the last one sets the value.
+Files are merged in Hydra's order, then overrides in the order of the arguments; the last one sets the value.
 """
 
 from __future__ import annotations
@@ -35,76 +35,76 @@ class Origin:
     where: str
     """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `launcher/spec/run.py:65`."""
     refers: tuple[str, ...] = ()
-    """The settings (or `oc.env:NAME`) that the value is taken from by interpolation; `where` tells of them."""
+    """The settings (or `oc.env:NAME`) that the value is interpolated from; `where` names them, too."""
 
     def __str__(self) -> str:
         return self.where
 
 
 def origins_of(run: RunSpec, resolved: Resolution) -> Mapping[str, Origin]:
-    """Dotted setting -> origin, for every value of the run; a group's name (`model`) stands for its choice. Values of
-    the run may have been fitted since it was resolved."""
+    """Dotted setting -> origin, for every value of the run; a group's name (`model`) maps to the origin of its choice.
+    Values of the run may have been fitted since it was resolved."""
     choices = _default_choices()
-    found = dict(choices)
+    by_name = dict(choices)
     for path, place in resolved.files:
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
-                origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
-                _set(found, f"{place}.{key}".lstrip("."), leaf.value, origin)
+                origin = Origin("file", f"{_path_text(path)}:{leaf.line}")
+                _set_origin(by_name, f"{place}.{key}".lstrip("."), leaf.value, origin)
     for word, override in resolved.sources:
         key = "reward.weights" if override.key_or_group == PARTS else override.key_or_group
         if removes(override):
-            found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
+            by_name = {name: origin for name, origin in by_name.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _set(found, key, override.value(), Origin(word.source, word.where))
+            _set_origin(by_name, key, override.value(), Origin(word.source, word.where))
     if run.code_dir:
-        found["code_dir"] = Origin("command line", f"command line: --config-dir {resolved.request.config_dir}")
+        by_name["code_dir"] = Origin("command line", f"command line: --config-dir {resolved.request.config_dir}")
     node = to_node(run)
     classes, values = apart(flat(node))
-    return {name: _of(name, found, node) for name in dict.fromkeys([*choices, *classes, *values])}
+    return {name: _origin_of(name, by_name, node) for name in dict.fromkeys([*choices, *classes, *values])}
 
 
 def _default_choices() -> dict[str, Origin]:
-    """The lines of conf/run.yaml that choose where no word does."""
+    """Group -> the line of conf/run.yaml with its default choice."""
     path = conf_dir() / "run.yaml"
     lines = defaults_lines(path)
-    return {group: Origin("file", f"{_spelled(path)}:{line}") for group, line in lines.items() if group != "_self_"}
+    return {group: Origin("file", f"{_path_text(path)}:{line}") for group, line in lines.items() if group != "_self_"}
 
 
-def _spelled(path: Path) -> str:
-    """`conf/data/gsm8k.yaml`, in a clone and where it is installed."""
+def _path_text(path: Path) -> str:
+    """A path as it is shown: `conf/data/gsm8k.yaml`, in a clone and in an installation."""
     return path.relative_to(conf_dir().parent).as_posix() if path.is_relative_to(conf_dir()) else spelled(path)
 
 
-def _set(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
-    """What is set at a name; a mapping is merged into what is there."""
+def _set_origin(origins: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
+    """Record `origin` for the setting `key`, or for each value of a mapping, which is merged into what is there."""
     for name, inner in walk(value, key, lists=False):
         texts = [text for _, text in walk(inner) if isinstance(text, str)]
-        found[name] = replace(origin, refers=tuple(_referred(" ".join(texts), name)))
+        origins[name] = replace(origin, refers=tuple(_references(" ".join(texts), name)))
 
 
-def _referred(text: str, place: str) -> Iterator[str]:
+def _references(text: str, place: str) -> Iterator[str]:
     for name in _REFERENCE.findall(text):
         yield name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, place)
 
 
-def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
-    """Where a value comes from: what set it, or the group above it that was taken from elsewhere; else its class."""
-    origin = found.get(key) or found.get(f"{key}.{TARGET}")
+def _origin_of(key: str, origins: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
+    """Where a value comes from: what set it, else an interpolated group above it, else its class."""
+    origin = origins.get(key) or origins.get(f"{key}.{TARGET}")
     above = key
     while not origin and (above := above.rpartition(".")[0]):
-        whole = found.get(above)
-        origin = whole if whole and whole.refers else None
+        group_origin = origins.get(above)
+        origin = group_origin if group_origin and group_origin.refers else None
     if origin:
-        return _followed(origin, found)
+        return _follow_references(origin, origins)
     cls, name = owner(node, key)
     if key in REASONS and dict(walk(node, lists=False)).get(key) != fields_of(cls)[name].default:
         return Origin("default", REASONS[key])
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
 
 
-def _followed(origin: Origin, found: Mapping[str, Origin]) -> Origin:
-    """With what its interpolations lead to."""
+def _follow_references(origin: Origin, origins: Mapping[str, Origin]) -> Origin:
+    """The origin with the places that its interpolations lead to."""
     kind, where = origin.kind, origin.where
     for reference in origin.refers:
         name = reference.removeprefix(_ENVIRONMENT)
@@ -112,6 +112,6 @@ def _followed(origin: Origin, found: Mapping[str, Origin]) -> Origin:
             kind, where = "environment", f"environment {name} ({where})"
         elif name != reference:
             where = f"{where} (the environment has no {name})"
-        elif reference in found:
-            where = f"{where} -> {reference} ({_followed(found[reference], found).where})"
+        elif reference in origins:
+            where = f"{where} -> {reference} ({_follow_references(origins[reference], origins).where})"
     return replace(origin, kind=kind, where=where)

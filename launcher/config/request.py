@@ -1,4 +1,4 @@
-"""What a run is asked for: words, and where each stands."""
+"""A request for a run: its arguments, each with the place where it is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Source = Literal["command line", "recipe", "run"]
 
 @dataclass(frozen=True)
 class SourcedOverride:
-    """A word, and where it stands."""
+    """An argument, and where it is written."""
 
     text: str
     where: str
@@ -20,23 +20,23 @@ class SourcedOverride:
 
     @property
     def key(self) -> str:
-        """What it sets, without `+` and `~`."""
+        """The setting or group that it sets, without `+` and `~`."""
         return self.text.partition("=")[0].lstrip("+~")
 
     @property
     def value(self) -> str:
-        """As it was typed; empty where there is none."""
+        """The value as it was typed; empty where there is none."""
         return self.text.partition("=")[2]
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a run is asked for."""
+    """The arguments and the config folder of a run to resolve."""
 
     overrides: list[SourcedOverride]
     config_dir: Path | None = None
     notes: tuple[str, ...] = ()
-    """What only a running shell knows, and what stands for it here."""
+    """Values that only a running shell knows, and what stands for them here."""
 
     @property
     def texts(self) -> list[str]:

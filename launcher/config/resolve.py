@@ -32,18 +32,18 @@ class Resolution:
     """A run, or all that is wrong with the arguments for it."""
 
     run: RunSpec | None
-    """Where something is wrong, the run that is left without it; None where none is left."""
+    """The run; where something is wrong, the run that is left without it, or None."""
     problems: list[Problem]
     ignored: IgnoredArguments | None = None
-    """What the run that is left lacks."""
+    """What of the arguments the run that is left does not have."""
     given: frozenset[str] = frozenset()
-    """Settings that arguments or config files set."""
+    """Settings that arguments or config files set, as dotted names."""
     request: RunRequest = field(default_factory=lambda: RunRequest([]))
-    """What was asked for, in settings of ours."""
+    """What was asked for, in our names of settings."""
     taken: tuple[Taken, ...] = ()
     """Arguments in another spelling, and what they were taken as."""
     sources: tuple[tuple[SourcedOverride, Override], ...] = ()
-    """Each override with the argument that it stands for."""
+    """Each override with the argument that it comes from."""
     files: tuple[tuple[Path, str], ...] = ()
     """The config files in the order in which they are merged (a later one wins), and the place of the run that each is
     put at: `reward.parts.gsm8k`; empty for the run itself."""
@@ -54,10 +54,10 @@ def resolve(overrides: Iterable[str], config_dir: Path | None = None) -> RunSpec
 
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
-    found = try_resolve(overrides, config_dir)
-    if found.problems or not found.run:
-        raise Problems(found.problems)
-    return found.run
+    resolution = try_resolve(overrides, config_dir)
+    if resolution.problems or not resolution.run:
+        raise Problems(resolution.problems)
+    return resolution.run
 
 
 def try_resolve(overrides: Iterable[str], config_dir: Path | None = None) -> Resolution:
@@ -68,9 +68,9 @@ def try_resolve(overrides: Iterable[str], config_dir: Path | None = None) -> Res
 
 
 def resolve_request(by: RunRequest, find_run: FindRun | None = None) -> Resolution:
-    """The same of overrides of which it is known where they stand. `find_run` finds the runs that `model=NAME` may
-    mean."""
-    if len(by.overrides) > guard.WORDS:  # to answer them all would take minutes
+    """As `try_resolve`, of a request, which says where each override is from. `find_run` finds the runs that
+    `model=NAME` may mean."""
+    if len(by.overrides) > guard.WORDS:  # answering all of them would take minutes
         return Resolution(None, guard.separate(by.texts)[1], request=by)
     return _resolve(by, find_run, translate=True)
 
@@ -90,9 +90,9 @@ def _resolve(by: RunRequest, find_run: FindRun | None, *, translate: bool) -> Re
     found = Resolution(None, problems, given=given, request=by, sources=tuple(arguments.sources), files=composed.files)
     is_complete = {*choices(config_dir)} <= composed.node.keys() and "???" not in dict(walk(composed.node)).values()
     if is_complete and not (problems or arguments.unknown or arguments.no_choices):
-        with suppress(ValidationError):  # all that is wrong is found below
+        with suppress(ValidationError):  # `diagnose` below finds all that is wrong
             return replace(found, run=build(composed.node, arguments.texts))
-    # late: names of other projects, and every class of every choice
+    # late: they load the names of other projects, and every class of every choice
     from launcher.config import diagnose  # noqa: PLC0415
     from launcher.config import translate as others  # noqa: PLC0415
 

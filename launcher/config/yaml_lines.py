@@ -1,4 +1,4 @@
-"""A YAML file's values with the lines they stand on."""
+"""The values of a YAML file, each with its line."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from launcher.core.problems import Problem, Problems, error_message
 
 @dataclass(frozen=True)
 class Leaf:
-    """A value that holds no named values: a scalar, a list, or `{}`."""
+    """A value without named values inside: a scalar, a list, or `{}`."""
 
     line: int
     value: Any
 
 
 def leaves(path: Path) -> dict[str, Leaf]:
-    """Dotted key -> leaf. Raises `Problems` where the file is no YAML, or beyond bounds."""
+    """Dotted key -> leaf. Raises `Problems` where the file cannot be read, is too large, or is not YAML."""
     try:
         loader = LOADER(read_checked(path))
         root = loader.get_single_node()
         _check_keys(root, set())
-        return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
+        return dict(_leaves_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except LimitExceeded as error:
         raise Problems(error.in_file(path)) from error
-    except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
+    except (YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise Problems(_unreadable(path, error)) from error
 
 
 def read_checked(path: Path) -> bytes:
-    """A file's text. Raises `Problems` where it cannot be read or is beyond bounds, `YAMLError` where it is no YAML."""
+    """A file's text. Raises `Problems` where it cannot be read or is too large, `YAMLError` where it is not YAML."""
     try:
         text = read_start(path)
         check_limits(text)
@@ -63,7 +63,7 @@ def defaults_lines(path: Path) -> dict[str, int]:
 
 
 def defaults_choices(path: Path) -> dict[str, str]:
-    """Entry of a config file's `defaults` -> its choice; empty where one has to be given."""
+    """Entry of a config file's `defaults` -> its choice; empty where the choice has to be given."""
     chosen = {key.value: value.value if value else "" for key, value in _defaults(path)}
     return {key: "" if value == "???" else value for key, value in chosen.items()}
 
@@ -78,19 +78,19 @@ def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
                 yield entry, None
 
 
-def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
+def _leaves_below(loader: Any, node: MappingNode, prefix: str) -> Iterator[tuple[str, Leaf]]:
     loader.flatten_mapping(node)  # `<<: *name`
     for key, value in node.value:
-        name = f"{before}{key.value}"
+        name = f"{prefix}{key.value}"
         if isinstance(value, MappingNode) and value.value:
-            yield from _below(loader, value, f"{name}.")
+            yield from _leaves_below(loader, value, f"{name}.")
         else:
             yield name, Leaf(key.start_mark.line + 1, loader.construct_object(value, deep=True))
 
 
 def _check_keys(node: Node | None, seen: set[int]) -> None:
-    """Raises `LimitExceeded` where a group has a key twice, of which YAML would take the later one."""
-    if node is None or id(node) in seen:  # an alias
+    """Raises `LimitExceeded` where a mapping has a key twice; YAML would silently take the later value."""
+    if node is None or id(node) in seen:  # a node may be shared by aliases
         return
     seen.add(id(node))
     lines = dict[str, int]()
