@@ -14,22 +14,22 @@ from launcher.core.overrides import literal
 from launcher.spec.data import ENDINGS
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
+_PLACEHOLDER = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 _UNSET = ("", "null", "none", "[]", "{}")
 _OFF = (*_UNSET, "false", "no", "off")
-_OTHER_WAY = ("full", "hf", "huggingface")
-"""Values of switches that choose something without the setting: all weights, a sampler that is not vLLM."""
+_OTHER_CHOICES = ("full", "hf", "huggingface")
+"""Values of switches that choose something else, without the setting: all weights, a sampler other than vLLM."""
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What is known of the run that a name is typed for."""
+    """What is known of the run in whose arguments a name is typed."""
 
     given: Mapping[str, str] = field(default_factory=dict)
-    """All that is typed: names of other projects in full, and settings of ours -> values."""
+    """Name -> value of all that is typed: full names of other projects, and settings of ours."""
     processes: int = 1
-    """Of the run, on all nodes."""
+    """Training processes of the run, on all nodes."""
     has_gpus: bool = False
     sharded: bool = False
     steps: int | None = None
@@ -39,53 +39,53 @@ class RunContext:
         return next((number(self.given[name]) for name in names if name in self.given), None)
 
     def count(self, *names: str) -> int:
-        """The same as a whole number; 0 where there is none."""
-        return max(_whole(self.number(*names)) or 0, 0)
+        """As `number`, but a whole number, at least 0; 0 where there is none."""
+        return max(_whole_number(self.number(*names)) or 0, 0)
 
     def is_on(self, *names: str) -> bool:
-        """Whether one of them is typed with a value that does not switch it off."""
+        """Whether one of these names is typed with a value that does not switch it off."""
         return any(name in self.given and not is_off(self.given[name]) for name in names)
 
     def says_better(self, meaning: Translation) -> bool:
-        """Whether another name that is typed says it, or switches it off."""
+        """Whether another typed name takes precedence over the meaning, or switches it off."""
         return self.is_off(*meaning.switch) or self.is_on(*meaning.unless)
 
     def is_off(self, *names: str) -> bool:
         typed = [self.given[name] for name in names if name in self.given]
-        return any(is_off(value) or _plain(value) in _OTHER_WAY for value in typed)
+        return any(is_off(value) or _normalize(value) in _OTHER_CHOICES for value in typed)
 
     @property
     def is_distributed(self) -> bool:
-        """Whether several processes train: as they are typed in whatever words, or those of the run."""
+        """Whether several processes train, by the run or by typed names of nodes and GPUs of any project."""
         names = (*names_of("hardware.nnodes"), *names_of("hardware.n_gpus_per_node"))
         return max(self.processes, *map(self.count, names)) > 1
 
 
 @cache
 def names_of(setting: str) -> tuple[str, ...]:
-    """A setting of ours, and every name that others have for it alone."""
+    """A setting of ours, and every name of another project that means this setting alone."""
     meanings = (meaning for meaning in table().meanings if meaning.ours == (setting,))
     return (setting, *dict.fromkeys(name for each in meanings for names in each.names.values() for name in names))
 
 
 def convert(meaning: Translation, value: str, known: RunContext) -> list[str] | None:
-    """The words to type; none of them where it is to be left out; None where this value has no counterpart."""
-    plain = _plain(value)
-    own = None if meaning.values is None else _looked_up(meaning.values, plain)
-    if own is None and plain in _UNSET:
+    """The arguments to type; empty where it is to be left out; None where this value has no counterpart."""
+    plain = _normalize(value)
+    value_words = None if meaning.values is None else _look_up(meaning.values, plain)
+    if value_words is None and plain in _UNSET:
         return []
     if known.is_off(*meaning.switch) or (not is_off(plain) and known.is_on(*meaning.unless)):
-        return []  # as `says_better` tells
+        return []  # the condition of `says_better`
     if meaning.convert:
         return RULES[meaning.convert](value, known)
-    pattern = own if own is not None else _pattern(meaning)
-    if own is None and is_off(plain) and "{}" not in (pattern or ""):
-        return []  # what we do not have is off already
+    pattern = value_words if value_words is not None else _pattern(meaning)
+    if value_words is None and is_off(plain) and "{}" not in (pattern or ""):
+        return []  # a feature that does not exist here is off already
     return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
 
 
 def _pattern(meaning: Translation) -> str | None:
-    """What stands for any value, with `{}` for it; None where there is nothing of that kind."""
+    """The arguments for any value, with `{}` in its place; None where the meaning has none."""
     if meaning.values is not None:
         return meaning.values.get("*")
     if meaning.use or meaning.instead or not meaning.ours:
@@ -94,18 +94,18 @@ def _pattern(meaning: Translation) -> str | None:
 
 
 def is_complete(words: list[str]) -> bool:
-    """Whether they can be typed as they are; `STEPS` and the like stand for what only a person knows."""
-    return not any(_OPEN.search(word) for word in words)
+    """Whether the words can be typed as they are; `STEPS` and the like stand for values that only the user knows."""
+    return not any(_PLACEHOLDER.search(word) for word in words)
 
 
 def is_off(value: str) -> bool:
-    """Whether a value switches something off, or says nothing: `false`, `0`, `null`."""
-    return _plain(value) in _OFF or number(value) == 0
+    """Whether a value switches something off, or is unset: `false`, `0`, `null`."""
+    return _normalize(value) in _OFF or number(value) == 0
 
 
 def is_unset(value: str) -> bool:
-    """Whether a value says nothing: `null`, an empty text or list."""
-    return _plain(value) in _UNSET
+    """Whether a value sets nothing: `null`, an empty text or list."""
+    return _normalize(value) in _UNSET
 
 
 def number(text: str) -> float | None:
@@ -116,17 +116,17 @@ def number(text: str) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _plain(value: str) -> str:
+def _normalize(value: str) -> str:
     return value.strip("'\" ").lower()
 
 
-def _looked_up(values: Mapping[str, str], plain: str) -> str | None:
+def _look_up(values: Mapping[str, str], plain: str) -> str | None:
     last = plain if number(plain) is not None else plain.rpartition(".")[2]  # torch.bfloat16, and not 1.0
     spellings = (plain, _ALIASES.get(plain, plain), last)
     return next((values[each] for each in spellings if each in values), None)
 
 
-def _whole(value: float | None) -> int | None:
+def _whole_number(value: float | None) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
@@ -134,33 +134,33 @@ def _whole(value: float | None) -> int | None:
 
 
 def _gpus(value: str, known: RunContext) -> list[str]:
-    each = _whole(number(value)) or "GPUS"
+    per_node = _whole_number(number(value)) or "GPUS"
     if known.is_on("use_cpu", "no_cuda"):
-        return [f"hardware.nproc_per_node={each}"]
-    return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={each}"]
+        return [f"hardware.nproc_per_node={per_node}"]
+    return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={per_node}"]
 
 
 def _offload(value: str, known: RunContext) -> list[str] | None:
-    """One list for all that is typed; with sharded weights `weights` stands for the other networks too."""
-    on = [name for name in names_of("engine.offload") if name != "engine.offload" and known.is_on(name)]
-    of_role = {
-        "reference": [name for name in on if name.startswith("actor_rollout_ref.ref.")],
-        "critic": [name for name in on if name.startswith("critic.")],
+    """One list of roles for all names that are typed; with sharded weights, `weights` includes the other networks."""
+    enabled = [name for name in names_of("engine.offload") if name != "engine.offload" and known.is_on(name)]
+    names_by_role = {
+        "reference": [name for name in enabled if name.startswith("actor_rollout_ref.ref.")],
+        "critic": [name for name in enabled if name.startswith("critic.")],
     }
-    others = [role for role, names in of_role.items() if names]
-    if len(on) > sum(map(len, of_role.values())) or (others and known.sharded):
+    roles = [role for role, names in names_by_role.items() if names]
+    if len(enabled) > sum(map(len, names_by_role.values())) or (roles and known.sharded):
         return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if known.is_distributed else None
-    return [f"engine.offload=[{','.join(others)}]"] if others else []
+    return [f"engine.offload=[{','.join(roles)}]"] if roles else []
 
 
 def _bf16(value: str, known: RunContext) -> list[str] | None:
-    """Computing in bfloat16 over float32 weights; weights in bfloat16 need none of it."""
-    plain = _plain(value).rpartition(".")[2]
+    """Mixed precision: bfloat16 arithmetic with float32 weights; weights in bfloat16 need no such setting."""
+    plain = _normalize(value).rpartition(".")[2]
     if plain == "full":
         return ["model.dtype=bfloat16"]
     if plain not in ("true", "yes", "on", "1", "auto", "bf16", "bfloat16"):
         return [] if is_off(plain) or plain in ("fp32", "float32") else None
-    weights = [_plain(known.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
+    weights = [_normalize(known.given.get(name, "")).rpartition(".")[2] for name in names_of("model.dtype")]
     if any(each in ("bfloat16", "bf16") for each in weights) or known.is_on("pure_bf16", "bfloat16"):
         return []
     return ["engine.mixed_precision=true"]
@@ -169,25 +169,25 @@ def _bf16(value: str, known: RunContext) -> list[str] | None:
 # ---- adapters
 
 
-def _lora(value: str, known: RunContext, *, rank: int, alpha: int, of_rank: bool = False) -> list[str] | None:
-    """The rank, and where no alpha is typed, that of the project: a number, or with `of_rank` that times the rank."""
-    plain = _plain(value)
-    given = rank if plain in ("true", "yes", "on", "lora") else _whole(number(plain))
-    if given is None:
+def _lora(value: str, known: RunContext, *, rank: int, alpha: int, scale_by_rank: bool = False) -> list[str] | None:
+    """The rank, and where no alpha is typed, the project's default: `alpha`, times the rank with `scale_by_rank`."""
+    plain = _normalize(value)
+    requested = rank if plain in ("true", "yes", "on", "lora") else _whole_number(number(plain))
+    if requested is None:
         return [] if is_off(plain) or plain == "full" else None
-    words = [f"model.lora_rank={given}"]
-    if given > 0 and known.number(*names_of("model.lora_alpha")) is None:
-        words.append(f"model.lora_alpha={alpha * given if of_rank else alpha}")
+    words = [f"model.lora_rank={requested}"]
+    if requested > 0 and known.number(*names_of("model.lora_alpha")) is None:
+        words.append(f"model.lora_alpha={alpha * requested if scale_by_rank else alpha}")
     return words
 
 
 def _lora_alpha(value: str, known: RunContext) -> list[str]:
-    """Without adapters an alpha is not read, so that 0 is no mistake."""
+    """The alpha; 0 is left out where there are no adapters, as it is not read then."""
     return [] if number(value) == 0 and not known.is_on(*names_of("model.lora_rank")) else [f"model.lora_alpha={value}"]
 
 
 def _modules(value: str, known: RunContext) -> list[str]:
-    """Names with commas between them, or already a list."""
+    """The modules with adapters: names separated by commas, or already a list."""
     plain = value.strip("'\" ")
     if plain.lower() in ("all", "all-linear"):
         plain = "all-linear"
@@ -199,8 +199,8 @@ def _modules(value: str, known: RunContext) -> list[str]:
 # ---- the rest
 
 
-def _rounds(value: str, known: RunContext) -> list[str] | None:
-    """Of verl, 0 and less are no limit, which there is not here; where no groups are filtered it is not read."""
+def _sampling_rounds(value: str, known: RunContext) -> list[str] | None:
+    """Sampling rounds, which verl reads where groups are filtered; its 0 and less, no limit, have no counterpart."""
     if (most := number(value)) is None or most > 0:
         return [f"algorithm.max_num_gen_batches={value}"]
     chosen = known.given.get("algorithm", known.given.get("algorithm.adv_estimator", "dapo"))
@@ -209,16 +209,16 @@ def _rounds(value: str, known: RunContext) -> list[str] | None:
 
 
 def _algorithm(value: str, known: RunContext) -> list[str] | None:
-    """verl's estimator, loss and filter of groups are one choice here."""
-    plain, filtered = _plain(value), known.is_on("algorithm.filter_groups.enable")
-    estimator = _plain(known.given.get("algorithm.adv_estimator", ""))
-    loss = _plain(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
+    """The choice that stands for verl's estimator, loss and filter of groups together."""
+    plain, filtered = _normalize(value), known.is_on("algorithm.filter_groups.enable")
+    estimator = _normalize(known.given.get("algorithm.adv_estimator", ""))
+    loss = _normalize(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
     if plain == "gae":
         return ["algorithm=ppo"]
     if is_off(plain) or plain == "vanilla":
         return []
     if plain not in ("grpo", "grpo_vectorized", "gspo", "true") or estimator not in ("", "grpo", "grpo_vectorized"):
-        return None  # also a critic, or another estimator, with this loss or filter
+        return None  # for example a critic or another estimator with this loss or filter
     if "gspo" in (plain, loss):
         return ["algorithm=gspo"] if plain != "true" else None
     if plain == "true" and known.given.get("algorithm", "grpo") not in ("grpo", "dapo"):
@@ -227,14 +227,14 @@ def _algorithm(value: str, known: RunContext) -> list[str] | None:
 
 
 def _clip(value: str, known: RunContext) -> list[str]:
-    """Both sides of the range, unless one has a name of its own."""
+    """Both sides of the clip range, except one that is typed by its own name."""
     low = known.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
     high = next((known.given[name] for name in names_of("algorithm.clip_ratio_high") if known.is_on(name)), value)
     return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
 
 
 def _dataset(value: str, known: RunContext) -> list[str]:
-    """Files, a hub's dataset, or a choice."""
+    """The data: files, a hub's dataset, or a choice."""
     name = value.strip("'\"")
     if name.lower().endswith(ENDINGS):
         return ["data=files", f"data.train_files={value}"]
@@ -250,25 +250,25 @@ def _betas(value: str, known: RunContext) -> list[str]:
     return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
 
 
-def _fraction(value: str, known: RunContext, setting: str, *, share: bool = False) -> list[str]:
-    """Steps; a value below 1 is a fraction of all, and where it can be nothing else (`share`) 1 is all of them."""
-    given = number(value)
+def _steps(value: str, known: RunContext, setting: str, *, share: bool = False) -> list[str]:
+    """A number of steps; a value below 1 is a fraction of all steps, and with `share` 1 means all of them."""
+    amount = number(value)
     steps = known.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or known.steps
-    if given is not None and given == int(given) and not share:
-        return [f"{setting}={int(given)}"]
-    if given is None or not 0 < given <= 1 or not steps:
+    if amount is not None and amount == int(amount) and not share:
+        return [f"{setting}={int(amount)}"]
+    if amount is None or not 0 < amount <= 1 or not steps:
         return [f"{setting}=STEPS"]
-    return [f"{setting}={math.ceil(given * steps)}"]
+    return [f"{setting}={math.ceil(amount * steps)}"]
 
 
 def _warmup(value: str, known: RunContext, *, share: bool = False) -> list[str]:
-    """None is the default: 0, and verl's -1, say that a ratio has the word."""
-    given = number(value)
-    return [] if given is not None and given <= 0 else _fraction(value, known, "optim.lr_warmup_steps", share=share)
+    """Warm-up steps; empty for 0 and verl's -1, which mean that a ratio is used instead."""
+    steps = number(value)
+    return [] if steps is not None and steps <= 0 else _steps(value, known, "optim.lr_warmup_steps", share=share)
 
 
-def _functions(value: str, known: RunContext) -> list[str] | None:
-    """A function of a person's own, also by its module, or a reward model; several are choices with their weights."""
+def _reward_functions(value: str, known: RunContext) -> list[str] | None:
+    """The user's own reward function, also by its module, or a reward model; None for a list of several."""
     name = value.strip("'\"")
     if name.startswith("["):
         return None
@@ -281,18 +281,18 @@ def _functions(value: str, known: RunContext) -> list[str] | None:
 
 
 def _min_rate(value: str, known: RunContext) -> list[str] | None:
-    """Of the options of a schedule."""
+    """The lowest rate, as `min_lr_rate` in the options of a schedule."""
     found = re.search(r"min_lr_rate['\"]?\s*[:=]\s*([\d.]+(?:[eE]-?\d+)?)", value)
     return [f"optim.min_lr_ratio={found[1]}"] if found else None
 
 
 def _epochs(value: str, known: RunContext) -> list[str]:
-    given = _whole(number(value))
-    return [f"trainer.total_epochs={'EPOCHS' if given is None else given}"]
+    epochs = _whole_number(number(value))
+    return [f"trainer.total_epochs={'EPOCHS' if epochs is None else epochs}"]
 
 
 def _template_args(value: str, known: RunContext) -> list[str]:
-    """They are often written as JSON, whose quotes around names Hydra does not take."""
+    """Template arguments; JSON is rewritten, as Hydra does not accept quotes around names."""
     try:
         return [f"data.template_args={literal(json.loads(value))}"]
     except ValueError:
@@ -300,21 +300,21 @@ def _template_args(value: str, known: RunContext) -> list[str]:
 
 
 def _one_key(value: str, known: RunContext, setting: str) -> list[str] | None:
-    """A list of one name; of several none is the one."""
+    """The setting with the one name of a list; None where the list has several."""
     name = value.strip("[]'\" ")
     return [f"{setting}={name}"] if re.fullmatch(r"[\w.-]+", name) else None
 
 
 RULES: Mapping[str, Callable[[str, RunContext], list[str] | None]] = {
     "gpus": _gpus, "offload": _offload, "bf16": _bf16,
-    "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
+    "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, scale_by_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
-    "lora_alpha": _lora_alpha, "rounds": _rounds,
+    "lora_alpha": _lora_alpha, "rounds": _sampling_rounds,
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "dataset": _dataset,
     "betas": _betas, "warmup": _warmup, "warmup_share": partial(_warmup, share=True), "epochs": _epochs,
-    "functions": _functions, "template_args": _template_args,
+    "functions": _reward_functions, "template_args": _template_args,
     "min_rate": _min_rate, "one_key": partial(_one_key, setting="data.prompt_key"),
     "one_response_key": partial(_one_key, setting="data.response_key"),
-    "save_every": partial(_fraction, setting="trainer.save_freq"),
-    "test_every": partial(_fraction, setting="trainer.test_freq"),
+    "save_every": partial(_steps, setting="trainer.save_freq"),
+    "test_every": partial(_steps, setting="trainer.test_freq"),
 }  # fmt: skip

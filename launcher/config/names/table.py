@@ -16,68 +16,68 @@ from launcher.core.bounded_parse import LOADER
 
 FILE = Path(__file__).with_name("names.yaml")
 LISTS = ("ours", "unless", "switch", "ppo", "sft")
-"""Fields of an entry that hold names with spaces between them."""
+"""Fields of an entry that hold names separated by spaces."""
 SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
-"""What may stand before a setting's name without changing its meaning."""
+"""Prefixes of a setting's name that do not change its meaning."""
 OTHER = "also"
-"""Names of no project in particular."""
+"""Key of the names that belong to no particular project."""
 
 
 @dataclass(frozen=True)
 class Project:
-    """Where names come from."""
+    """A project whose names of settings are in the table."""
 
     key: str
     name: str
     text: str
     """Which of its names are in the table."""
     theirs: str
-    """A command or file of that project."""
+    """A command or file of that project, as an example."""
     ours: str
-    """The same here."""
+    """What the same is here."""
     defaults: Mapping[str, str]
-    """What it does where nothing is typed, and what to type here for the same."""
+    """The project's default behaviour -> what to type here for the same."""
     typed: str = ""
-    """What becomes of a name of it that is typed; by default it is answered with what to type."""
+    """What happens to a typed name of this project; by default the answer says what to type instead."""
     like: str = ""
-    """Key of the project whose names it has, too."""
+    """Key of another project whose names it also uses."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One meaning of one or more names, and what has it here."""
+    """One meaning of one or more names, and its counterpart here."""
 
     names: Mapping[str, tuple[str, ...]]
-    """Of each project, by its key."""
+    """Key of a project -> its names for this meaning."""
     ours: tuple[str, ...] = ()
-    """Settings or config groups; empty where there is nothing of that kind."""
+    """Our settings or config groups; empty where there is no counterpart."""
     use: str = ""
     """What to type; `{}` stands for the value."""
     values: Mapping[str, str] | None = None
-    """Their value -> what to type, `*` any other; empty: leave it out."""
+    """The project's value (`*`: any other) -> what to type; empty means to leave it out."""
     convert: str = ""
-    """The rule of `conversions` that makes what to type."""
+    """The rule of `conversions.RULES` that makes what to type."""
     unless: tuple[str, ...] = ()
-    """Names that say it better: with one of them it is left out."""
+    """Names that take precedence: where one of them is on, this one is left out."""
     switch: tuple[str, ...] = ()
-    """Names that switch it off: with one of them at `false` it is left out."""
+    """Names that switch it off: where one of them is `false`, this one is left out."""
     note: str = ""
     instead: str = ""
-    """What to do where there is nothing of that kind, or of that value."""
+    """What to do where the name, or its value, has no counterpart."""
     ppo: tuple[str, ...] = ()
     """Keys of verl's main_ppo that it is written to."""
     sft: tuple[str, ...] = ()
-    """The same of sft_trainer."""
+    """Keys of verl's sft_trainer that it is written to."""
     to: Mapping[Any, Any] | str = field(default_factory=dict)
-    """Our value -> verl's, where that is another one; or the name of a function of the engine's."""
+    """Our value -> verl's, where they differ; or the name of a function of the engine."""
     when: str = ""
-    """What has to hold for it to be written."""
+    """The condition under which it is written."""
     verl_engine: Mapping[str, str | None] = field(default_factory=dict)
-    """With engine=verl: their value -> what to type, `*` any other, `?` any that stands for nothing here;
-    `engine.extra` in it passes the argument on, None refuses it."""
+    """With engine=verl: verl's value (`*` any other, `?` any without a counterpart) -> what to type; `engine.extra` in
+    it passes the argument on, None refuses it."""
 
     def with_verl(self, value: str) -> str | None:
-        """What stands for a value where engine=verl is chosen. Raises `KeyError` where nothing is said of it."""
+        """What to type for a value where engine=verl is chosen. Raises `KeyError` where `tells_verl` is false."""
         plain = value.strip("'\" ").lower()
         return self.verl_engine[plain if plain in self.verl_engine else "*"]
 
@@ -87,7 +87,7 @@ class Translation:
 
     @property
     def groups(self) -> list[str]:
-        """What stands before the names of its settings."""
+        """The groups of its settings: their names without the last part."""
         return [name.rpartition(".")[0] for name in self.ours]
 
     def projects_of(self, name: str) -> list[str]:
@@ -100,15 +100,15 @@ class Table:
     projects: Mapping[str, Project]
     meanings: tuple[Translation, ...]
     choices: Mapping[str, Mapping[str, str]]
-    """Of a config group: their choice -> what to type here."""
+    """Config group -> another project's choice -> what to type here."""
     absent: Mapping[str, Mapping[str, str]]
-    """Of a config group: their choice that nothing here is -> what to say."""
+    """Config group -> another project's choice without a counterpart -> what to say."""
     named: Mapping[str, tuple[Translation, ...]]
     """The meanings of each name."""
 
     def find(self, key: str) -> tuple[str, tuple[Translation, ...]]:
-        """The name that `key` is, ends with, or is the end of, and its meanings; or the one that it is an option of,
-        where nothing here is of that kind. No meanings where there is none, or several that differ."""
+        """The name that `key` is, ends with, or is the end of, and its meanings; or a section that it is below and that
+        has no counterpart here. No meanings where no name fits, or several names of different meanings do."""
         if key in self.named:
             return key, self.named[key]
         ends = [name for name in self.named if name.endswith(f".{key}")]
@@ -125,33 +125,33 @@ class Table:
         return key, ()
 
     def owner(self, name: str) -> str:
-        """Whose name it is: `TRL`; empty where it is of none in particular."""
+        """The project whose name it is, such as `TRL`; empty where it belongs to none in particular."""
         keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
         return next((self.projects[key].name for key in ("hf", *self.projects) if key in keys), "")
 
 
 @cache
 def table() -> Table:
-    """Read once, when it is first needed."""
+    """The table of names, read once, when it is first needed."""
     node: dict[str, Any] = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
     projects = {key: Project(key, **about) for key, about in node["about"].items()}
     entries = [*node["entries"], *verl.read()["settings"]]
-    meanings = tuple(_meaning(entry, [*projects, OTHER]) for entry in entries)
+    meanings = tuple(_read_entry(entry, [*projects, OTHER]) for entry in entries)
     named: dict[str, list[Translation]] = {}
-    for name, meaning in _pairs(meanings):
+    for name, meaning in _name_meaning_pairs(meanings):
         named.setdefault(name, []).append(meaning)
     return Table(
         projects, meanings, node["choices"], node["absent"], {name: tuple(found) for name, found in named.items()}
     )
 
 
-def _meaning(entry: dict[str, Any], sources: list[str]) -> Translation:
-    rest = {key: value for key, value in entry.items() if key not in sources}
+def _read_entry(entry: dict[str, Any], sources: list[str]) -> Translation:
+    fields = {key: value for key, value in entry.items() if key not in sources}
     names = {source: tuple(entry[source].split()) for source in sources if source in entry}
-    return Translation(names, **rest | {key: tuple(entry.get(key, "").split()) for key in LISTS})
+    return Translation(names, **fields | {key: tuple(entry.get(key, "").split()) for key in LISTS})
 
 
-def _pairs(meanings: tuple[Translation, ...]) -> Iterator[tuple[str, Translation]]:
+def _name_meaning_pairs(meanings: tuple[Translation, ...]) -> Iterator[tuple[str, Translation]]:
     """Each name with each of its meanings, once."""
     for meaning in meanings:
         for name in dict.fromkeys(name for names in meaning.names.values() for name in names):

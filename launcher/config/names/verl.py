@@ -1,4 +1,4 @@
-"""Keys of verl's that older versions had, that verl never had, or that it composes and does not read: `verl.yaml`."""
+"""Keys that verl renamed or dropped, that it never had, or that it composes and does not read: `verl.yaml`."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ def read() -> dict[str, Any]:
 
 
 def todays_key(key: str, program: Program) -> str | None:
-    """Today's name of an older key; None where it is not known as one."""
-    return _replaced(read()["renamed"][program], key)
+    """Today's name of an older key; None where the key is not a known older one."""
+    return _replace_prefix(read()["renamed"][program], key)
 
 
 def advice(key: str, program: Program) -> str | None:
     """What to do about an older key that has no successor."""
-    known: Mapping[str, str] = read()["gone"][program]
-    return next((known[place] for place in _places(key) if place in known), None)
+    advice_by_key: Mapping[str, str] = read()["gone"][program]
+    return next((advice_by_key[place] for place in _key_and_sections(key) if place in advice_by_key), None)
 
 
 def read_key(key: str) -> str | None:
-    """What main_ppo reads in place of a key that it composes only, empty where that is nothing; None where it reads the
-    key itself."""
-    return _replaced(read()["unread"], key)
+    """The key that main_ppo reads in place of one that it only composes, or empty where it reads none; None where it
+    reads the key itself."""
+    return _replace_prefix(read()["unread"], key)
 
 
-def _replaced(known: Mapping[str, str], key: str) -> str | None:
-    for place in _places(key):
-        if place in known:
-            return known[place] + key.removeprefix(place) if known[place] else ""
+def _replace_prefix(replacements: Mapping[str, str], key: str) -> str | None:
+    for place in _key_and_sections(key):
+        if place in replacements:
+            return replacements[place] + key.removeprefix(place) if replacements[place] else ""
     return None
 
 
-def _places(key: str) -> Iterator[str]:
+def _key_and_sections(key: str) -> Iterator[str]:
     """The key and the sections that it is in, the longest first."""
     yield key
     while key := key.rpartition(".")[0]:

@@ -1,4 +1,4 @@
-"""What another project's names are called here, from the table of names."""
+"""Pages that translate another project's names, made from the table of names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def project(name: str) -> Project:
 
 
 def rows(of: Project) -> Iterator[tuple[str, list[str], Translation]]:
-    """Section, names and meaning of all that the project has a name for."""
+    """Section, names and meaning of everything that the project `of` has a name for."""
     for meaning in table().meanings:
         sources = [key for key in (of.key, of.like) if key]
         if names := list(dict.fromkeys(chain.from_iterable(meaning.names.get(key, ()) for key in sources))):
@@ -35,12 +35,12 @@ def rows(of: Project) -> Iterator[tuple[str, list[str], Translation]]:
 
 
 def marked(text: str, code: str = "`") -> str:
-    """Each word as code."""
+    """Each word of a text marked as code."""
     return " ".join(f"{code}{word}{code}" for word in text.split())
 
 
 def here(meaning: Translation, of: str = "", *, code: str = "`") -> str:
-    """What to type, or to do, in a few words; `of` is the key of the project that is asked about."""
+    """What to type, or to do, in a few words; `of` is the key of the project whose page it is for."""
     with_verl = _with_verl(meaning, code) if of == "verl" else ""
 
     if not meaning.ours:
@@ -48,10 +48,10 @@ def here(meaning: Translation, of: str = "", *, code: str = "`") -> str:
     if meaning.convert:
         text = " and ".join(f"{code}{name}{code}" for name in meaning.ours)
     elif meaning.values is not None:
-        each = [
+        translations = [
             f"{marked(theirs, code)}: {marked(ours, code) or 'leave it out'}" for theirs, ours in meaning.values.items()
         ]
-        text = "; ".join(each).replace("{}", "VALUE").replace(f"{code}*{code}", "others")
+        text = "; ".join(translations).replace("{}", "VALUE").replace(f"{code}*{code}", "others")
     elif meaning.use:
         text = marked(meaning.use.replace("{}", "VALUE"), code)
     else:
@@ -61,15 +61,15 @@ def here(meaning: Translation, of: str = "", *, code: str = "`") -> str:
 
 
 def _with_verl(meaning: Translation, code: str) -> str:
-    """What differs with engine=verl."""
+    """What differs with engine=verl; empty where nothing does."""
     if not meaning.verl_engine:
         return ""
-    of_words = dict[str, list[str]]()
+    values_by_text = dict[str, list[str]]()
     for theirs, ours in meaning.verl_engine.items():
         text = "refused" if ours is None else marked(ours, code) or "left out"
         text = text.replace(f" {code}{EXTRA}{code}", " and passed on").replace(f"{code}{EXTRA}{code}", "passed on")
-        of_words.setdefault(text, []).append("others" if theirs in "*?" else f"{code}{theirs}{code}")
-    if [*of_words.values()] == [["others"]]:
-        return f"with {code}engine=verl{code} {next(iter(of_words))}".replace("{}", "VALUE")
-    each = "; ".join(f"{', '.join(theirs)}: {text}" for text, theirs in of_words.items())
-    return f"with {code}engine=verl{code} {each}".replace("{}", "VALUE")
+        values_by_text.setdefault(text, []).append("others" if theirs in "*?" else f"{code}{theirs}{code}")
+    if [*values_by_text.values()] == [["others"]]:
+        return f"with {code}engine=verl{code} {next(iter(values_by_text))}".replace("{}", "VALUE")
+    text_of_values = "; ".join(f"{', '.join(theirs)}: {text}" for text, theirs in values_by_text.items())
+    return f"with {code}engine=verl{code} {text_of_values}".replace("{}", "VALUE")

@@ -1,6 +1,6 @@
-"""What could follow on the command line: groups, choices, settings, values, runs and recipes.
+"""Shell completion of the command line: groups, choices, settings, values, runs and recipes.
 
-zsh and fish hand over a word whole (`algorithm=g`); bash cuts it at `=`, so that only what follows is completed.
+zsh and fish pass a whole word (`algorithm=g`); bash splits it at `=`, so that only what follows is completed.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from launcher.spec.run import RunSpec
 
 def completions(incomplete: str, before: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The words that `incomplete` could become, after the words `before`."""
-    typed = re.sub(r" ?= ?", "=", " ".join(before)).split()  # bash cuts words at `=`
+    typed = re.sub(r" ?= ?", "=", " ".join(before)).split()  # bash splits words at `=`
     try:
         if "=" in incomplete:
             key = incomplete.partition("=")[0]
-            found = [f"{key}={value}" for value in _values(key, typed, config_dir)]
+            candidates = [f"{key}={value}" for value in _values(key, typed, config_dir)]
         elif typed and (typed[-1].endswith("=") or (not incomplete and "=" not in typed[-1])):
-            found = _values(typed[-1].rstrip("="), typed, config_dir)
+            candidates = _values(typed[-1].rstrip("="), typed, config_dir)
         else:
-            found = _names(incomplete, typed, config_dir)
+            candidates = _names(incomplete, typed, config_dir)
     except Problems:
-        return []  # a config file that cannot be read: `plan` says so, a shell has no place for it
-    return [word for word in found if word.startswith(incomplete)]
+        return []  # an unreadable config file: `plan` reports it, a completion cannot
+    return [word for word in candidates if word.startswith(incomplete)]
 
 
 def _names(incomplete: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:
-    """Groups to choose from or to set something of; what stands below a group once it is the only one left."""
+    """Groups, as `group=` and `group.`; the settings of a group once it is the only candidate."""
     known = groups(config_dir)
     chosen = {word.partition("=")[0] for word in typed}
     tops = [f"{name}=" for name in known if name not in chosen]
     tops += [f"{name}." for name in [*known, "optim", "critic", "trainer"]] + ["seed="]
-    found = [top for top in tops if top.startswith(incomplete)]
-    if "." in incomplete or (len(found) == 1 and found[0].endswith(".")):
-        top = (found[0] if found else incomplete).partition(".")[0]
-        return [f"{one.name}=" for one in _settings(top, typed, config_dir)]
-    return found
+    candidates = [top for top in tops if top.startswith(incomplete)]
+    if "." in incomplete or (len(candidates) == 1 and candidates[0].endswith(".")):
+        top = (candidates[0] if candidates else incomplete).partition(".")[0]
+        return [f"{setting.name}=" for setting in _settings(top, typed, config_dir)]
+    return candidates
 
 
 def _values(key: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:
@@ -55,7 +55,7 @@ def _values(key: str, typed: Sequence[str], config_dir: Path | None) -> list[str
 
 
 def _settings(top: str, typed: Sequence[str], config_dir: Path | None) -> Iterator[Setting]:
-    """The settings of the choice that was made, or of every choice of the group; each name once."""
+    """The settings of the chosen file's class, or of all choices of the group; each name once."""
     if top in handbook.PLAIN:
         yield from settings_of(RunSpec, "", only=[top])
         return
@@ -65,10 +65,10 @@ def _settings(top: str, typed: Sequence[str], config_dir: Path | None) -> Iterat
     chosen = [word.partition("=")[2] for word in typed if word.startswith(f"{top}=")]
     seen = set()
     for cls in handbook.classes(top, [name for name in chosen if name in known[top]] or known[top], config_dir):
-        for one in settings_of(cls, top):
-            if one.name not in seen:
-                seen.add(one.name)
-                yield one
+        for setting in settings_of(cls, top):
+            if setting.name not in seen:
+                seen.add(setting.name)
+                yield setting
 
 
 def targets(incomplete: str, config_dir: Path | None = None) -> list[str]:
@@ -78,9 +78,9 @@ def targets(incomplete: str, config_dir: Path | None = None) -> list[str]:
 
 def run_names(incomplete: str, root: Path) -> list[str]:
     """`project/experiment` of the runs below `root`, which are not read; an experiment's name alone will do, too."""
-    found = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    single = [name.partition("/")[2] for name in found]
-    return [name for name in [*found, *(name for name in single if incomplete)] if name.startswith(incomplete)]
+    names = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
+    short_names = [name.partition("/")[2] for name in names]
+    return [name for name in [*names, *(name for name in short_names if incomplete)] if name.startswith(incomplete)]
 
 
 def sides(incomplete: str, root: Path) -> list[str]:

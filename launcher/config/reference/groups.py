@@ -21,11 +21,11 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
 PLAIN = (*arguments.PLAIN, "code_dir")
-"""Settings of a run that are no config group."""
+"""Settings of a run that are not config groups."""
 
 
 REQUIRED = "required"
-"""Stands where a choice's file asks for a value that only a person knows."""
+"""Shown as the value where a choice's file leaves one for the user to give (`???`)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Choice:
     cls: type
     description: str
     sets: Mapping[str, str]
-    """What the file sets, by the setting's name, as it is written on the command line."""
+    """Setting -> the value that the file sets, as it is written on the command line."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Group:
     name: str
     description: str
     default: str
-    """The choice that is taken where nobody chooses; empty where somebody must."""
+    """The choice that is taken where none is typed; empty where one has to be."""
     choices: list[str]
 
 
@@ -55,12 +55,12 @@ class Section:
     title: str
     description: str
     choices: list[str]
-    """The words that choose this class."""
+    """The arguments that choose this class."""
     also: list[str]
-    """Classes whose settings it takes, too."""
+    """Base classes whose settings it takes, too."""
     settings: list[Setting]
     sets: Mapping[str, str]
-    """What the one choice that was asked for sets, by the setting's full name."""
+    """Full name of a setting -> the value that the choice sets; empty unless one choice was asked for."""
 
 
 def overview(config_dir: Path | None = None) -> list[Group]:
@@ -79,8 +79,8 @@ def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
 def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     """The settings that `target` names: `algorithm`, `algorithm=grpo`, `trainer`, `trainer.save_freq`.
 
-    Of a group each class has a section with what it declares itself; of a choice there is one, with all that it takes
-    and what its file sets. Raises `Problems` where nothing has that name.
+    For a group, each class has a section with the settings that it declares itself; for a choice there is one section,
+    with all settings of its class and what its file sets. Raises `Problems` where nothing has that name.
     """
     top, equals, choice = target.partition("=")
     top, _, rest = top.partition(".")
@@ -94,9 +94,9 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         if choice not in known[top]:
             raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)
-        return [_whole(top, _choice(top, choice, config_dir))]
-    found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
-    return _only(found, target, rest) if rest else found
+        return [_choice_section(top, _choice(top, choice, config_dir))]
+    found = list(_class_sections(top, choices(top, config_dir))) if top in known else [_plain_section(top)]
+    return _filter_sections(found, target, rest) if rest else found
 
 
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
@@ -105,44 +105,44 @@ def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) ->
     return list(dict.fromkeys(class_of(name, config_file(f"{name}/{choice}", config_dir)) for choice in chosen))
 
 
-def _only(found: list[Section], target: str, rest: str) -> list[Section]:
-    """The sections with nothing but the setting `target` and what stands below it."""
-    kept = []
-    for section in found:
-        settings = [one for one in section.settings if f"{one.name}.".startswith(f"{target}.")]
+def _filter_sections(sections: list[Section], target: str, rest: str) -> list[Section]:
+    """The sections reduced to the setting `target` and those below it. Raises `Problems` where there is none."""
+    filtered = []
+    for section in sections:
+        settings = [setting for setting in section.settings if f"{setting.name}.".startswith(f"{target}.")]
         if settings:
-            kept.append(Section(section.title, "", section.choices, [], settings, {}))
-    if not kept:
+            filtered.append(Section(section.title, "", section.choices, [], settings, {}))
+    if not filtered:
         top = target.partition(".")[0]
-        names = {one.name.removeprefix(f"{top}.") for section in found for one in section.settings}
+        names = {setting.name.removeprefix(f"{top}.") for section in sections for setting in section.settings}
         near = suggest(rest, [*names], listed="it has")
         raise Problems(Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting"))
-    return kept
+    return filtered
 
 
-def _plain(name: str) -> Section:
+def _plain_section(name: str) -> Section:
     settings = list(settings_of(RunSpec, "", only=[name]))
     cls = fields_of(RunSpec)[name].annotation
     message = class_doc(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
     return Section(name, message or declaration(RunSpec, name).description, [], [], settings, {})
 
 
-def _whole(name: str, choice: Choice) -> Section:
+def _choice_section(name: str, choice: Choice) -> Section:
     settings = list(settings_of(choice.cls, name))
     sets = {f"{name}.{key}": value for key, value in choice.sets.items()}
     return Section(choice.cls.__name__, class_doc(choice.cls), [f"{name}={choice.name}"], [], settings, sets)
 
 
-def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
-    """A section for each class of the group and for each that they have settings from, those first."""
-    chosen = list(dict.fromkeys(choice.cls for choice in of))
-    above = [cls for each in chosen for cls in each.__mro__ if own_fields(cls)]
-    for cls in sorted(dict.fromkeys([*above, *chosen]), key=lambda cls: len(cls.__mro__)):
-        words = [f"{name}={choice.name}" for choice in of if choice.cls is cls]
+def _class_sections(name: str, group_choices: list[Choice]) -> Iterator[Section]:
+    """A section for each class of the group and for each base class that declares settings, bases first."""
+    chosen = list(dict.fromkeys(choice.cls for choice in group_choices))
+    bases = [cls for each in chosen for cls in each.__mro__ if own_fields(cls)]
+    for cls in sorted(dict.fromkeys([*bases, *chosen]), key=lambda cls: len(cls.__mro__)):
+        words = [f"{name}={choice.name}" for choice in group_choices if choice.cls is cls]
         also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
         settings = list(settings_of(cls, name, only=own_fields(cls)))
-        below = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
-        message = class_doc(cls) if words else f"Settings of {', '.join(below)}."
+        subclasses = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
+        message = class_doc(cls) if words else f"Settings of {', '.join(subclasses)}."
         yield Section(cls.__name__, message, words, also, settings, {})
 
 
