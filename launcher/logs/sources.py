@@ -23,32 +23,32 @@ from launcher.logs.parser import LogParser
 
 BLOCK = 2**18
 LONGEST_LINE = 2**24
-"""Bytes of a line that are kept; what follows up to its end is skipped."""
+"""Bytes of a line that are kept; the rest of a longer line is skipped."""
 DOCUMENTS = (trainer_state, tensorboard)
-_SNIFFED = 64  # blocks in which the form of a log shows
-_RIVALS = 1_000  # steps among which another trainer's show
-_START = 2**16
+_SNIFFED_BLOCKS = 64  # blocks read to find the form of a log
+_STEPS_TO_DECIDE = 1_000  # steps read before the form is decided, where several programs may have written the log
+_START_BYTES = 2**16
 _BOM = b"\xef\xbb\xbf"
-_UTF16 = "is UTF-16 text", "iconv -f UTF-16 -t UTF-8"  # as older PowerShell writes what is redirected
+_UTF16 = "is UTF-16 text", "iconv -f UTF-16 -t UTF-8"  # as older PowerShell redirects output
 _UNREADABLE = {
     b"\x1f\x8b": ("is compressed (gzip)", "zcat"), b"BZh": ("is compressed (bzip2)", "bzcat"),
     b"\xfd7zXZ": ("is compressed (xz)", "xzcat"), b"\x28\xb5\x2f\xfd": ("is compressed (zstd)", "zstdcat"),
     b"\x04\x22\x4d\x18": ("is compressed (lz4)", "lz4cat"), b"PK\x03\x04": ("is compressed (zip)", "funzip"),
     b"\xff\xfe": _UTF16, b"\xfe\xff": _UTF16,
 }  # fmt: skip
-"""Beginnings of files that are no text that is read here: what they are, and which program makes text of them."""
-_CUT = re.compile(rb":[-+]?[0-9.]{1,40}[eE][-+]?[0-9]?$")
-"""A number that was cut in its exponent: Python writes two digits or more."""
+"""First bytes of files that are not plain text: what such a file is, and the command that prints its text."""
+_CUT_EXPONENT = re.compile(rb":[-+]?[0-9.]{1,40}[eE][-+]?[0-9]?$")
+"""A number that was cut in its exponent, as Python writes at least two digits of it."""
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """A log on disk. `at` is the time that its events get: that of the last write."""
+    """A log on disk. `at`, the time of its last write, is the time of all its events."""
 
     path: Path
     at: float
     document: ModuleType | None
-    """What reads a `trainer_state.json`, or an event file of TensorBoard."""
+    """The reader of a `trainer_state.json` or of an event file of TensorBoard; None for a text log."""
 
     @property
     def kind(self) -> Kind:
@@ -58,13 +58,13 @@ class LogSource:
 
     @cached_property
     def basis(self) -> Basis:
-        """What its beginning says of the numbers of its steps."""
+        """How its steps are numbered, by the blocks at its beginning."""
         parser, count = LogParser(), 0
         with open_file(self.path) as file:
-            for text in islice(_lines_of(file), _SNIFFED):
+            for text in islice(_line_blocks(file), _SNIFFED_BLOCKS):
                 for _ in parser.feed(text):
                     count += 1
-                    if parser.reading.numbers.sure and (count >= _RIVALS or not parser.reading.writers.known):
+                    if parser.reading.numbers.sure and (count >= _STEPS_TO_DECIDE or not parser.reading.writers.known):
                         return parser.reading.numbers.basis
         deque(parser.finish(), 0)
         return parser.reading.numbers.basis
@@ -72,11 +72,11 @@ class LogSource:
     def events(self) -> Iterator[Event]:
         """All events from its beginning. Raises `OSError`, and `Problems` for a document that was cut."""
         if self.document:
-            return self._document(self.document)
+            return self._read_document(self.document)
         parser = LogParser(self.at, self.basis)
         return chain(chain.from_iterable(map(parser.feed, self._blocks())), parser.finish())
 
-    def _document(self, document: ModuleType) -> Iterator[Event]:
+    def _read_document(self, document: ModuleType) -> Iterator[Event]:
         try:
             yield from document.read_events(self.path, self.at)
         except ValueError as error:
@@ -85,19 +85,19 @@ class LogSource:
 
     def _blocks(self) -> Iterator[bytes]:
         with open_file(self.path) as file:
-            yield from _lines_of(file)
+            yield from _line_blocks(file)
 
     def last_steps(self, count: int) -> list[Step]:
-        """The last `count` steps. Lines of one step that follow each other are one."""
-        return list(deque(_merged(event for event in self.events() if isinstance(event, Step)), count))
+        """The last `count` steps. Adjacent lines of one step are merged."""
+        return list(deque(_merge_steps(event for event in self.events() if isinstance(event, Step)), count))
 
 
 def open_log(path: Path, piped: bool = False) -> LogSource:
-    """The log at `path`; `piped` where it is a copy of what came through a pipe. Raises `Problems` where it is no file,
-    cannot be read, is compressed, or is UTF-16."""
+    """The log at `path`; `piped`: that is a copy of standard input. Raises `Problems` where it is not a file, cannot be
+    read, is compressed, or is UTF-16."""
     try:
         with open_file(path) as file:
-            start, stat = file.read(_START), os.fstat(file.fileno())
+            start, stat = file.read(_START_BYTES), os.fstat(file.fileno())
     except OSError as error:
         fix = "use the path of a log file, or the name of a run"
         raise Problems(Problem(str(path), error_message(error), fix, "not-found")) from error
@@ -111,8 +111,8 @@ def open_log(path: Path, piped: bool = False) -> LogSource:
     return LogSource(path, max(stat.st_mtime, 0.0), next((each for each in DOCUMENTS if each.is_one(start)), None))
 
 
-def _merged(steps: Iterable[Step]) -> Iterator[Step]:
-    """Lines of one step as one: a step's validation has a line of its own in some logs."""
+def _merge_steps(steps: Iterable[Step]) -> Iterator[Step]:
+    """Merge adjacent lines of one step: some logs have its validation on a line of its own."""
     for number, group in groupby(steps, key=lambda step: step.step):
         metrics = dict[str, float]()
         for step in group:
@@ -120,8 +120,8 @@ def _merged(steps: Iterable[Step]) -> Iterator[Step]:
         yield Step(at=step.at, step=number, metrics=metrics)
 
 
-def _lines_of(file: BufferedReader) -> Iterator[bytes]:
-    """Blocks of whole lines; the last line may lack its end."""
+def _line_blocks(file: BufferedReader) -> Iterator[bytes]:
+    """The text of a file in blocks of whole lines; only the last line may lack its end."""
     cutter = _LineCutter()
     while block := file.read(BLOCK):
         if text := cutter.cut(block):
@@ -129,70 +129,70 @@ def _lines_of(file: BufferedReader) -> Iterator[bytes]:
         elif cutter.full:
             skip_hole(file)
     if cutter.rest:
-        yield _CUT.sub(b":", cutter.rest)
+        yield _CUT_EXPONENT.sub(b":", cutter.rest)
 
 
 class _LineCutter:
-    """Cuts what is read behind the last whole line, and keeps the rest for what comes next."""
+    """Cuts blocks after their last whole line, and keeps the rest for the next block."""
 
     def __init__(self) -> None:
         self._parts = list[bytes]()
         self._size = 0
-        self._begun = False
+        self._started = False
 
     @property
     def full(self) -> bool:
-        """Whether more of the line that has begun is skipped."""
+        """Whether the unfinished line is so long that the rest of it is skipped."""
         return self._size >= LONGEST_LINE
 
     @property
     def rest(self) -> bytes:
-        """A line that has begun."""
+        """The unfinished line."""
         return b"".join(self._parts)
 
     def cut(self, block: bytes) -> bytes:
-        """The whole lines up to here. A carriage return ends a line, too: progress bars have no other end."""
-        if not self._begun:
-            block, self._begun = block.removeprefix(_BOM), True
+        """The lines that are whole after this block. A carriage return ends a line, too, as in progress bars."""
+        if not self._started:
+            block, self._started = block.removeprefix(_BOM), True
         end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
         if not end:
-            self._keep(block)
+            self._append(block)
             return b""
         text = b"".join([*self._parts, block[:end]]) if self._parts else block[:end]
         self._parts, self._size = [], 0
         if end < len(block):
-            self._keep(block[end:])
+            self._append(block[end:])
         return text
 
-    def _keep(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         if not self.full:
             self._parts.append(part)
             self._size += len(part)
 
 
 class GrowingLog:
-    """Reads a log while others append to it, begin it anew (truncated), or put a new file in its place (rotated): what
-    came into the old file after the last look is not read then."""
+    """Reads a log while others append to it, truncate it, or put a new file in its place (rotation). What was written
+    to the old file after the last call of `new` and before the rotation is not read."""
 
-    _KEPT = 256  # bytes before the offset, by which a file that was written anew is recognised
+    _TAIL_BYTES = 256  # bytes before the offset that are compared to notice a rewritten file
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self.path, self._clock = path, clock
         self.parser = LogParser()
         self.readings = 0
-        """How often it was begun anew: what was given before counts no more."""
+        """How often reading was restarted: events given before a restart no longer count."""
         self._file_id: tuple[int, int] | None = None
         self._cutter = _LineCutter()
         self._offset = 0
-        self._before = b""
-        self._state: tuple[int, int] | None = None
+        self._tail = b""
+        self._document_state: tuple[int, int] | None = None
 
     def new(self) -> Iterator[Event]:
-        """The events since the last call; none where there is no such file. A half-written line waits, but for a
-        progress bar: its end comes with the next one."""
+        """The events since the last call; none where there is no such file. A half-written line waits, except for a
+        progress bar, whose line ends only when the next bar is written."""
         self.parser.reading.at = self._clock()
-        if document := self._document():
-            yield from self._read_again(document)
+        if document := self._document_reader():
+            yield from self._read_document(document)
             return
         try:
             file = open_file(self.path)
@@ -200,64 +200,64 @@ class GrowingLog:
             return
         with file:
             stat = os.fstat(file.fileno())
-            before, self._file_id = self._file_id, (stat.st_dev, stat.st_ino)
-            if before not in (None, self._file_id):
+            old_id, self._file_id = self._file_id, (stat.st_dev, stat.st_ino)
+            if old_id not in (None, self._file_id):
                 yield from self._feed(self._cutter.rest)
-                self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+                self._cutter, self._offset, self._tail = _LineCutter(), 0, b""
             elif self._rewritten(file):
-                self._begin_anew(None)
-            yield from self._read(file)
+                self._restart(None)
+            yield from self._read_blocks(file)
         if (rest := self._cutter.rest).endswith(b"]") and b"%|" in rest:
             yield from self.parser.feed(rest)
 
     def finish(self) -> Iterator[Event]:
-        """The events that waited for more lines."""
-        yield from self._feed(_CUT.sub(b":", self._cutter.rest))
+        """The last events, which waited for more lines."""
+        yield from self._feed(_CUT_EXPONENT.sub(b":", self._cutter.rest))
         yield from self.parser.finish()
 
-    def _begin_anew(self, basis: Basis | None) -> None:
+    def _restart(self, basis: Basis | None) -> None:
         self.parser = LogParser(self.parser.reading.at, basis)
-        self._cutter, self._offset, self._before = _LineCutter(), 0, b""
+        self._cutter, self._offset, self._tail = _LineCutter(), 0, b""
         self.readings += 1
 
     def _rewritten(self, file: BufferedReader) -> bool:
-        """Whether the file is shorter than what was read of it, or has something else there."""
-        return bool(self._before) and (
-            os.pread(file.fileno(), len(self._before), self._offset - len(self._before)) != self._before
+        """Whether the file no longer has the bytes that were read last before the offset."""
+        return bool(self._tail) and (
+            os.pread(file.fileno(), len(self._tail), self._offset - len(self._tail)) != self._tail
         )
 
-    def _read(self, file: BufferedReader) -> Iterator[Event]:
+    def _read_blocks(self, file: BufferedReader) -> Iterator[Event]:
         file.seek(self._offset)
         while block := file.read(BLOCK):
             self._offset += len(block)
-            self._before = (self._before + block)[-self._KEPT :]
+            self._tail = (self._tail + block)[-self._TAIL_BYTES :]
             yield from self._feed(self._cutter.cut(block))
             if self._cutter.full:
                 skip_hole(file)
-                self._offset, self._before = file.tell(), b""
+                self._offset, self._tail = file.tell(), b""
             numbers = self.parser.reading.numbers
-            if numbers.changed and self._offset <= _SNIFFED * BLOCK:  # as a whole reading numbers them
-                self._begin_anew(numbers.basis)
+            if numbers.changed and self._offset <= _SNIFFED_BLOCKS * BLOCK:  # so that steps are numbered as in `events`
+                self._restart(numbers.basis)
                 file.seek(0)
 
     def _feed(self, text: bytes) -> Iterator[Event]:
         if text:
             yield from self.parser.feed(text)
 
-    def _document(self) -> ModuleType | None:
-        """What reads a `trainer_state.json`, which is written anew as a whole, or an event file of TensorBoard."""
+    def _document_reader(self) -> ModuleType | None:
+        """The reader of a `trainer_state.json`, which is replaced as a whole, or of an event file of TensorBoard."""
         if self.path.name == trainer_state.NAME:
             return trainer_state
         return tensorboard if tensorboard.NAME in self.path.name else None
 
-    def _read_again(self, document: ModuleType) -> Iterator[Event]:
+    def _read_document(self, document: ModuleType) -> Iterator[Event]:
         try:
             stat = self.path.stat()
-            if (stat.st_mtime_ns, stat.st_size) == self._state:
+            if (stat.st_mtime_ns, stat.st_size) == self._document_state:
                 return
             for event in document.read_events(self.path, self.parser.reading.at, after=self._offset):
                 self._offset += isinstance(event, Step)
                 yield event
-            self._state = stat.st_mtime_ns, stat.st_size
-        except (OSError, ValueError):  # not there, or being written: the next look reads it
+            self._document_state = stat.st_mtime_ns, stat.st_size
+        except (OSError, ValueError):  # missing, or being written: the next call reads it
             return

@@ -22,10 +22,10 @@ from launcher.logs.forms.numbering import LOOSE, NAMED, PLACED, Epochs
 from launcher.logs.forms.reading import Form, LineReading
 from launcher.logs.forms.values import evaluated, is_beside_step, is_measurement, leading_number, of_evaluation
 
-_BEHIND_STEP = ("time (ms) |", "Average reward score: ")
-"""What DeepSpeed and Megatron begin a line with that belongs to the step before it."""
-_LONGEST = 4_000  # characters of a line of steps
-_HEADING_LINE = 300  # most characters of a heading, and of what is read before a step or a dict
+_AFTER_STEP = ("time (ms) |", "Average reward score: ")
+"""How lines of DeepSpeed and Megatron begin that belong to the step of the line before."""
+_MAX_LINE = 4_000  # most characters read of a line that names a step
+_HEADING_LINE = 300  # most characters of a heading, and of the text read before a step or a dict
 _COUNT = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]{1,18})"
 _STEP = re.compile(
     r"(?:(?<![\w/])(?<!icro[ -])|(?<=/)(?=global_step=))(?:global[ _])?"
@@ -40,12 +40,12 @@ _POSITION = re.compile(
     r"(?![\w/.:-]|\s[0-9]{1,2}:))?",
     re.IGNORECASE,
 )
-"""What a line without the word begins with: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
+"""How a line without a word for a step begins: `Train Epoch: 1 [640/60000 (1%)]`, `[5/30]`, `Epoch 2/10`."""
 _EVALUATED = re.compile(
     r"\W{0,8}(?:eval(?:uat\w{1,6})?|val(?:id(?:at\w{1,4})?)?|test)(?:\s?[\]|:]|\s(?:step|iter|epoch))", re.I
 )
-"""How a line begins whose metrics are of an evaluation: `[Val]`, `valid |`, `Test:`, `validate step: 5`."""
-_ENTRY = re.compile(  # a name of several words behind a divider, or a word
+"""How a line with metrics of an evaluation begins: `[Val]`, `valid |`, `Test:`, `validate step: 5`."""
+_ENTRY = re.compile(  # several words after a divider, or one word, before `:` or `=`
     r"(?:(?:[|,;\t]|  |^\s?[:)\]*•·>-])[\s:)\]*•·>-]{0,20}([A-Za-z][\w ./@%()-]{0,80}?)"
     r"|(?<![^\s/])([A-Za-z][\w./@%-]{0,80}(?: \([\w/]{1,10}\))?))"
     r"(\s{0,40}[:=]\s{0,20})[\[('\"]{0,2}(?=[-+.\dnNiIa-z])"
@@ -60,52 +60,52 @@ _WORD = re.compile(r"[\w(][\w./@%()-]{0,40}")
 _PAIRS = re.compile(
     r"(?:[\s|,;/]{0,8}[A-Za-z][\w ./()-]{0,40}[:=] ?[-+.\w]{1,40}%?(?:/[0-9]{1,9})?(?![\w.+-])){0,50}[\s|,;/]{0,8}"
 )
-"""What may stand before a step: pairs alone, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing. Each value
-ends where no letter or digit follows, so that there is one way to read a line; with more, the time would grow
+"""The text allowed before a step: only pairs, such as `epoch=0/micro_step=10/` or `Epoch: 1 | `, or nothing. A value
+ends where no letter or digit follows, so that a line matches in one way only; otherwise the time would grow
 exponentially with its length."""
-_SPACED = re.compile(
+_SPACED_PAIR = re.compile(
     r"[\s:\])-]{0,8}([A-Za-z][\w./%-]{0,40}(?: [A-Za-z][\w./%-]{0,40}){0,2}):? {1,8}(?=[-+.\dnNiI])([-+.\w]{1,60})"
     r"(?: {0,2}(?:%|[A-Za-z/]{1,10}))?(?: {0,2}\([^()]{0,40}\))? {0,8}"
 )
 _EPOCH_HEADING = re.compile(r"\W{0,8}epoch[ :=#]{0,3}([0-9]{1,9})(?:\s?/\s?[0-9]{1,9})?\W{0,8}", re.IGNORECASE)
 _WORDS = re.compile(r"([A-Za-z][\w./@%-]{0,40})\s{1,4}([-+]?[.0-9][-+.\w]{0,40})%?(?:\s?\([^()]{0,40}\))?(?:\s{1,8}|$)")
-_ALONE = re.compile(r"[\W_]{0,200}")
+_DECORATION = re.compile(r"[\W_]{0,200}")
 _PANEL = "╭"
 _BESIDE_STEP = re.compile(
     r"\b(?:epoch[ =][0-9]{1,9}(?:/[0-9]{1,9})?|eta=[\w: ]{1,40}|train(?:ing)?|done)\b", re.IGNORECASE
 )
-"""What a heading may have beside its step: `Epoch 1/10 Step 3/90 Train step 93/900 done.`, whose last counts."""
+"""What else a heading may hold: `Epoch 1/10 Step 3/90 Train step 93/900 done.`; the last step in it counts."""
 
 
 def step_header(text: str) -> tuple[int, int] | None:
-    """The step, and of how many (0 where unknown), that a heading of its own names: `===== Step 5/100 =====`."""
+    """(step, total or 0) of a line that is a heading: `===== Step 5/100 =====`; None where it is not one."""
     if len(text) > _HEADING_LINE:
         return None
-    if not (all_found := [*_STEP.finditer(text)]):
+    if not (matches := [*_STEP.finditer(text)]):
         place = _POSITION.fullmatch(text.strip(" :"))
-        return (_whole(place[3]), _whole(place[4])) if place and place[3] else None
+        return (_integer(place[3]), _integer(place[4])) if place and place[3] else None
     around = _BESIDE_STEP.sub("", _STEP.sub("", text).strip().removesuffix(":"))
-    return _counts(all_found[-1]) if _ALONE.fullmatch(around) else None
+    return _step_and_total(matches[-1]) if _DECORATION.fullmatch(around) else None
 
 
 def step_before(text: str) -> tuple[int, int] | None:
-    """The step, and of how many, that stands before a dict: `Global step 5: {...}`."""
-    found = _STEP.search(text[-_HEADING_LINE:])
-    return _counts(found) if found else None
+    """(step, total or 0) in the text before a dict: `Global step 5: {...}`; None where there is none."""
+    match = _STEP.search(text[-_HEADING_LINE:])
+    return _step_and_total(match) if match else None
 
 
-def _counts(found: re.Match[str]) -> tuple[int, int]:
-    return _whole(found[1]), _whole(found[2])
+def _step_and_total(match: re.Match[str]) -> tuple[int, int]:
+    return _integer(match[1]), _integer(match[2])
 
 
-def _whole(digits: str | None) -> int:
+def _integer(digits: str | None) -> int:
     return int((digits or "0").replace(",", ""))
 
 
 @dataclass(frozen=True)
 class NamedStep:
-    """What a line says of its step. `total` is of the epoch or of all steps, 0 where unknown; where only an epoch is
-    named, that is its `count`."""
+    """What a line says of its step. `total` counts the steps of the epoch or all steps, 0 where unknown; `count` is the
+    epoch's number where the line names only that."""
 
     count: int
     total: int
@@ -118,92 +118,92 @@ class NamedStep:
 def step_line(text: str) -> NamedStep | None:
     """The step and metrics of `Step 100/10000 | Loss: 0.234 | ...`, also with commas."""
     place = _POSITION.match(text)
-    found = _STEP.search(text[:_LONGEST])
-    if found is None:
+    named = _STEP.search(text[:_MAX_LINE])
+    if named is None:
         return _position_line(text, place) if place and any(place.groups()) else None
-    before, rest = text[max(found.start() - _HEADING_LINE, 0) : found.start()], text[found.end() : _LONGEST]
+    before, rest = text[max(named.start() - _HEADING_LINE, 0) : named.start()], text[named.end() : _MAX_LINE]
     begins = _PAIRS.fullmatch(before) is not None
     metrics = _entries(rest) | (_entries(f"|{before}") if begins else {})
     if not any(map(is_measurement, metrics)):
-        metrics |= _without_marks(rest)
+        metrics |= _unmarked_entries(rest)
     if not any(map(is_measurement, metrics)) and not (begins and any(map(is_beside_step, metrics))):
         return None
-    epoch = _whole(place[1]) if place and place[1] else None
-    return NamedStep(*_counts(found), epoch, metrics, NAMED, _EVALUATED.match(text) is not None)
+    epoch = _integer(place[1]) if place and place[1] else None
+    return NamedStep(*_step_and_total(named), epoch, metrics, NAMED, _EVALUATED.match(text) is not None)
 
 
 def _position_line(text: str, place: re.Match[str]) -> NamedStep | None:
-    """That of a line which begins with its place in an epoch or in all steps; where it names an epoch alone, that."""
-    rest = text[place.end() : _LONGEST]
-    metrics = _entries(rest) or _without_marks(rest)
-    count, total = _whole(place[3] or place[1]), _whole(place[4] or place[2])
+    """The step of a line that begins with its place in an epoch or in all steps, or with an epoch alone."""
+    rest = text[place.end() : _MAX_LINE]
+    metrics = _entries(rest) or _unmarked_entries(rest)
+    count, total = _integer(place[3] or place[1]), _integer(place[4] or place[2])
     if (total and count > total) or not any(map(is_measurement, metrics)):
         return None
-    epoch = _whole(place[1]) if place[1] and place[3] else None
+    epoch = _integer(place[1]) if place[1] and place[3] else None
     rank = LOOSE if not place[3] else PLACED if epoch is None else NAMED
     return NamedStep(count, total, epoch, metrics, rank, _EVALUATED.match(text) is not None)
 
 
 def _entries(text: str) -> dict[str, float]:
     """`loss: 0.5 s grad_norm: 0.1 | lm loss=2`: names and numbers; the first of a name counts."""
-    metrics, behind = dict[str, float](), 0
+    metrics, value_end = dict[str, float](), 0
     for entry in _ENTRY.finditer(text):
-        name = (entry[1] or _name_behind_blanks(text, behind, entry)).strip()
+        name = (entry[1] or _name_after_blanks(text, value_end, entry)).strip()
         number = leading_number(text[entry.end() : entry.end() + _HEADING_LINE])
         if number and name:
             metrics.setdefault(name, number[0])
-        behind = entry.end() + (number[1] if number else 0)
+        value_end = entry.end() + (number[1] if number else 0)
     return metrics
 
 
-def _name_behind_blanks(text: str, behind: int, entry: re.Match[str]) -> str:
-    """The name of an entry without a divider before it; `behind` is where the value before it ends. Words of prose that
-    end with a colon are none: `0.5 iter time (s): 2` has one, and `0.5 is better than the reward: 2` has not."""
-    unit = _UNIT.match(text, behind, entry.start(2))
-    before = text[unit.end() if unit else behind : entry.start(2)].split()
+def _name_after_blanks(text: str, value_end: int, entry: re.Match[str]) -> str:
+    """The name of an entry without a divider before it; `value_end` is where the value before it ends. Empty for prose
+    before a colon: `0.5 iter time (s): 2` has a name, and `0.5 is better than the reward: 2` has none."""
+    unit = _UNIT.match(text, value_end, entry.start(2))
+    before = text[unit.end() if unit else value_end : entry.start(2)].split()
     words = [*takewhile(_WORD.fullmatch, reversed(before))][::-1]
-    for start in range(len(words)):  # the longest name counts: behind `0.5 sec grad norm: 2`, grad norm
+    for start in range(len(words)):  # the longest name counts: `grad norm` in `0.5 sec grad norm: 2`
         name = " ".join([*words[start:], entry[2]])
         if name.endswith(")") or known(name) or is_measurement(name):
             return name
-    texts = [word for word in words if word.isalpha()]  # one may be a unit, behind a number
-    is_unit = len(texts) < 2 and (behind > 0 or len(texts) < len(words))
+    texts = [word for word in words if word.isalpha()]  # a single one after a number may be its unit
+    is_unit = len(texts) < 2 and (value_end > 0 or len(texts) < len(words))
     is_metric = not words or (is_unit and (known(entry[2]) or is_measurement(entry[2])))
     return entry[2] if is_metric or entry[3] == "=" else ""
 
 
-def _without_marks(text: str) -> dict[str, float]:
-    """`loss 0.5 lr 1e-5`, names and numbers with blanks alone between them, or with commas or bars (`_spaced`)."""
+def _unmarked_entries(text: str) -> dict[str, float]:
+    """`loss 0.5 lr 1e-5`: names and numbers with only blanks between them, or as `_separated_entries` reads."""
     plain = text.lstrip(" :-])\t").rstrip()
     words = [*_WORDS.finditer(plain)]
-    if sum(len(each[0]) for each in words) != len(plain):
-        return _spaced(text)
-    return {each[1]: number[0] for each in words if (number := leading_number(each[2]))}
+    if sum(len(pair[0]) for pair in words) != len(plain):
+        return _separated_entries(text)
+    return {pair[1]: number[0] for pair in words if (number := leading_number(pair[2]))}
 
 
-def _spaced(text: str) -> dict[str, float]:
-    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or such parts between bars. Prose has something else between its
-    commas, or unknown names, or whole numbers."""
+def _separated_entries(text: str) -> dict[str, float]:
+    """`: loss 3.2145, time 125.30ms, mfu 12.3%`, or the same with bars. Empty for prose: other text between the commas,
+    too few known names, or whole numbers only."""
     barred = "|" in text
     parts = [part for part in re.split(r"\|" if barred else "[,;] ", text) if part.strip(" :-])")]
-    pairs = [(found[1], number[0]) for part in parts if (found := _SPACED.fullmatch(part))
-             and (number := leading_number(found[2]))]  # fmt: skip
+    pairs = [(match[1], number[0]) for part in parts if (match := _SPACED_PAIR.fullmatch(part))
+             and (number := leading_number(match[2]))]  # fmt: skip
     metrics = dict(pairs)
     is_log = len(parts) > 1 and len(metrics) == len(parts) <= 2 * sum(map(known, metrics))
     return metrics if barred or (is_log and not all(map(float.is_integer, metrics.values()))) else {}
 
 
-def _names_step(text: str) -> bool:
-    """Whether a line may have one of the words of `_STEP`: most have none."""
+def _may_name_step(text: str) -> bool:
+    """Whether a line may have a word of `_STEP`; a fast test, as most lines have none."""
     return any(part in text for part in ("tep", "ter", "ollout", "pdate", "TEP", "TER"))
 
 
 class BesideSteps(Form):
-    """What stands on a line of its own behind that of a step: `time (ms) | forward: 1.2 | backward: 2.4`."""
+    """Metrics on the line after that of their step: `time (ms) | forward: 1.2 | backward: 2.4`."""
 
     def claims(self, line: str) -> bool:
-        behind = self.reading.kind == "lines" and line.startswith(_BEHIND_STEP)
-        self._metrics = _entries(f"|{line.removeprefix(_BEHIND_STEP[0])}") if behind else {}
+        after_step = self.reading.kind == "lines" and line.startswith(_AFTER_STEP)
+        self._metrics = _entries(f"|{line.removeprefix(_AFTER_STEP[0])}") if after_step else {}
         return bool(self._metrics)
 
     def take(self, line: str) -> Iterator[Event]:
@@ -220,40 +220,40 @@ class NamedSteps(Form):
         self._epochs = Epochs()
 
     def claims(self, line: str) -> bool:
-        may = _names_step(line) or "poch" in line or "/" in line[:40]
-        self._found = step_line(line) if may else None
-        if may and self._found is None and (heading := _EPOCH_HEADING.fullmatch(line)):
+        likely = _may_name_step(line) or "poch" in line or "/" in line[:40]
+        self._named_step = step_line(line) if likely else None
+        if likely and self._named_step is None and (heading := _EPOCH_HEADING.fullmatch(line)):
             self._epochs.begin(int(heading[1]))
-        return self._found is not None
+        return self._named_step is not None
 
     def take(self, line: str) -> Iterator[Event]:
-        found, reading = self._found, self.reading
-        assert found is not None
-        step = self._epochs.step(found.count, found.total, found.epoch)
-        if found.evaluated:
+        named, reading = self._named_step, self.reading
+        assert named is not None
+        step = self._epochs.step(named.count, named.total, named.epoch)
+        if named.evaluated:
             yield from reading.evaluation(
-                evaluated(found.metrics, labelled=True), step if found.rank == NAMED else None
+                evaluated(named.metrics, labelled=True), step if named.rank == NAMED else None
             )
-        elif reading.numbers.admits("lines", found.rank, step):
-            yield from reading.progress(found.count, found.total)
-            yield from reading.step(step, found.metrics)
-        elif reading.kind == "lines" and (of := {k: v for k, v in found.metrics.items() if of_evaluation(k)}):
-            yield from reading.evaluation(of)
+        elif reading.numbers.admits("lines", named.rank, step):
+            yield from reading.progress(named.count, named.total)
+            yield from reading.step(step, named.metrics)
+        elif reading.kind == "lines" and (evaluation := {k: v for k, v in named.metrics.items() if of_evaluation(k)}):
+            yield from reading.evaluation(evaluation)
 
 
 class Headings(Form):
-    """A line that names the step of the block below it; TRL puts that of the dict above into the frame of its table."""
+    """A line that names the step of the block below it; TRL names the step of the dict above in its table's frame."""
 
     ends_block = True
 
     def claims(self, line: str) -> bool:
-        self._found = step_header(line) if _names_step(line) else None
-        return self._found is not None
+        self._header = step_header(line) if _may_name_step(line) else None
+        return self._header is not None
 
     def take(self, line: str) -> Iterator[Event]:
-        if self._found and line.startswith(_PANEL):
-            self.reading.numbers.panel(self._found[0])
-        elif self._found:
-            self.reading.header = self._found[0]
+        if self._header and line.startswith(_PANEL):
+            self.reading.numbers.panel(self._header[0])
+        elif self._header:
+            self.reading.header = self._header[0]
             if self.reading.numbers.basis.by_heading:
-                yield from self.reading.progress(*self._found)
+                yield from self.reading.progress(*self._header)
